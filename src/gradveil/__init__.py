@@ -1,0 +1,80 @@
+"""Optimal, parameter-specific defenses for the gradients that federated clients share.
+
+>>> import torch
+>>> from torch import nn
+>>> import gradveil
+>>> model, inputs, targets = nn.Linear(4, 3), torch.ones(2, 4), torch.tensor([0, 2])
+>>> message = gradveil.GradientMessage(model, nn.functional.cross_entropy, targets)
+>>> sent = gradveil.OptimalNoise(scale=0.1)(message, inputs)
+>>> sorted(sent)
+['bias', 'weight']
+"""
+
+from ._checks import NonFiniteError
+from .data import load_dataset
+from .defenses import (
+    DPSGD,
+    Cached,
+    Defense,
+    GradientNoise,
+    GradientPruning,
+    NoDefense,
+    OptimalDPSGD,
+    OptimalNoise,
+    OptimalPruning,
+    OptimalRounding,
+    Rounding,
+)
+from .mechanisms import Mechanism, RoundingMechanism
+from .messages import GradientMessage, LocalUpdateMessage, Message
+from .sensitivity import Exact, Moments, PerExample, Sketch, measure
+from .theory import (
+    Bound,
+    GaussianPrior,
+    Utility,
+    fisher_trace,
+    gain_over_isotropic,
+    plan_information,
+    plan_information_trace,
+    reconstruction_bound,
+    share_of_optimum,
+    utility,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPSGD",
+    "Bound",
+    "Cached",
+    "Defense",
+    "Exact",
+    "GaussianPrior",
+    "GradientMessage",
+    "GradientNoise",
+    "GradientPruning",
+    "LocalUpdateMessage",
+    "Mechanism",
+    "Message",
+    "Moments",
+    "NoDefense",
+    "NonFiniteError",
+    "OptimalDPSGD",
+    "OptimalNoise",
+    "OptimalPruning",
+    "OptimalRounding",
+    "PerExample",
+    "Rounding",
+    "RoundingMechanism",
+    "Sketch",
+    "Utility",
+    "fisher_trace",
+    "gain_over_isotropic",
+    "load_dataset",
+    "measure",
+    "plan_information",
+    "plan_information_trace",
+    "reconstruction_bound",
+    "share_of_optimum",
+    "utility",
+]

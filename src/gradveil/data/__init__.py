@@ -1,0 +1,14 @@
+"""Data sets: real samples that come with packages, official files, arrays, the Hugging Face hub.
+
+>>> from gradveil.data import load_dataset
+>>> dataset = load_dataset("cifar10")
+>>> inputs, targets = dataset.batch(start=0, size=2)
+>>> inputs.shape, targets.tolist()
+(torch.Size([2, 3, 32, 32]), [3, 8])
+"""
+
+from gradveil.data._dataset import Dataset
+from gradveil.data._load import dataset_names, load_dataset
+from gradveil.data._normalization import Normalization
+
+__all__ = ["Dataset", "Normalization", "dataset_names", "load_dataset"]

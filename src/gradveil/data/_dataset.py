@@ -1,0 +1,125 @@
+"""Inputs and targets, with what is needed to get back to pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Examples as a model reads them, and the way back to pixels.
+
+    ``pixels = inputs * std + mean`` in every channel, and :attr:`range` is where pixels lie in
+    [0, 1]. For data that came as floats of unknown units, ``mean`` and ``std`` are chosen such that
+    this holds with the observed range (see :func:`~gradveil.data.load_dataset`).
+
+    :param inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise.
+    :param targets: Class labels, int64, of shape (N,), from 0 to ``num_classes - 1``.
+    :param mean: Mean of each channel in [0, 1] units; one number holds for all channels.
+    :param std: Standard deviation of each channel, likewise.
+    :param num_classes: Number of classes.
+    :param name: Name for reports.
+
+    >>> data = Dataset(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), (0.5,), (0.25,), 2, "toy")
+    >>> data
+    Dataset(name='toy', inputs=(3, 1, 2, 2), num_classes=2, mean=(0.5,), std=(0.25,))
+    >>> low, high = data.range
+    >>> low.item(), high.item()
+    (-2.0, 2.0)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_classes: int
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_tensors(self)
+        _check_classes(self)
+        _check_normalization(self)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset(name={self.name!r}, inputs={tuple(self.inputs.shape)}, "
+            f"num_classes={self.num_classes}, mean={self.mean}, std={self.std})"
+        )
+
+    def batch(self, start: int, size: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of ``size`` consecutive examples; ``start`` counts from 0.
+
+        The paper's batches "starting at image 1, 17, ..." are ``start=0, 16, ...`` here.
+        """
+        if start < 0 or size < 1 or start + size > len(self):
+            raise ValueError(
+                f"Parameters `start` and `size` should select at least one of the examples "
+                f"0 to {len(self) - 1}, and no other. Found `start={start}` and `size={size}`. "
+                f"Choose a smaller batch or load more examples."
+            )
+        return self.inputs[start : start + size], self.targets[start : start + size]
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """``inputs`` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.
+
+        :param inputs: Normalised inputs, of shape (..., C, H, W) for images.
+        """
+        return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
+
+    @property
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest normalised value of each channel, shaped to broadcast with inputs."""
+        mean = self._per_channel(self.mean, self.inputs)
+        std = self._per_channel(self.std, self.inputs)
+        return -mean / std, (1 - mean) / std
+
+    def _per_channel(self, numbers: tuple[float, ...], like: Tensor) -> Tensor:
+        """``numbers`` along the channel dimension, ready to broadcast with inputs."""
+        trailing = [1] * (self.inputs.ndim - 2)
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device).reshape(-1, *trailing)
+
+
+def _check_tensors(dataset: Dataset) -> None:
+    inputs, targets = dataset.inputs, dataset.targets
+    if not inputs.is_floating_point() or inputs.ndim < 2:
+        raise ValueError(
+            f"Parameter `inputs` should hold floats, of shape (N, ...). Found {inputs.dtype} of "
+            f"shape {tuple(inputs.shape)}. Convert or reshape it."
+        )
+    if targets.dtype != torch.int64 or targets.ndim != 1:
+        raise ValueError(
+            f"Parameter `targets` should hold int64 labels, of shape (N,). Found {targets.dtype} "
+            f"of shape {tuple(targets.shape)}. Give one class index per input."
+        )
+    if len(inputs) != len(targets) or len(targets) == 0:
+        raise ValueError(
+            f"Data set `{dataset.name}` should hold one label per input, and at least one input. "
+            f"Found {len(inputs)} inputs and {len(targets)} labels. Check that inputs and labels "
+            f"come from the same, complete source."
+        )
+
+
+def _check_classes(dataset: Dataset) -> None:
+    low, high = (int(label) for label in dataset.targets.aminmax())
+    if low < 0 or high >= dataset.num_classes:
+        raise ValueError(
+            f"Data set `{dataset.name}` should have labels from 0 to {dataset.num_classes - 1}. "
+            f"Found labels from {low} to {high}. Number the classes from 0."
+        )
+
+
+def _check_normalization(dataset: Dataset) -> None:
+    sizes = {1, dataset.inputs.shape[1]}
+    lengths_fit = len(dataset.mean) in sizes and len(dataset.std) in sizes
+    if not lengths_fit or min(dataset.std) <= 0:
+        raise ValueError(
+            f"Parameters `mean` and `std` should hold one number, or one for each of the "
+            f"{dataset.inputs.shape[1]} channels of `{dataset.name}`, and `std` should be "
+            f"positive. Found `mean={dataset.mean}` and `std={dataset.std}`. Give matching ones."
+        )

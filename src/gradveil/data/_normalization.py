@@ -1,0 +1,48 @@
+"""How pixel values become a model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Normalization(NamedTuple):
+    """``input = (pixel - mean) / std`` for pixels in [0, 1], per channel.
+
+    A tuple of one number holds for every channel.
+
+    >>> Normalization((0.5,), (0.25,))
+    Normalization(mean=(0.5,), std=(0.25,))
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+IDENTITY = Normalization((0.0,), (1.0,))
+MNIST = Normalization((0.1307,), (0.3081,))
+CIFAR10 = Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+KNOWN = {"mnist": MNIST, "cifar10": CIFAR10, "none": IDENTITY}
+
+NormalizationLike = str | tuple[Sequence[float], Sequence[float]] | None
+
+
+def resolve_normalization(value: NormalizationLike) -> Normalization | None:
+    """A :class:`Normalization` from a name or a pair; None stays None.
+
+    >>> resolve_normalization("mnist").std
+    (0.3081,)
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value not in KNOWN:
+            raise ValueError(
+                f"Parameter `normalization` should be one of {', '.join(KNOWN)}, or a pair of "
+                f"means and standard deviations. Found `normalization={value!r}`. Try "
+                f"`normalization=((0.5,), (0.25,))`."
+            )
+        return KNOWN[value]
+    mean, std = (tuple(float(number) for number in numbers) for numbers in value)
+    return Normalization(mean, std)

@@ -1,0 +1,114 @@
+"""NumPy ``.npz`` archives: images of any usual layout, or float arrays of any shape."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradveil.data._normalization import Normalization
+from gradveil.data._raw import Raw
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_KEYS = (("images", "labels"), ("inputs", "targets"), ("x", "y"))
+_CHANNELS = (1, 3, 4)
+
+
+def read_npz(path: Path) -> Raw:
+    """The inputs and labels of an archive; ``mean``, ``std`` and ``num_classes`` are optional."""
+    arrays = _load_arrays(path)
+    for inputs_key, labels_key in _KEYS:
+        if inputs_key in arrays and labels_key in arrays:
+            break
+    else:
+        expected = ", ".join(f"`{first}` and `{second}`" for first, second in _KEYS)
+        raise ValueError(
+            f"File `{path}` should hold arrays named {expected}. Found "
+            f"{', '.join(f'`{key}`' for key in arrays) or 'none'}. Rename its arrays."
+        )
+    values = _to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
+    labels = _to_labels(arrays[labels_key], f"`{labels_key}` of `{path}`")
+    num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
+    return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem)
+
+
+def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    import numpy as np
+
+    wanted = {"mean", "std", "num_classes"}.union(*_KEYS)
+    try:
+        with zipfile.ZipFile(path):  # np.load would take other formats, too
+            pass
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files if key in wanted}
+    except (zipfile.BadZipFile, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(
+            f"File `{path}` should be an .npz archive of numerical arrays (no objects, which could "
+            f"run code). Found `{error}`. Save it again with `numpy.savez`."
+        ) from error
+
+
+def _to_values(array: np.ndarray[Any, Any], what: str) -> Tensor:
+    import numpy as np
+
+    if array.dtype == np.uint8 and array.ndim >= 2:
+        return _to_nchw(torch.from_numpy(array), what)
+    if array.dtype.kind != "f" or array.ndim < 2:
+        raise ValueError(
+            f"Array {what} should hold uint8 pixels or floats, of shape (N, ...). Found "
+            f"{array.dtype} of shape {array.shape}. Convert it, with `.astype('uint8')` for pixels."
+        )
+    if not np.isfinite(values := array.astype(np.float32)).all():
+        raise ValueError(
+            f"Array {what} should hold finite numbers. Found NaN or infinity. Clean the data."
+        )
+    return torch.from_numpy(values)
+
+
+def _to_nchw(pixels: Tensor, what: str) -> Tensor:
+    """Pixels as (N, C, H, W), from (N, H, W), (N, C, H, W) or (N, H, W, C); tables stay tables."""
+    if pixels.ndim == 2:
+        return pixels
+    if pixels.ndim == 3:
+        return pixels.unsqueeze(1)
+    if pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in _CHANNELS:
+        channels_last = pixels.shape[3] < pixels.shape[1]
+        return pixels.movedim(3, 1) if channels_last else pixels
+    raise ValueError(
+        f"Array {what} should hold images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), with "
+        f"1, 3 or 4 channels. Found shape {tuple(pixels.shape)}. Transpose it, or save floats, "
+        f"which are taken as they are."
+    )
+
+
+def _to_labels(array: np.ndarray[Any, Any], what: str) -> Tensor:
+    import numpy as np
+
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(
+            f"Array {what} should hold one integer class per input, of shape (N,). Found "
+            f"{array.dtype} of shape {array.shape}. For one-hot labels, save `labels.argmax(1)`."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _stored_normalization(
+    arrays: dict[str, np.ndarray[Any, Any]], path: Path
+) -> Normalization | None:
+    if ("mean" in arrays) != ("std" in arrays):
+        raise ValueError(
+            f"File `{path}` should hold both `mean` and `std`, or neither. Found only one of them. "
+            f"Save the other, too."
+        )
+    if "mean" not in arrays:
+        return None
+    mean, std = (tuple(arrays[key].astype(float).ravel().tolist()) for key in ("mean", "std"))
+    return Normalization(mean, std)

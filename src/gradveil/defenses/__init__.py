@@ -1,0 +1,27 @@
+"""Defenses: from the Moments of a message to the Mechanism that is applied to it."""
+
+from ._base import Defense
+from ._cached import Cached
+from ._dpsgd import DPSGD
+from ._gradient_noise import GradientNoise
+from ._gradient_pruning import GradientPruning
+from ._no_defense import NoDefense
+from ._optimal_dpsgd import OptimalDPSGD
+from ._optimal_noise import OptimalNoise
+from ._optimal_pruning import OptimalPruning
+from ._optimal_rounding import OptimalRounding
+from ._rounding import Rounding
+
+__all__ = [
+    "DPSGD",
+    "Cached",
+    "Defense",
+    "GradientNoise",
+    "GradientPruning",
+    "NoDefense",
+    "OptimalDPSGD",
+    "OptimalNoise",
+    "OptimalPruning",
+    "OptimalRounding",
+    "Rounding",
+]

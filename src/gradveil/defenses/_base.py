@@ -1,0 +1,78 @@
+"""What every defense can do."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_finite, check_inputs
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import GradientMessage, Message
+from gradveil.messages._functional import LossFunction
+from gradveil.sensitivity import Estimator, Moments, measure_with_values
+
+
+class Defense(ABC):
+    """A pure, deterministic map from Moments to the Mechanism that is applied to the message.
+
+    A new defense is one small file: implement `plan`, and its bound, its utility and its strongest
+    attacker come for free.
+    """
+
+    estimator: Estimator | str = "auto"
+    """How the sensitivities are measured when the defense is called on a message."""
+
+    @property
+    def needs_sensitivities(self) -> bool:
+        """Whether `plan` looks at the sensitivities; if not, none are measured."""
+        return True
+
+    @abstractmethod
+    def plan(self, moments: Moments) -> AnyMechanism:
+        """The mechanism for a message with these moments."""
+
+    def __call__(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Tensors:
+        """Measure, plan and apply: what the client sends, by parameter name."""
+        generator = generator_or_fresh(generator)
+        values, moments = self.observe(message, inputs, generator)
+        return self.plan(moments).apply(values, generator)
+
+    def observe(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """The message's values and as much of its moments as `plan` needs."""
+        if self.needs_sensitivities:
+            return measure_with_values(message, inputs, self.estimator, generator=generator)
+        return observe_values(message, inputs)
+
+    def backward(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        inputs: Tensor,
+        targets: Any,
+        generator: torch.Generator | None = None,
+    ) -> Tensors:
+        """Add the defended gradient to `.grad`, in place of `loss_fn(model(x), y).backward()`.
+
+        Returns what was added, which is all that a client may send.
+        """
+        sent = self(GradientMessage(model, loss_fn, targets), inputs, generator)
+        for name, parameter in model.named_parameters():
+            if name in sent:
+                old = parameter.grad
+                parameter.grad = sent[name].clone() if old is None else old + sent[name]
+        return sent
+
+
+def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
+    """The message's values and the moments that need no derivative."""
+    check_inputs(inputs)
+    values = message(inputs)
+    check_finite(values, "message(inputs)")
+    return values, Moments.of_values(values, inputs.numel())

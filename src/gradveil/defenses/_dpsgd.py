@@ -1,0 +1,40 @@
+"""The paper's DP-SGD: entries clamped to [-P, P], then the same noise on all of them."""
+
+from dataclasses import dataclass
+
+from gradveil._checks import check_positive
+from gradveil.mechanisms import Mechanism
+from gradveil.mechanisms._levels import constant_like
+from gradveil.sensitivity import Moments
+
+from ._gradient_noise import GradientNoise
+
+
+@dataclass(frozen=True)
+class DPSGD(GradientNoise):
+    """y = clamp(g, -P, P) + scale · ε (Eq. 13 with Σ = scale² I).
+
+    Formal guarantees: none of the (ε, δ) kind. This clamps each entry of the BATCH gradient, as
+    the paper does; it is not the per-example norm clipping of Abadi et al., and no accountant
+    applies to it.
+
+    Args:
+        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
+        clip: The threshold P.
+    """
+
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.clip, "clip")
+
+    def plan(self, moments: Moments) -> Mechanism:
+        """Σ = λ I, everything clamped to [-P, P]."""
+        seen = moments.clipped(self.clip) if self.needs_sensitivities else moments
+        variances = self.variances(moments, seen)
+        return Mechanism(
+            std={name: v.sqrt() for name, v in variances.items()},
+            keep=constant_like(1.0, moments.squared_values),
+            clip=self.clip,
+        )

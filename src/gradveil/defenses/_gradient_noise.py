@@ -1,0 +1,21 @@
+"""The classical twin: the same noise on every entry."""
+
+from dataclasses import dataclass
+
+from gradveil._typing import Tensors
+from gradveil.mechanisms._levels import constant_like
+from gradveil.sensitivity import Moments
+
+from ._noise import NoiseDefense
+
+
+@dataclass(frozen=True)
+class GradientNoise(NoiseDefense):
+    """Isotropic Gaussian noise (Eq. 8 with Σ = scale² I). No (ε, δ) guarantee: nothing is clipped.
+
+    Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
+    """
+
+    def shape(self, moments: Moments) -> Tensors:
+        """r_i = 1."""
+        return constant_like(1.0, moments.squared_values)

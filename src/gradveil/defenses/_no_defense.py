@@ -1,0 +1,24 @@
+"""The baseline: everything is sent as it is."""
+
+from dataclasses import dataclass
+
+from gradveil.mechanisms import Mechanism
+from gradveil.mechanisms._levels import constant_like
+from gradveil.sensitivity import Moments
+
+from ._base import Defense
+
+
+@dataclass(frozen=True)
+class NoDefense(Defense):
+    """Sends the message itself. No guarantee of any kind."""
+
+    @property
+    def needs_sensitivities(self) -> bool:
+        """Never."""
+        return False
+
+    def plan(self, moments: Moments) -> Mechanism:
+        """No noise, nothing pruned."""
+        values = moments.squared_values
+        return Mechanism(std=constant_like(0.0, values), keep=constant_like(1.0, values))

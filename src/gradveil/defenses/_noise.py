@@ -1,0 +1,116 @@
+"""What the noise defenses share: a shape of the variances, and the constant λ before it."""
+
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_exactly_one, check_not_negative, check_positive
+from gradveil._typing import Tensors
+from gradveil.mechanisms import Mechanism
+from gradveil.mechanisms._levels import constant_like
+from gradveil.sensitivity import Estimator, Moments
+from gradveil.theory import GaussianPrior
+
+from ._base import Defense
+
+
+@dataclass(frozen=True)
+class NoiseDefense(Defense):
+    """Gaussian noise of variances Σ_ii = λ r_i; the classes differ in r, the options set λ.
+
+    Exactly one of the three:
+
+    - `scale`: the root mean square of the standard deviations over all entries,
+      √(mean_i Σ_ii) = scale. Equal scale is equal total power.
+    - `utility_budget`: C ≥ 0 with U2 = -Σ_i g_i² Σ_ii = -C.
+    - `target_error`: the bound (trace form) on the mean squared error per entry of the inputs,
+      m / (tr J_F + tr J_P) = target_error, for the given `prior` (flat if `None`).
+    """
+
+    scale: float | None = None
+    _: KW_ONLY
+    utility_budget: float | None = None
+    target_error: float | None = None
+    prior: GaussianPrior | None = None
+    estimator: Estimator | str = "auto"
+
+    def __post_init__(self) -> None:
+        check_exactly_one(
+            scale=self.scale, utility_budget=self.utility_budget, target_error=self.target_error
+        )
+        if self.scale is not None:
+            check_not_negative(self.scale, "scale")
+        if self.utility_budget is not None:
+            check_not_negative(self.utility_budget, "utility_budget")
+        if self.target_error is not None:
+            check_positive(self.target_error, "target_error")
+
+    @property
+    def needs_sensitivities(self) -> bool:
+        """Isotropic noise looks at sensitivities only to meet a target error."""
+        return self.target_error is not None
+
+    @abstractmethod
+    def shape(self, moments: Moments) -> Tensors:
+        """r_i, the variances up to the constant λ."""
+
+    def plan(self, moments: Moments) -> Mechanism:
+        """Σ = λ r, nothing pruned."""
+        variances = self.variances(moments, moments)
+        keep = constant_like(1.0, moments.squared_values)
+        return Mechanism(std={n: v.sqrt() for n, v in variances.items()}, keep=keep)
+
+    def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
+        """Σ_ii on the support (everywhere if `None`), with λ solved for on it.
+
+        `moments` are those of the message, `seen` those of what is left of it after clipping.
+        """
+        shape = self.shape(seen)
+        if support is not None:
+            shape = {name: r * support[name] for name, r in shape.items()}
+        factor = self._factor(shape, moments, seen, support)
+        return {name: factor.to(r.dtype) * r for name, r in shape.items()}
+
+    def _factor(
+        self, shape: Tensors, moments: Moments, seen: Moments, support: Tensors | None
+    ) -> Tensor:
+        """λ."""
+        if self.scale is not None:
+            entries = moments.size if support is None else total(support)
+            return _divide(self.scale**2 * entries, total(shape))
+        if self.utility_budget is not None:
+            spent = {n: g2 * shape[n] for n, g2 in moments.squared_values.items()}
+            return _divide(self.utility_budget, total(spent))
+        information = {
+            name: torch.where(r > 0, seen.sensitivities[name] / r, 0.0) for name, r in shape.items()
+        }
+        return total(information) / allowed_trace(self.target_error, moments, self.prior)
+
+
+def allowed_trace(
+    target_error: float | None, moments: Moments, prior: GaussianPrior | None
+) -> float:
+    """The largest tr J_F at which the trace bound per entry reaches the target."""
+    assert target_error is not None
+    m = moments.input_size
+    known = 0.0 if prior is None else prior.trace(m)
+    allowed = m / target_error - known
+    if allowed <= 0:
+        raise ValueError(
+            "Parameter `target_error` should be below what the prior alone leaves of the error,"
+            f" {m / known:.4g} per entry in the trace bound. Found `target_error = {target_error}`."
+            " No defense can reach it; ask for less."
+        )
+    return allowed
+
+
+def total(tensors: Tensors) -> Tensor:
+    """The sum over all entries, in float64."""
+    return torch.stack([t.sum(dtype=torch.float64) for t in tensors.values()]).sum()
+
+
+def _divide(numerator: float | Tensor, denominator: Tensor) -> Tensor:
+    """0 where there is nothing to spread noise on."""
+    return torch.where(denominator > 0, numerator / denominator, 0.0)

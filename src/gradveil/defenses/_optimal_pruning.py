@@ -1,0 +1,51 @@
+"""Theorem 4 and Eq. 19: prune what reveals most for what it is worth."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+
+from gradveil._typing import Tensors
+from gradveil.sensitivity import Moments
+
+from ._pruning import PruningDefense
+from ._sensitivity_shape import check_shape_options, pool
+
+
+@dataclass(frozen=True)
+class OptimalPruning(PruningDefense):
+    """Prunes the entries of LARGEST k_i = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
+
+    At a given first-order utility Σ_kept g_i² the information Σ_kept s_i² is least when the
+    entries with the least s_i² per g_i² are kept: a fractional knapsack. Entries with E g_i² = 0
+    are worth nothing and go first. With optimal noise on what is kept the order is the same.
+
+    Args:
+        ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
+        noise: On what is kept. Without it there is no guarantee.
+        granularity: "parameter", or "layer" for one score per tensor.
+        floor: The least √E g_i² in the denominator, the paper's c.
+        estimator: How sensitivities are measured when the defense is called on a message.
+    """
+
+    _: KW_ONLY
+    granularity: str = "parameter"
+    floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape_options(self.granularity, 1.0, self.floor)
+
+    @property
+    def needs_sensitivities(self) -> bool:
+        """Always."""
+        return True
+
+    def scores(self, moments: Moments) -> Tensors:
+        """k_i; infinite where the entry is 0."""
+        pooled = pool(moments, self.granularity)
+        return {
+            name: torch.where(
+                square > 0, pooled.sensitivities[name] / square.clamp(min=self.floor**2), torch.inf
+            )
+            for name, square in pooled.squared_values.items()
+        }

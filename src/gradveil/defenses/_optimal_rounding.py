@@ -1,0 +1,44 @@
+"""Rounding with a coarser grid where an entry reveals more for what it is worth."""
+
+from dataclasses import KW_ONLY, dataclass
+
+from gradveil._checks import check_positive
+from gradveil.mechanisms import RoundingMechanism
+from gradveil.sensitivity import Estimator, Moments
+
+from ._base import Defense
+from ._optimal_noise import OptimalNoise
+
+
+@dataclass(frozen=True)
+class OptimalRounding(Defense):
+    """y_i = step_i · round(g_i / step_i) with step_i² ∝ √(E‖∇_x g_i‖² / E g_i²).
+
+    A grid of step a errs like noise of variance a²/12, so the steps follow the standard deviations
+    of the optimal noise, with √(mean_i step_i²) = step. That is an analogy and not a theorem:
+    rounding is deterministic, and has no bound and no guarantee.
+
+    Args:
+        step: The root mean square of the steps.
+        granularity: See `OptimalNoise`, as for `cap` and `floor`.
+        estimator: How sensitivities are measured when the defense is called on a message.
+    """
+
+    step: float
+    _: KW_ONLY
+    granularity: str = "parameter"
+    cap: float = 100.0
+    floor: float = 1e-6
+    estimator: Estimator | str = "auto"
+
+    def __post_init__(self) -> None:
+        check_positive(self.step, "step")
+        self._noise()
+
+    def plan(self, moments: Moments) -> RoundingMechanism:
+        """The optimal noise's standard deviations as steps."""
+        std = self._noise().plan(moments).std
+        return RoundingMechanism(std)
+
+    def _noise(self) -> OptimalNoise:
+        return OptimalNoise(self.step, granularity=self.granularity, cap=self.cap, floor=self.floor)

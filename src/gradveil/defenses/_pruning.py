@@ -1,0 +1,119 @@
+"""What the pruning defenses share: a score for each entry, and how many of them to keep."""
+
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass
+
+from torch import Tensor
+
+from gradveil._checks import check_exactly_one, check_not_negative, check_positive, check_ratio
+from gradveil._typing import Tensors
+from gradveil.mechanisms import Mechanism
+from gradveil.mechanisms._levels import constant_like
+from gradveil.sensitivity import Estimator, Moments
+from gradveil.theory import GaussianPrior, fisher_trace
+
+from ._base import Defense
+from ._gradient_noise import GradientNoise
+from ._noise import NoiseDefense, allowed_trace, total
+from ._optimal_noise import OptimalNoise
+from ._selection import flatten, keep_lowest, keep_within, unflatten
+
+
+@dataclass(frozen=True)
+class PruningDefense(Defense):
+    """Sends the entries with the lowest scores and 0 for the others.
+
+    Exactly one of the three:
+
+    - `ratio`: the share of entries that is pruned, round(ratio · d) of them; ties go by position.
+    - `utility_budget`: C with U1 = Σ_kept g_i² = C; the entry on the borderline is kept with the
+      probability that meets it (a mixed defense).
+    - `target_error`: the bound (trace form) on the mean squared error per entry of the inputs is
+      at least this. Needs `noise`: pruning without noise has no bound.
+
+    `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
+    then the root mean square over the kept entries.
+    """
+
+    ratio: float | None = None
+    _: KW_ONLY
+    utility_budget: float | None = None
+    target_error: float | None = None
+    noise: NoiseDefense | None = None
+    prior: GaussianPrior | None = None
+    estimator: Estimator | str = "auto"
+
+    def __post_init__(self) -> None:
+        check_exactly_one(
+            ratio=self.ratio, utility_budget=self.utility_budget, target_error=self.target_error
+        )
+        if self.ratio is not None:
+            check_ratio(self.ratio, "ratio")
+        if self.utility_budget is not None:
+            check_not_negative(self.utility_budget, "utility_budget")
+        if self.noise is not None and type(self.noise) not in (GradientNoise, OptimalNoise):
+            raise TypeError(
+                "Parameter `noise` should be a GradientNoise or an OptimalNoise. Found"
+                f" {type(self.noise).__name__}."
+            )
+        if self.target_error is not None:
+            check_positive(self.target_error, "target_error")
+            if self.noise is None:
+                raise ValueError(
+                    "Parameter `noise` should be given with `target_error`: pruning alone sends"
+                    " entries bare, and no error is guaranteed. Found `noise = None`. Use for"
+                    " example noise=GradientNoise(0.01)."
+                )
+
+    @property
+    def needs_sensitivities(self) -> bool:
+        """Magnitude pruning looks at sensitivities only for its noise or its target."""
+        noisy = self.noise is not None and self.noise.needs_sensitivities
+        return noisy or self.target_error is not None
+
+    @abstractmethod
+    def scores(self, moments: Moments) -> Tensors:
+        """The lower the score, the sooner an entry is kept."""
+
+    def plan(self, moments: Moments) -> Mechanism:
+        """Keep the lowest scores, noise on what is kept."""
+        scores = flatten(self.scores(moments))
+        if self.ratio is not None:
+            kept = keep_lowest(scores, moments.size - round(self.ratio * moments.size))
+        elif self.utility_budget is not None:
+            kept = self._within_budget(scores, moments)
+        else:
+            kept = keep_lowest(scores, self._most_entries(scores, moments))
+        return self._mechanism(kept, moments)
+
+    def _mechanism(self, kept: Tensor, moments: Moments) -> Mechanism:
+        keep = unflatten(kept, moments.squared_values)
+        if self.noise is None:
+            return Mechanism(std=constant_like(0.0, moments.squared_values), keep=keep)
+        support = {name: (share > 0).to(share.dtype) for name, share in keep.items()}
+        variances = self.noise.variances(moments, moments, support)
+        return Mechanism(std={name: v.sqrt() for name, v in variances.items()}, keep=keep)
+
+    def _within_budget(self, scores: Tensor, moments: Moments) -> Tensor:
+        assert self.utility_budget is not None
+        most = float(total(moments.squared_values))
+        if self.utility_budget > most * (1 + 1e-6):
+            raise ValueError(
+                "Parameter `utility_budget` should be at most the first-order utility without a"
+                f" defense, {most:.6g} for these moments. Found `utility_budget ="
+                f" {self.utility_budget}`."
+            )
+        return keep_within(scores, flatten(moments.squared_values), self.utility_budget)
+
+    def _most_entries(self, scores: Tensor, moments: Moments) -> int:
+        """The largest number of kept entries whose bound meets the target, by bisection."""
+        allowed = allowed_trace(self.target_error, moments, self.prior)
+        low, high = 0, moments.size
+        while low < high:
+            middle = (low + high + 1) // 2
+            mechanism = self._mechanism(keep_lowest(scores, middle), moments)
+            if fisher_trace(moments, mechanism) <= allowed:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,44 @@
+"""Which entries to keep: the lowest scores, up to a number of entries or up to a budget."""
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Tensors
+
+
+def flatten(tensors: Tensors) -> Tensor:
+    """All entries in one row, in the order of the names."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+
+
+def unflatten(row: Tensor, like: Tensors) -> Tensors:
+    """The inverse of `flatten`."""
+    parts = row.split([tensor.numel() for tensor in like.values()])
+    return {n: part.view(t.shape) for (n, t), part in zip(like.items(), parts, strict=True)}
+
+
+def keep_lowest(scores: Tensor, count: int) -> Tensor:
+    """1 for the `count` lowest scores, 0 elsewhere; of equal scores the earlier entry is kept.
+
+    One selection instead of a sort: everything below the count-th score, then ties in order.
+    """
+    if count == 0:
+        return torch.zeros_like(scores)
+    threshold = scores.kthvalue(count).values
+    below, tied = scores < threshold, scores == threshold
+    missing = count - below.sum()
+    return (below | (tied & (tied.cumsum(0) <= missing))).to(scores.dtype)
+
+
+def keep_within(scores: Tensor, weights: Tensor, budget: float) -> Tensor:
+    """Keep in the order of rising scores until Σ weights · keep = budget.
+
+    The fractional knapsack: the entry on the borderline is kept with the probability that meets
+    the budget in expectation.
+    """
+    order = scores.argsort(stable=True)
+    sorted_weights = weights[order].double()
+    before = sorted_weights.cumsum(0) - sorted_weights
+    share = ((budget - before) / sorted_weights.clamp(min=1e-300)).clamp(0, 1)
+    share = torch.where(sorted_weights > 0, share, 0.0)
+    return torch.empty_like(scores).scatter_(0, order, share.to(scores.dtype))

@@ -1,0 +1,47 @@
+"""Levels: one number for all entries, or a tensor for each parameter."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_structure
+from gradveil._typing import Level, Tensors
+
+
+def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
+    """A tensor of one number in the shape of each value; it takes no memory."""
+    return {name: value.new_tensor(number).expand(value.shape) for name, value in values.items()}
+
+
+def level_of(level: Level, name: str) -> Tensor | float:
+    """The level of one parameter: a number wherever it is the same for all of its entries."""
+    if isinstance(level, Mapping):
+        tensor = level[name]
+        return float(tensor.flatten()[0]) if _is_constant(tensor) else tensor
+    return float(level)
+
+
+def check_level(level: Level, name: str, low: float, high: float) -> None:
+    """Require every level to be in [low, high] and finite."""
+    tensors = level if isinstance(level, Mapping) else {"": torch.as_tensor(float(level))}
+    for key, tensor in tensors.items():
+        if tensor.numel() == 0:
+            continue
+        least, most = torch.aminmax(tensor.flatten()[:1] if _is_constant(tensor) else tensor)
+        if not (bool(least >= low) and bool(most <= high) and bool(torch.isfinite(most))):
+            where = f" in `{key}`" if key else ""
+            raise ValueError(
+                f"Parameter `{name}` should be finite and in [{low:g}, {high:g}]. Found values"
+                f" from {float(least):g} to {float(most):g}{where}."
+            )
+
+
+def check_level_structure(level: Level, values: Mapping[str, Tensor], name: str) -> None:
+    """Require a level given by parameter to have the names and shapes of the values."""
+    if isinstance(level, Mapping):
+        check_structure(level, values, name, "values")
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and all(stride == 0 for stride in tensor.stride())

@@ -1,0 +1,10 @@
+"""What a client would send undefended, as a differentiable function of its private inputs.
+
+A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
+"""
+
+from ._gradient import GradientMessage
+from ._local_update import LocalUpdateMessage
+from ._protocol import Message, separates
+
+__all__ = ["GradientMessage", "LocalUpdateMessage", "Message", "separates"]

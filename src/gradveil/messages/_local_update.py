@@ -1,0 +1,88 @@
+"""FedAvg's message: the weight change after local steps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from gradveil._checks import check_count, check_positive
+from gradveil._typing import Tensors
+
+from ._functional import FunctionalLoss, LossFunction
+
+
+class LocalUpdateMessage:
+    """Θ_T - Θ_0 after T steps of local SGD, as a differentiable function of the inputs.
+
+    Step t takes mini-batch t of the batch, in order and again from the start after the last, and
+    v ← momentum · v + ∇L, Θ ← Θ - lr · v, as `torch.optim.SGD` does. Every step sees parameters
+    that earlier examples have moved, so examples do not enter as a sum: `separable` is False.
+
+    Args:
+        model: Any module; never modified.
+        loss_fn: Maps (outputs, targets) to one number.
+        targets: A tensor with the label of each example.
+        lr: The learning rate of the local steps.
+        steps: How many of them.
+        batch_size: Examples in a mini-batch; all of them if `None`.
+        momentum: Of the local SGD.
+        seed: For layers that draw random numbers in training mode (dropout).
+
+    >>> message = LocalUpdateMessage(
+    ...     nn.Linear(3, 2), nn.functional.cross_entropy, torch.tensor([0, 1]), lr=0.1, steps=2)
+    >>> sorted(message(torch.ones(2, 3)))
+    ['bias', 'weight']
+    """
+
+    separable = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        targets: Tensor,
+        *,
+        lr: float,
+        steps: int,
+        batch_size: int | None = None,
+        momentum: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        check_positive(lr, "lr")
+        check_count(steps, "steps")
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
+        if not 0 <= momentum < 1:
+            raise ValueError(
+                f"Parameter `momentum` should be in [0, 1). Found `momentum = {momentum}`."
+            )
+        self.loss = FunctionalLoss(model, loss_fn, seed)
+        self.targets = targets
+        self.lr, self.steps, self.batch_size, self.momentum = lr, steps, batch_size, momentum
+
+    @property
+    def parameters(self) -> Tensors:
+        """The trainable parameters before the local steps."""
+        return self.loss.parameters
+
+    def __call__(self, inputs: Tensor) -> Tensors:
+        """The weight change, by parameter name; differentiable with respect to the inputs."""
+        batches = self._batches(inputs)
+        start = self.parameters
+        now, velocity = start, {name: torch.zeros_like(p) for name, p in start.items()}
+        for step in range(self.steps):
+            batch, targets = batches[step % len(batches)]
+            gradient = grad(self.loss)(now, batch, targets)
+            velocity = {name: self.momentum * velocity[name] + gradient[name] for name in start}
+            now = {name: now[name] - self.lr * velocity[name] for name in start}
+        return {name: now[name] - start[name] for name in start}
+
+    def _batches(self, inputs: Tensor) -> list[tuple[Tensor, Any]]:
+        if len(self.targets) != len(inputs):
+            raise ValueError(
+                "Parameter `inputs` should have one example for each of the `targets`. Found"
+                f" `inputs.shape = {tuple(inputs.shape)}` and {len(self.targets)} targets."
+            )
+        size = self.batch_size or len(inputs)
+        return list(zip(inputs.split(size), self.targets.split(size), strict=True))

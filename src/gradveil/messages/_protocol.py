@@ -1,0 +1,42 @@
+"""The shape of a message, and the question whether examples add up in it."""
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from gradveil._typing import Tensors
+
+
+@runtime_checkable
+class Message(Protocol):
+    """A differentiable map from a client's private inputs to what it would send."""
+
+    def __call__(self, inputs: Tensor) -> Tensors:
+        """The values g(x), by parameter name."""
+        ...
+
+
+@runtime_checkable
+class SeparableMessage(Message, Protocol):
+    """A message that is a sum over examples: g(x) = Σ_b g_b(x_b).
+
+    Its examples meet only in the loss, so g_b is the model's vector-Jacobian product of example b
+    with its own part δ_b of the loss's gradient with respect to the outputs.
+    """
+
+    def separates(self, inputs: Tensor) -> bool:
+        """Whether examples enter this message as a sum."""
+        ...
+
+    def output_gradient(self, inputs: Tensor) -> Tensor:
+        """δ = ∇_outputs L of the whole batch, one row for each example."""
+        ...
+
+    def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
+        """g_b: the part of the message that comes from one example."""
+        ...
+
+
+def separates(message: Message, inputs: Tensor) -> bool:
+    """Whether examples enter the message as a sum, and it can be taken apart."""
+    return isinstance(message, SeparableMessage) and message.separates(inputs)

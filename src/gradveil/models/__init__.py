@@ -1,0 +1,19 @@
+"""The paper's models, a small MLP for tests, and :func:`build_model`, which names them.
+
+Every model maps a batch of inputs to logits. :func:`build_model` is deterministic in its seed, does
+not touch the global random state, and returns the model in eval mode, as the paper uses it:
+
+>>> from gradveil.models import build_model
+>>> model = build_model("simple-conv-net", seed=0)
+>>> sum(parameter.numel() for parameter in model.parameters())
+119530
+>>> model.training
+False
+"""
+
+from gradveil.models._conv_net import ConvNet
+from gradveil.models._mlp import MLP
+from gradveil.models._registry import build_model, model_names
+from gradveil.models._simple_conv_net import SimpleConvNet
+
+__all__ = ["MLP", "ConvNet", "SimpleConvNet", "build_model", "model_names"]

@@ -1,0 +1,67 @@
+"""The shape of an estimator, and the sums that estimators share."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gradveil._random import normal_like, rademacher_like
+from gradveil._typing import Tensors
+from gradveil.messages import Message
+
+
+class Measurement(NamedTuple):
+    """What an estimator found out about a message at one batch of inputs."""
+
+    values: Tensors
+    """g(x), the message itself."""
+    squared_sensitivities: Tensors
+    """The estimate of ‖∇_x g_i‖² for each entry."""
+    variances: Tensors | None
+    """The variance of that estimate; `None` where it is exact or not tracked."""
+
+
+class Estimator(Protocol):
+    """A way to find g(x) and ‖∇_x g_i(x)‖²."""
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        ...
+
+
+class SquareSums:
+    """Running sums of squared derivatives, over probes and examples, and of their squares.
+
+    With D = (∂_v g_i)² along one Gaussian probe v (of one example, or of the whole batch),
+    E[D] = s² and E[D²] = 3 s⁴, where s is the true sensitivity. So Var[D] = 2 s⁴ = ⅔ E[D²]: even a
+    single probe tells its own error. For random signs ⅔ E[D²] is an upper limit of the variance.
+    """
+
+    def __init__(self, like: Tensors) -> None:
+        self.sums = {name: torch.zeros_like(value) for name, value in like.items()}
+        self.sums_of_squares = {name: torch.zeros_like(value) for name, value in like.items()}
+
+    def add(self, derivatives: Tensors) -> None:
+        """Take in derivatives of shape (probes or examples, *shape)."""
+        for name, derivative in derivatives.items():
+            square = derivative.square()
+            self.sums[name] += square.sum(0)
+            self.sums_of_squares[name] += square.square().sum(0)
+
+    def measurement(self, values: Tensors, probes: int) -> Measurement:
+        """The estimate from that many probes, and its variance."""
+        means = {name: total / probes for name, total in self.sums.items()}
+        variances = {n: total * (2 / (3 * probes**2)) for n, total in self.sums_of_squares.items()}
+        return Measurement(values, means, variances)
+
+
+def draw_probes(inputs: Tensor, count: int, kind: str, generator: torch.Generator) -> Tensor:
+    """`count` random directions of E[v vᵀ] = I, shape (count, *inputs.shape)."""
+    like = inputs.new_empty(()).expand(count, *inputs.shape)
+    draw = normal_like if kind == "gaussian" else rademacher_like
+    return draw(like, generator)
+
+
+def chunk_size(values: Tensors, max_elements: int = 2**24) -> int:
+    """How many tangents of the message fit into `max_elements` numbers."""
+    return max(1, max_elements // sum(value.numel() for value in values.values()))

@@ -1,0 +1,87 @@
+"""From a message and a batch to Moments."""
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_finite, check_inputs, check_positive
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.messages import Message, separates
+
+from ._estimator import Estimator
+from ._exact import Exact
+from ._moments import Moments
+from ._per_example import PerExample
+from ._sketch import Sketch
+
+NAMED = {"exact": Exact, "sketch": Sketch, "per-example": PerExample}
+
+
+def measure(
+    message: Message,
+    inputs: Tensor,
+    estimator: Estimator | str = "auto",
+    clip: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Moments:
+    """E[g_i²] and E‖∇_x g_i‖² of a message at one batch.
+
+    Args:
+        message: What the client would send.
+        inputs: Its private batch, or public data for a plan that does not depend on it.
+        estimator: An estimator, its name ("exact", "sketch", "per-example"), or "auto".
+        clip: The threshold P of Theorem 3: measures the message clamped to [-P, P].
+        generator: For the random probes; a fresh one seeded by the system if `None`.
+
+    >>> from torch import nn
+    >>> from gradveil import GradientMessage
+    >>> message = GradientMessage(nn.Linear(3, 1), nn.functional.mse_loss, torch.zeros(4, 1))
+    >>> moments = measure(message, torch.ones(4, 3), estimator="exact")
+    >>> sorted(moments.squared_sensitivities)
+    ['bias', 'weight']
+    """
+    return measure_with_values(message, inputs, estimator, clip, generator)[1]
+
+
+def measure_with_values(
+    message: Message,
+    inputs: Tensor,
+    estimator: Estimator | str = "auto",
+    clip: float | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensors, Moments]:
+    """The message's values beside its Moments, for a client that sends what it measured."""
+    check_inputs(inputs)
+    if clip is not None:
+        check_positive(clip, "clip")
+    chosen = choose_estimator(message, inputs) if estimator == "auto" else named(estimator)
+    values, squared_sensitivities, variances = chosen(
+        message, inputs, generator_or_fresh(generator)
+    )
+    check_finite(values, "message(inputs)")
+    check_finite(squared_sensitivities, "squared_sensitivities")
+    moments = Moments(
+        squared_values={name: value.square() for name, value in values.items()},
+        squared_sensitivities=squared_sensitivities,
+        variances=variances,
+        input_size=inputs.numel(),
+    )
+    return values, moments if clip is None else moments.clipped(clip)
+
+
+def named(estimator: Estimator | str) -> Estimator:
+    """The estimator of that name."""
+    if not isinstance(estimator, str):
+        return estimator
+    if estimator not in NAMED:
+        raise ValueError(
+            f"Parameter `estimator` should be 'auto', one of {sorted(NAMED)}, or an estimator."
+            f" Found `estimator = {estimator!r}`."
+        )
+    chosen: Estimator = NAMED[estimator]()
+    return chosen
+
+
+def choose_estimator(message: Message, inputs: Tensor) -> Estimator:
+    """The estimator that "auto" stands for."""
+    return PerExample(probes=2) if separates(message, inputs) else Sketch()

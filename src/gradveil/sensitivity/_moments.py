@@ -1,0 +1,205 @@
+"""Per-parameter statistics of a message: all that a defense needs to plan."""
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gradveil._checks import check_positive, check_structure
+from gradveil._typing import Tensors
+
+
+@dataclass(frozen=True)
+class Moments:
+    """E[g_i²] and E‖∇_x g_i‖², over one batch or over many.
+
+    Moments of one batch plan the paper's locally optimal defenses, Moments averaged over batches
+    the globally optimal ones of Theorems 2 to 4. They add up: `a + b` is the mean over the batches
+    of both, each weighted by its `count`, so that a data set streams through `sum`.
+
+    Moments of private data are private. They stay with the client.
+    """
+
+    squared_values: Tensors
+    """E[g_i²]."""
+    squared_sensitivities: Tensors | None
+    """E‖∇_x g_i‖²; `None` where only the values were taken."""
+    input_size: int
+    """m, the number of entries of the inputs: the dimension of what an attacker is after."""
+    variances: Tensors | None = None
+    """The variance of the estimate of `squared_sensitivities`; `None`: exact, or unknown."""
+    count: float = 1
+    """Over how many batches this is the mean."""
+    clip: float | None = None
+    """The threshold P if these are moments of the message clamped to [-P, P] (Theorem 3)."""
+
+    def __post_init__(self) -> None:
+        if self.squared_sensitivities is not None:
+            check_structure(
+                self.squared_sensitivities,
+                self.squared_values,
+                "squared_sensitivities",
+                "squared_values",
+            )
+
+    @classmethod
+    def of_values(cls, values: Tensors, input_size: int) -> "Moments":
+        """The moments that need no derivative: for defenses that look at the values alone."""
+        return cls({name: value.square() for name, value in values.items()}, None, input_size)
+
+    @property
+    def sensitivities(self) -> Tensors:
+        """E‖∇_x g_i‖², which must have been measured."""
+        if self.squared_sensitivities is None:
+            raise ValueError(
+                "Parameter `moments` should hold sensitivities. Found moments of the values alone."
+                " Make them with `measure(message, inputs)`."
+            )
+        return self.squared_sensitivities
+
+    @property
+    def standard_errors(self) -> Tensors | None:
+        """The standard error of each squared sensitivity; `None`: exact, or unknown."""
+        if self.variances is None:
+            return None
+        return {name: variance.sqrt() for name, variance in self.variances.items()}
+
+    @property
+    def size(self) -> int:
+        """d, the number of entries of the message."""
+        return sum(value.numel() for value in self.squared_values.values())
+
+    def __add__(self, other: "Moments") -> "Moments":
+        """The mean over the batches of both."""
+        if not isinstance(other, Moments):
+            return NotImplemented
+        check_structure(other.squared_values, self.squared_values, "other", "self")
+        if other.clip != self.clip:
+            raise ValueError(
+                "Moments to add should have the same `clip`. Found"
+                f" `clip = {self.clip}` and `clip = {other.clip}`."
+            )
+        total = self.count + other.count
+        ours, theirs = self.count / total, other.count / total
+        return Moments(
+            squared_values=_mix(self.squared_values, ours, other.squared_values, theirs),
+            squared_sensitivities=_mix_known(
+                self.squared_sensitivities, ours, other.squared_sensitivities, theirs
+            ),
+            variances=_mix_known(self.variances, ours**2, other.variances, theirs**2),
+            input_size=max(self.input_size, other.input_size),
+            count=total,
+            clip=self.clip,
+        )
+
+    def __radd__(self, other: object) -> "Moments":
+        return self if other == 0 else NotImplemented
+
+    @staticmethod
+    def average(moments: Iterable["Moments"]) -> "Moments":
+        """The mean over all batches, in one pass."""
+        total = sum(moments)
+        if not isinstance(total, Moments):
+            raise ValueError("Parameter `moments` should not be empty. Found no Moments in it.")
+        return total
+
+    def weighted(self, weight: float) -> "Moments":
+        """The same moments, counting for `weight` times as many batches in later sums."""
+        check_positive(weight, "weight")
+        return replace(self, count=self.count * weight)
+
+    def clipped(self, clip: float) -> "Moments":
+        """The moments of the message clamped to [-clip, clip]: g_P of Theorem 3.
+
+        Where |g_i| ≥ P the clamped entry is constant and its sensitivity is 0. That can be said
+        of the moments of one batch; a mean over batches must be measured with `clip`.
+        """
+        if self.clip == clip:
+            return self
+        if self.clip is not None or self.count != 1:
+            raise ValueError(
+                f"Moments for `clip = {clip}` should be those of one batch, or measured with that"
+                f" clip. Found `clip = {self.clip}` over {self.count:g} batches. Measure each batch"
+                f" with `measure(message, inputs, clip={clip})` and add those."
+            )
+        inside = {name: square < clip**2 for name, square in self.squared_values.items()}
+        return replace(
+            self,
+            squared_values={n: s.clamp(max=clip**2) for n, s in self.squared_values.items()},
+            squared_sensitivities=_mask(self.squared_sensitivities, inside),
+            variances=_mask(self.variances, inside),
+            clip=clip,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into one `.npz` file, without pickle, all of it or nothing."""
+        header = {"input_size": self.input_size, "count": self.count, "clip": self.clip}
+        arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
+        for field in _TENSOR_FIELDS:
+            for name, tensor in (getattr(self, field) or {}).items():
+                arrays[f"{field}/{name}"] = tensor.detach().cpu().numpy()
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        _write_atomically(Path(path), buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Moments":
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                header = json.loads(archive["header"].tobytes())
+                fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ValueError(
+                f"File `{path}` should be one that `Moments.save` wrote. Found that it is not, or"
+                f" that it is damaged ({error}). Measure and save again."
+            ) from error
+        return cls(**fields, **header)  # type: ignore[arg-type]
+
+
+_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances")
+
+
+def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:
+    prefix = f"{field}/"
+    found = {
+        key.removeprefix(prefix): torch.from_numpy(archive[key])
+        for key in archive.files
+        if key.startswith(prefix)
+    }
+    return found or None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _mix(a: Tensors, weight_a: float, b: Tensors, weight_b: float) -> Tensors:
+    return {name: weight_a * a[name] + weight_b * b[name] for name in a}
+
+
+def _mix_known(
+    a: Tensors | None, weight_a: float, b: Tensors | None, weight_b: float
+) -> Tensors | None:
+    return None if a is None or b is None else _mix(a, weight_a, b, weight_b)
+
+
+def _mask(tensors: Tensors | None, inside: Tensors) -> Tensors | None:
+    if tensors is None:
+        return None
+    return {name: tensor * inside[name] for name, tensor in tensors.items()}

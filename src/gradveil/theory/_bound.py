@@ -1,0 +1,178 @@
+"""Lower bounds on the error of every reconstruction (Theorem 1, as corrected in docs/theory.md)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_choice, check_count, check_inputs
+from gradveil._random import generator_or_fresh, rademacher_like
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import Message
+from gradveil.sensitivity import measure
+
+from ._fisher import FisherInformation, fisher_trace
+from ._plan_leak import plan_information, plan_information_trace
+from ._priors import GaussianPrior
+from ._solve import conjugate_gradients
+
+if TYPE_CHECKING:
+    from gradveil.defenses import Defense
+
+DENSE_LIMIT = 1024
+"""Up to how many input entries the full bound is computed with the dense matrix."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No attacker's mean squared error over data of that prior is below this."""
+
+    total: float
+    """On E‖x̂ - x‖², summed over all m entries of the inputs."""
+    per_entry: float
+    """The same for one entry: `total` / m, to compare with the MSE that attacks report."""
+    method: str
+    """"full": tr (J_D + J_P)⁻¹. "trace": m² / (tr J_D + tr J_P), never larger."""
+    standard_error: float
+    """Of `total`, where it was estimated with random probes; 0 where it was computed."""
+    prior: str
+    """The prior it holds for. Under "flat" it is no guarantee: no real data are flat."""
+    counts_plan: bool
+    """Whether it counts what a plan made from the private batch reveals by itself."""
+
+
+def reconstruction_bound(
+    message: Message,
+    inputs: Tensor,
+    mechanism: AnyMechanism,
+    prior: GaussianPrior | None = None,
+    method: str = "full",
+    *,
+    plan: "Defense | None" = None,
+    solver: str = "auto",
+    probes: int = 16,
+    generator: torch.Generator | None = None,
+) -> Bound:
+    """The Bayesian Cramér-Rao bound on the error of any reconstruction from what is sent.
+
+    The Fisher information is that at `inputs`, which stand for the data distribution.
+
+    Args:
+        message: What the client would send undefended.
+        inputs: The batch at which the information is evaluated.
+        mechanism: What is done to the message.
+        prior: What the attacker knows beforehand; `None` is flat, which is no guarantee: with much
+            noise that bound exceeds what guessing the mean of the data achieves.
+        method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
+            the defenses are optimal).
+        plan: The defense that planned the mechanism from these very inputs. Counts the
+            information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
+            out for plans made from other data, which reveal nothing.
+        solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
+            random probes, a standard error beside it), or "auto" by the size of the inputs.
+        probes: How many random probes the stochastic estimates take.
+        generator: For those probes.
+    """
+    check_inputs(inputs)
+    check_choice(method, "method", ("full", "trace"))
+    check_choice(solver, "solver", ("auto", "dense", "iterative"))
+    check_count(probes, "probes")
+    generator = generator_or_fresh(generator)
+    if method == "trace":
+        total, error = _trace_bound(message, inputs, mechanism, prior, plan, probes, generator)
+    else:
+        information = FisherInformation(message, inputs, mechanism)
+        dense = solver == "dense" or (solver == "auto" and inputs.numel() <= DENSE_LIMIT)
+        if information.is_infinite():
+            total, error = 0.0, 0.0
+        elif dense:
+            total, error = _dense_bound(information, prior, plan), 0.0
+        else:
+            total, error = _iterative_bound(information, prior, plan, probes, generator)
+    return Bound(
+        total=total,
+        per_entry=total / inputs.numel(),
+        method=method,
+        standard_error=error,
+        prior="flat" if prior is None else prior.name,
+        counts_plan=plan is not None,
+    )
+
+
+def _trace_bound(
+    message: Message,
+    inputs: Tensor,
+    mechanism: AnyMechanism,
+    prior: GaussianPrior | None,
+    plan: "Defense | None",
+    probes: int,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    """m² / (tr J_D + tr J_P): Cauchy's inequality on the eigenvalues of the full bound.
+
+    Exact for small inputs; for large ones tr J_D is estimated, and the standard error is that of
+    the per-entry estimates taken as independent.
+    """
+    m = inputs.numel()
+    exact = m <= DENSE_LIMIT
+    moments = measure(message, inputs, "exact" if exact else "auto", generator=generator)
+    trace = fisher_trace(moments, mechanism) + (prior.trace(m) if prior else 0.0)
+    if plan is not None:
+        trace += plan_information_trace(message, inputs, plan, probes, generator)[0]
+    return (m**2 / trace if trace > 0 else float("inf")), 0.0
+
+
+def _dense_bound(
+    information: FisherInformation, prior: GaussianPrior | None, plan: "Defense | None"
+) -> float:
+    """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
+    matrix = information.matrix()
+    if plan is not None:
+        matrix = matrix + plan_information(information.message, information.inputs, plan)
+    if prior is not None:
+        matrix = matrix + prior.matrix(information.size).to(matrix.device)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    resolution = eigenvalues.abs().max() * len(matrix) * torch.finfo(information.inputs.dtype).eps
+    if prior is None and bool(eigenvalues.min() <= resolution):
+        return float("inf")
+    return float(eigenvalues.reciprocal().sum())
+
+
+def _iterative_bound(
+    information: FisherInformation,
+    prior: GaussianPrior | None,
+    plan: "Defense | None",
+    probes: int,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    """tr A⁻¹ = E_z[zᵀ A⁻¹ z] over random signs z, each A⁻¹ z by conjugate gradients.
+
+    The prior's covariance preconditions. An unfinished solve is below the true zᵀ A⁻¹ z, so the
+    result stays a lower bound; without a prior it may never finish, which is an error.
+    """
+    if plan is not None:
+        raise ValueError(
+            "Parameter `plan` should be given only with solver='dense' or method='trace'. Found"
+            f" inputs of {information.size} entries with the iterative solver."
+        )
+    like = torch.empty(probes, information.size, dtype=torch.float64)
+    signs = rademacher_like(like, generator).to(information.inputs.device)
+
+    def multiply(rows: Tensor) -> Tensor:
+        product = information(rows)
+        return product if prior is None else product + prior.multiply(rows)
+
+    def precondition(rows: Tensor) -> Tensor:
+        return rows if prior is None else prior.multiply(rows, inverse=True)
+
+    solved, converged = conjugate_gradients(multiply, signs, precondition)
+    if prior is None and not converged:
+        raise ValueError(
+            "Parameter `prior` should be given for inputs this large: without one the information"
+            " is (nearly) singular and the flat bound could not be computed. Found `prior = None`."
+            " Use `GaussianPrior.fit(samples)`, or method='trace'."
+        )
+    quadratic = (signs * solved).sum(1)
+    spread = float(quadratic.std()) / probes**0.5 if probes > 1 else float("nan")
+    return float(quadratic.mean()), spread

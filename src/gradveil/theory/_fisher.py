@@ -1,0 +1,134 @@
+"""The Fisher information of what is sent about what it was made from."""
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from gradveil._checks import check_finite, check_inputs
+from gradveil._typing import Tensors
+from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.messages import Message
+from gradveil.sensitivity import Moments
+from gradveil.sensitivity._estimator import chunk_size
+from gradveil.sensitivity._exact import unit_vectors
+from gradveil.sensitivity._sketch import directional_derivatives
+
+JACOBIAN_LIMIT = 2**28
+"""Up to how many numbers the Jacobian of the message is held in memory."""
+
+
+def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
+    """tr J_D = Σ_i w_i E‖∇_x g_i‖², with w_i the mechanism's information (1/Σ_ii for noise).
+
+    Infinite where an entry that depends on the data is sent without noise. For a mechanism that
+    clips, moments over several batches must have been measured with the same `clip`.
+
+    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.tensor([3.0, 1.0])}, input_size=5)
+    >>> fisher_trace(moments, Mechanism(std=0.5))
+    16.0
+    """
+    clip = mechanism.clip if isinstance(mechanism, Mechanism) else None
+    if isinstance(clip, (int, float)) and moments.clip != clip:
+        moments = moments.clipped(float(clip))
+    values = {name: square.sqrt() for name, square in moments.squared_values.items()}
+    if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
+        mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
+    weights = mechanism.information(values)
+    return sum(
+        float(_weigh(weights[name], squares).sum(dtype=torch.float64))
+        for name, squares in moments.sensitivities.items()
+    )
+
+
+class FisherInformation:
+    """J_F(x) = Σ_i w_i ∇g_i ∇g_iᵀ as a linear operator: v ↦ Jᵀ (w ⊙ J v), without the matrix.
+
+    Args:
+        message: What the client would send.
+        inputs: The batch x at which it is evaluated.
+        mechanism: What is done to the message; an infinite w_i with ∇g_i ≠ 0 is not accepted.
+    """
+
+    def __init__(self, message: Message, inputs: Tensor, mechanism: AnyMechanism) -> None:
+        check_inputs(inputs)
+        self.message, self.inputs = message, inputs
+        values, self._pull_back = vjp(message, inputs)[:2]
+        check_finite(values, "message(inputs)")
+        self.size = inputs.numel()
+        self._entries = sum(value.numel() for value in values.values())
+        self._chunk = chunk_size(values)
+        information = mechanism.information({n: v.detach() for n, v in values.items()})
+        self._bare = {name: w.isinf() for name, w in information.items()}
+        self._weights = {n: w.masked_fill(self._bare[n], 0.0) for n, w in information.items()}
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """J_F v for each row v of a (k, m) tensor."""
+        blocks = rows.to(self.inputs.dtype).split(self._chunk)
+        return torch.cat([self._multiply(block) for block in blocks]).to(rows.dtype)
+
+    def matrix(self) -> Tensor:
+        """The dense (m, m) matrix, in float64."""
+        if self.size * self._entries <= JACOBIAN_LIMIT:
+            dense = self._from_jacobian().double()
+        else:
+            dense = self(torch.eye(self.size, dtype=torch.float64, device=self.inputs.device))
+        return (dense + dense.T) / 2
+
+    def is_infinite(self) -> bool:
+        """Whether an entry that depends on the inputs is sent without noise.
+
+        One Gaussian direction tells: an entry with ∇g_i ≠ 0 changes along it almost surely.
+        """
+        if not any(bool(bare.any()) for bare in self._bare.values()):
+            return False
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.empty(1, *self.inputs.shape, dtype=self.inputs.dtype)
+        direction.normal_(generator=generator)
+        tangents = directional_derivatives(
+            self.message, self.inputs, direction.to(self.inputs.device)
+        )
+        return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
+
+    def _from_jacobian(self) -> Tensor:
+        """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory."""
+        roots = {name: weight.sqrt() for name, weight in self._weights.items()}
+        rows = []
+        for axes in unit_vectors(self.inputs, self._chunk):
+            tangents = directional_derivatives(self.message, self.inputs, axes)
+            rows.append(torch.cat([(t * roots[n]).flatten(1) for n, t in tangents.items()], dim=1))
+        jacobian = torch.cat(rows)
+        return jacobian @ jacobian.T
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        directions = rows.view(-1, *self.inputs.shape)
+        tangents = directional_derivatives(self.message, self.inputs, directions)
+        weighted = {name: self._weights[name] * t for name, t in tangents.items()}
+        return self._pull_rows_back(weighted).reshape(rows.shape)
+
+    def _pull_rows_back(self, cotangents: Tensors) -> Tensor:
+        count = len(next(iter(cotangents.values())))
+        if count > 1:
+            try:
+                pulled: Tensor = vmap(lambda row: self._pull_back(row)[0])(cotangents)
+                return pulled
+            except RuntimeError:  # a layer without a batching rule
+                pass
+        rows = [{name: c[k] for name, c in cotangents.items()} for k in range(count)]
+        return torch.stack([self._pull_back(row)[0] for row in rows])
+
+
+def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
+    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs."""
+    information = FisherInformation(message, inputs, mechanism)
+    if information.is_infinite():
+        raise ValueError(
+            "Parameter `mechanism` should add noise to every entry that depends on the inputs."
+            " Found entries sent without noise: their Fisher information is infinite and every"
+            " bound is 0. Add noise, or prune them."
+        )
+    return information.matrix()
+
+
+def _weigh(weights: Tensor, squares: Tensor) -> Tensor:
+    """w ⊙ s², where an entry without sensitivity has no information at any weight."""
+    return torch.where(squares > 0, weights * squares, 0.0)

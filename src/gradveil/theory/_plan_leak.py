@@ -1,0 +1,97 @@
+"""What the noise levels themselves reveal, when they were planned from the private batch."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.messages import Message
+from gradveil.sensitivity import Estimator, Exact, measure
+from gradveil.sensitivity._estimator import draw_probes
+from gradveil.sensitivity._exact import unit_vectors
+
+if TYPE_CHECKING:
+    from gradveil.defenses import Defense
+
+
+def plan_information(
+    message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | None = None
+) -> Tensor:
+    """½ Σ_i ∇_x log Σ_ii ∇_x log Σ_iiᵀ, the information in an x-dependent covariance, dense.
+
+    For y ~ N(g(x), Σ(x)) the Fisher information has this term beside ∇g Σ⁻¹ ∇gᵀ. It does not
+    depend on the scale of the noise. It is what a plan from other data, public or of an earlier
+    round, does not have.
+
+    Args:
+        message: What the client would send.
+        inputs: The private batch from which the plan is made.
+        defense: The defense that plans; its noise levels must change smoothly with the inputs.
+        estimator: How the plan measures sensitivities; exactly, if `None`.
+    """
+    log_variances = _log_variances(message, inputs, defense, estimator or Exact())
+    columns = [
+        _flat(jvp(log_variances, (inputs,), (axis,))[1])
+        for block in unit_vectors(inputs, 1)
+        for axis in block
+    ]
+    jacobian = torch.stack(columns, dim=1).double()
+    return 0.5 * jacobian.T @ jacobian
+
+
+def plan_information_trace(
+    message: Message,
+    inputs: Tensor,
+    defense: "Defense",
+    probes: int = 16,
+    generator: torch.Generator | None = None,
+    estimator: Estimator | None = None,
+) -> tuple[float, float]:
+    """The trace of `plan_information` from random directions, and its standard error.
+
+    E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I. The plan is measured with its own
+    probes held fixed ("sketch" unless told), so that it is a smooth function of the inputs.
+    """
+    generator = generator_or_fresh(generator)
+    log_variances = _log_variances(message, inputs, defense, estimator or "sketch")
+    samples = [
+        0.5 * float(_flat(jvp(log_variances, (inputs,), (v,))[1]).square().sum(dtype=torch.float64))
+        for v in draw_probes(inputs, probes, "gaussian", generator)
+    ]
+    found = torch.tensor(samples, dtype=torch.float64)
+    error = float(found.std()) / probes**0.5 if probes > 1 else float("nan")
+    return float(found.mean()), error
+
+
+def _log_variances(
+    message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | str
+) -> Callable[[Tensor], Tensors]:
+    """x ↦ log Σ_ii(x) for the entries that get noise, with the probes of the plan held fixed."""
+    noisy = {n: s > 0 for n, s in _std(message, inputs, defense, estimator).items()}
+
+    def function(x: Tensor) -> Tensors:
+        stds = _std(message, x, defense, estimator)
+        return {n: 2 * torch.where(noisy[n], std, 1.0).log() for n, std in stds.items()}
+
+    return function
+
+
+def _std(
+    message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | str
+) -> Tensors:
+    moments = measure(message, inputs, estimator, generator=torch.Generator().manual_seed(0))
+    std = getattr(defense.plan(moments), "std", None)
+    if not isinstance(std, dict):
+        raise ValueError(
+            "Parameter `defense` should add noise. Found"
+            f" {type(defense).__name__}, whose mechanism has no noise levels."
+        )
+    return std
+
+
+def _flat(tensors: Tensors) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])

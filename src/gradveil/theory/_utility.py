@@ -1,0 +1,32 @@
+"""What a defense does to one step of training (Eqs. 6 and 7)."""
+
+from typing import NamedTuple
+
+import torch
+
+from gradveil._checks import check_finite
+from gradveil._typing import Tensors
+from gradveil.mechanisms import AnyMechanism
+
+
+class Utility(NamedTuple):
+    """The mean and the negative variance of the loss decrease in one step, to first order."""
+
+    first: float
+    """U1 = E[g · y]."""
+    second: float
+    """U2 = -Var[g · y]."""
+
+
+def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
+    """U1 = Σ_i g_i E[y_i] and U2 = -Σ_i g_i² Var[y_i] of a mechanism at the values g.
+
+    >>> from gradveil import Mechanism
+    >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
+    Utility(first=5.0, second=-1.25)
+    """
+    check_finite(values)
+    means, variances = mechanism.mean(values), mechanism.variance(values)
+    first = sum(float((v * means[n]).sum(dtype=torch.float64)) for n, v in values.items())
+    spread = (v.square() * variances[n] for n, v in values.items())
+    return Utility(first, -sum(float(s.sum(dtype=torch.float64)) for s in spread))
