@@ -27,7 +27,7 @@ from .defenses import (
 )
 from .mechanisms import Mechanism, RoundingMechanism
 from .messages import GradientMessage, LocalUpdateMessage, Message
-from .sensitivity import Exact, Moments, PerExample, Sketch, measure
+from .sensitivity import Exact, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
     GaussianPrior,
@@ -67,6 +67,7 @@ __all__ = [
     "Rounding",
     "RoundingMechanism",
     "Sketch",
+    "Structured",
     "Utility",
     "fisher_trace",
     "gain_over_isotropic",

@@ -67,9 +67,17 @@ def check_structure(
             )
 
 
+def check_number(value: float, name: str) -> None:
+    """Require a number; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(
+            f"Parameter `{name}` should be a number. Found {type(value).__name__} ({value!r})."
+        )
+
+
 def check_not_negative(value: float, name: str) -> None:
     """Require a finite number that is at least 0."""
-    _check_number(value, name)
+    check_number(value, name)
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(
             f"Parameter `{name}` should be a finite number of at least 0. Found `{name} = {value}`."
@@ -78,7 +86,7 @@ def check_not_negative(value: float, name: str) -> None:
 
 def check_positive(value: float, name: str, *, finite: bool = True) -> None:
     """Require a number above 0."""
-    _check_number(value, name)
+    check_number(value, name)
     if not value > 0 or (finite and not math.isfinite(value)):
         kind = "a finite" if finite else "a"
         raise ValueError(
@@ -88,7 +96,7 @@ def check_positive(value: float, name: str, *, finite: bool = True) -> None:
 
 def check_ratio(value: float, name: str) -> None:
     """Require a number in [0, 1]."""
-    _check_number(value, name)
+    check_number(value, name)
     if not 0 <= value <= 1:
         raise ValueError(
             f"Parameter `{name}` should be in [0, 1]. Found `{name} = {value}`."
@@ -126,13 +134,6 @@ def all_finite(value: Tensor) -> bool:
     if bool(torch.isfinite(value.sum())):
         return True
     return bool(torch.isfinite(value).all())
-
-
-def _check_number(value: float, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            f"Parameter `{name}` should be a number. Found {type(value).__name__} ({value!r})."
-        )
 
 
 def _count_bad(value: Tensor) -> int:

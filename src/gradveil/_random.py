@@ -7,6 +7,12 @@ from torch import Tensor
 def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
     """The given generator, or a new one seeded by the operating system."""
     if generator is not None:
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(
+                "Parameter `generator` should be a torch.Generator. Found"
+                f" {type(generator).__name__} ({generator!r}). For a seed, pass"
+                " `torch.Generator().manual_seed(seed)`."
+            )
         return generator
     fresh = torch.Generator()
     fresh.seed()

@@ -52,7 +52,7 @@ def test_known_names(name: str, kind: type[nn.Module], options: dict[str, object
 
 
 def test_names_are_complete() -> None:
-    assert model_names() == ("conv-net", "mlp", "simple-conv-net")
+    assert model_names() == ("conv-net", "le-net", "mlp", "patch-transformer", "simple-conv-net")
 
 
 def test_seed_decides_the_weights() -> None:
@@ -97,7 +97,7 @@ def test_own_nested_factory(own_module: str) -> None:
     ],
 )
 def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str) -> None:
-    message = f"conv-net, mlp, simple-conv-net.*Found '{name}'.*Did you mean `{nearest}`"
+    message = f"{', '.join(model_names())}.*Found '{name}'.*Did you mean `{nearest}`"
     with pytest.raises(ValueError, match=message):
         build_model(name)
 

@@ -1,6 +1,17 @@
 """`gradveil bench`: costs and qualities, measured side by side in one run."""
 
+import dataclasses
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import torch
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from ._format import Format
 
 bench = typer.Typer(help="Measure costs and qualities side by side.", no_args_is_help=True)
 
@@ -8,3 +19,74 @@ bench = typer.Typer(help="Measure costs and qualities side by side.", no_args_is
 @bench.callback()
 def _group() -> None:
     """Measure costs and qualities side by side."""
+
+
+@bench.command()
+def sensitivity(
+    repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 7,
+    draws: Annotated[int, typer.Option(help="Seeds over which qualities are averaged.")] = 5,
+    reference_probes: Annotated[
+        int, typer.Option(help="Per-example probes that stand for exact sensitivities.")
+    ] = 200,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    cifar: Annotated[str, typer.Option(help="CIFAR-10: embedded, a folder or .npz.")] = "cifar10",
+    large: Annotated[bool, typer.Option(help="Add transformers of up to 30 M.")] = False,
+    quick: Annotated[bool, typer.Option(help="The first case only, few repetitions.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for results and the chart.")] = None,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
+    from gradveil.bench import SensitivityRow, bench_sensitivity
+    from gradveil.bench._cases import large_cases, paper_cases
+    from gradveil.bench._chart import draw_sensitivity
+    from gradveil.bench._sensitivity import contenders
+
+    console = Console(stderr=True)
+    cases = paper_cases(mnist, cifar)
+    if quick:
+        repeats, draws, reference_probes, cases = 2, 1, 20, iter([next(cases)])
+    with console.status("starting") as status:
+        rows = bench_sensitivity(
+            chain(cases, large_cases() if large else ()),
+            contenders(),
+            repeats,
+            draws,
+            reference_probes,
+            progress=status.update,
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "sensitivity.json").write_text(_as_json(rows))
+        draw_sensitivity(rows, out / "sensitivity.png")
+    if format is Format.json:
+        print(_as_json(rows))
+    else:
+        Console().print(_table(rows, [field.name for field in dataclasses.fields(SensitivityRow)]))
+
+
+def _as_json(rows: list) -> str:  # type: ignore[type-arg]
+    return json.dumps(
+        {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "rows": [dataclasses.asdict(row) for row in rows],
+        },
+        indent=1,
+    )
+
+
+def _table(rows: list, columns: list[str]) -> Table:  # type: ignore[type-arg]
+    table = Table()
+    for column in columns:
+        table.add_column(
+            column.replace("_", " "), justify="left" if column in columns[:1] else "right"
+        )
+    for row in rows:
+        table.add_row(*[_cell(getattr(row, column)) for column in columns])
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

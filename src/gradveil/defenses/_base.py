@@ -25,6 +25,9 @@ class Defense(ABC):
     estimator: Estimator | str = "auto"
     """How the sensitivities are measured when the defense is called on a message."""
 
+    granularity: str = "parameter"
+    """At "layer", "auto" measures only what one level per tensor needs."""
+
     @property
     def needs_sensitivities(self) -> bool:
         """Whether `plan` looks at the sensitivities; if not, none are measured."""
@@ -40,14 +43,18 @@ class Defense(ABC):
         """Measure, plan and apply: what the client sends, by parameter name."""
         generator = generator_or_fresh(generator)
         values, moments = self.observe(message, inputs, generator)
-        return self.plan(moments).apply(values, generator)
+        mechanism = self.plan(moments)
+        del moments  # two tensors of the size of the message that are not needed any more
+        return mechanism.apply(values, generator)
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
         """The message's values and as much of its moments as `plan` needs."""
         if self.needs_sensitivities:
-            return measure_with_values(message, inputs, self.estimator, generator=generator)
+            by_layer = self.estimator == "auto" and self.granularity == "layer"
+            estimator = "layers" if by_layer else self.estimator
+            return measure_with_values(message, inputs, estimator, generator=generator)
         return observe_values(message, inputs)
 
     def backward(
@@ -65,8 +72,8 @@ class Defense(ABC):
         sent = self(GradientMessage(model, loss_fn, targets), inputs, generator)
         for name, parameter in model.named_parameters():
             if name in sent:
-                old = parameter.grad
-                parameter.grad = sent[name].clone() if old is None else old + sent[name]
+                old, new = parameter.grad, sent[name].detach()
+                parameter.grad = new.clone() if old is None else old + new
         return sent
 
 

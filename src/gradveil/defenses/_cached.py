@@ -53,13 +53,16 @@ class Cached(Defense):
         """Fresh values beside the running mean of the sensitivities."""
         if self._step % self.refresh_every == 0:
             values, fresh = self.defense.observe(message, inputs, generator)
+            self._check_structure(values)
             self._mean = self._joined(fresh)
         else:
             values, fresh = observe_values(message, inputs)
+            self._check_structure(values)
         assert self._mean is not None
-        moments = replace(fresh, squared_sensitivities=self._sensitivities_for(values))
         self._step += 1
-        return values, moments
+        return values, replace(
+            fresh, squared_sensitivities=self._mean.squared_sensitivities, variances=None
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the number of calls and the running mean."""
@@ -68,7 +71,7 @@ class Cached(Defense):
             "step": self._step,
             "count": 0.0 if mean is None else mean.count,
             "squared_sensitivities": {} if mean is None else mean.squared_sensitivities or {},
-            "squared_values": {} if mean is None else mean.squared_values,
+            "squared_values": {} if mean is None else dict(mean.squared_values),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -97,9 +100,12 @@ class Cached(Defense):
             return fresh
         return self._mean.weighted(self.decay) + fresh
 
-    def _sensitivities_for(self, values: Tensors) -> Tensors | None:
-        assert self._mean is not None
-        check_structure(
-            values, self._mean.squared_values, "message(inputs)", "cached sensitivities"
-        )
-        return self._mean.squared_sensitivities
+    def _check_structure(self, values: Tensors) -> None:
+        if self._mean is None:
+            return
+        try:
+            check_structure(
+                values, self._mean.squared_values, "message(inputs)", "cached sensitivities"
+            )
+        except ValueError as error:
+            raise ValueError(f"{error} Or call `reset()`, for a new model.") from None

@@ -34,7 +34,7 @@ class DPSGD(GradientNoise):
         seen = moments.clipped(self.clip) if self.needs_sensitivities else moments
         variances = self.variances(moments, seen)
         return Mechanism(
-            std={name: v.sqrt() for name, v in variances.items()},
+            std={name: v.sqrt_() for name, v in variances.items()},
             keep=constant_like(1.0, moments.squared_values),
             clip=self.clip,
         )

@@ -1,6 +1,7 @@
 """What the noise defenses share: a shape of the variances, and the constant λ before it."""
 
 from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 import torch
@@ -60,7 +61,7 @@ class NoiseDefense(Defense):
         """Σ = λ r, nothing pruned."""
         variances = self.variances(moments, moments)
         keep = constant_like(1.0, moments.squared_values)
-        return Mechanism(std={n: v.sqrt() for n, v in variances.items()}, keep=keep)
+        return Mechanism(std={n: v.sqrt_() for n, v in variances.items()}, keep=keep)
 
     def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
         """Σ_ii on the support (everywhere if `None`), with λ solved for on it.
@@ -71,7 +72,23 @@ class NoiseDefense(Defense):
         if support is not None:
             shape = {name: r * support[name] for name, r in shape.items()}
         factor = self._factor(shape, moments, seen, support)
-        return {name: factor.to(r.dtype) * r for name, r in shape.items()}
+        return {name: factor.to(shape[name].dtype) * shape.pop(name) for name in [*shape]}
+
+    def running_traces(self, order: Tensor, moments: Moments) -> Tensor:
+        """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""
+        shape, slopes, squares = (
+            torch.cat([t.reshape(-1) for t in tensors.values()])[order].double()
+            for tensors in (self.shape(moments), moments.sensitivities, moments.squared_values)
+        )
+        revealed = torch.where(slopes > 0, slopes / shape, 0.0).cumsum(0)
+        if self.scale is not None:
+            entries = torch.arange(1, len(order) + 1, device=order.device)
+            factors = self.scale**2 * entries / shape.cumsum(0)
+        elif self.utility_budget is not None:
+            factors = self.utility_budget / (squares * shape).cumsum(0)
+        else:
+            factors = revealed / allowed_trace(self.target_error, moments, self.prior)
+        return torch.where(revealed > 0, revealed / factors, 0.0)
 
     def _factor(
         self, shape: Tensors, moments: Moments, seen: Moments, support: Tensors | None
@@ -81,12 +98,12 @@ class NoiseDefense(Defense):
             entries = moments.size if support is None else total(support)
             return _divide(self.scale**2 * entries, total(shape))
         if self.utility_budget is not None:
-            spent = {n: g2 * shape[n] for n, g2 in moments.squared_values.items()}
-            return _divide(self.utility_budget, total(spent))
-        information = {
-            name: torch.where(r > 0, seen.sensitivities[name] / r, 0.0) for name, r in shape.items()
-        }
-        return total(information) / allowed_trace(self.target_error, moments, self.prior)
+            spent = (g2 * shape[name] for name, g2 in moments.squared_values.items())
+            return _divide(self.utility_budget, total_of(spent))
+        information = (
+            torch.where(r > 0, seen.sensitivities[name] / r, 0.0) for name, r in shape.items()
+        )
+        return total_of(information) / allowed_trace(self.target_error, moments, self.prior)
 
 
 def allowed_trace(
@@ -106,9 +123,14 @@ def allowed_trace(
     return allowed
 
 
-def total(tensors: Tensors) -> Tensor:
+def total(tensors: Mapping[str, Tensor]) -> Tensor:
     """The sum over all entries, in float64."""
-    return torch.stack([t.sum(dtype=torch.float64) for t in tensors.values()]).sum()
+    return total_of(tensors.values())
+
+
+def total_of(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum over all entries, in float64; one tensor after the other."""
+    return torch.stack([t.sum(dtype=torch.float64) for t in tensors]).sum()
 
 
 def _divide(numerator: float | Tensor, denominator: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class OptimalDPSGD(OptimalNoise):
         """Σ = λ r, everything clamped to [-P, P]."""
         variances = self.variances(moments, moments.clipped(self.clip))
         return Mechanism(
-            std={name: v.sqrt() for name, v in variances.items()},
+            std={name: v.sqrt_() for name, v in variances.items()},
             keep=constant_like(1.0, moments.squared_values),
             clip=self.clip,
         )

@@ -10,7 +10,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.mechanisms._levels import constant_like
 from gradveil.sensitivity import Estimator, Moments
-from gradveil.theory import GaussianPrior, fisher_trace
+from gradveil.theory import GaussianPrior
 
 from ._base import Defense
 from ._gradient_noise import GradientNoise
@@ -106,14 +106,12 @@ class PruningDefense(Defense):
         return keep_within(scores, flatten(moments.squared_values), self.utility_budget)
 
     def _most_entries(self, scores: Tensor, moments: Moments) -> int:
-        """The largest number of kept entries whose bound meets the target, by bisection."""
+        """The largest number of kept entries whose bound meets the target.
+
+        No bisection: noise of a given scale, spread over more entries, may reveal less.
+        """
+        assert self.noise is not None
         allowed = allowed_trace(self.target_error, moments, self.prior)
-        low, high = 0, moments.size
-        while low < high:
-            middle = (low + high + 1) // 2
-            mechanism = self._mechanism(keep_lowest(scores, middle), moments)
-            if fisher_trace(moments, mechanism) <= allowed:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        traces = self.noise.running_traces(scores.argsort(stable=True), moments)
+        feasible = (traces <= allowed).nonzero()
+        return int(feasible.max()) + 1 if len(feasible) else 0

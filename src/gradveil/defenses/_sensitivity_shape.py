@@ -1,7 +1,9 @@
 """The optimal shape √(E‖∇g_i‖² / E g_i²), with the care that small gradients need."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from gradveil._checks import check_choice, check_not_negative, check_positive
@@ -9,6 +11,9 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 GRANULARITIES = ("parameter", "layer")
+
+PIECE = 2**16
+"""Entries for which ratios are computed at a time."""
 
 
 def check_shape_options(granularity: str, cap: float, floor: float) -> None:
@@ -43,10 +48,29 @@ def pool(moments: Moments, granularity: str) -> Moments:
     )
 
 
-def _means(tensors: Tensors) -> Tensors:
+def _means(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: tensor.mean().expand(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _ratio(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
-    tiny = 1e-30 if square.element_size() >= 4 else 1e-6
-    return (sensitivity / square.clamp(min=max(floor**2, tiny))).clamp(max=cap**2).sqrt()
+    """Large tensors piece by piece, so that what is computed on the way takes little memory."""
+    if sensitivity.numel() <= PIECE:
+        return _ratio_of_piece(sensitivity, square, cap, floor)
+    ratio = torch.empty_like(sensitivity, memory_format=torch.contiguous_format)
+    pieces = zip(
+        ratio.view(-1).split(PIECE),
+        sensitivity.reshape(-1).split(PIECE),
+        square.reshape(-1).split(PIECE),
+        strict=True,
+    )
+    for found, slopes, squares in pieces:
+        found.copy_(_ratio_of_piece(slopes, squares, cap, floor))
+    return ratio
+
+
+def _ratio_of_piece(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
+    """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
+    limits = torch.finfo(square.dtype)
+    value = square.clamp(min=limits.tiny).sqrt().clamp(min=floor)
+    slope = torch.where(sensitivity > 0, sensitivity, 1.0).sqrt()
+    return torch.where(sensitivity > 0, (slope / value).clamp(max=min(cap, limits.max)), 0.0)

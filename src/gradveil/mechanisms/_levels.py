@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_structure
+from gradveil._checks import check_number, check_structure
 from gradveil._typing import Level, Tensors
 
 
@@ -24,8 +24,10 @@ def level_of(level: Level, name: str) -> Tensor | float:
 
 def check_level(level: Level, name: str, low: float, high: float) -> None:
     """Require every level to be in [low, high] and finite."""
-    tensors = level if isinstance(level, Mapping) else {"": torch.as_tensor(float(level))}
-    for key, tensor in tensors.items():
+    if not isinstance(level, Mapping):
+        check_number(level, name)
+        level = {"": torch.tensor(float(level), dtype=torch.float64)}
+    for key, tensor in level.items():
         if tensor.numel() == 0:
             continue
         least, most = torch.aminmax(tensor.flatten()[:1] if _is_constant(tensor) else tensor)

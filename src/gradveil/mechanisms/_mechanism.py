@@ -80,8 +80,8 @@ class Mechanism:
         if not (isinstance(keep, float) and keep == 1.0):
             sent = keep * sent
         if isinstance(std, float) and std == 0.0:
-            return sent.clone()
-        return sent + normal_like(value, generator).mul_(std)
+            return sent.to(value.dtype, copy=True)
+        return (sent + normal_like(value, generator).mul_(std)).to(value.dtype)
 
     def _clipped(self, name: str, value: Tensor) -> Tensor:
         if self.clip is None:

@@ -15,6 +15,8 @@ from ._levels import check_level, check_level_structure, level_of
 class RoundingMechanism:
     """y_i = step_i · round(g_i / step_i), to the nearest, ties to even; step 0 sends g_i itself.
 
+    So does a step so small that the number of steps overflows.
+
     Deterministic: the Cramér-Rao argument says nothing about it, and the bound is 0.
 
     >>> RoundingMechanism(step=0.5).apply({"w": torch.tensor([0.6, -1.4])})["w"]
@@ -46,4 +48,5 @@ class RoundingMechanism:
 
     def _rounded(self, name: str, value: Tensor) -> Tensor:
         step = torch.as_tensor(level_of(self.step, name), dtype=value.dtype, device=value.device)
-        return torch.where(step > 0, torch.round(value / step) * step, value)
+        rounded = torch.round(value / step) * step
+        return torch.where(rounded.isfinite(), rounded, value)

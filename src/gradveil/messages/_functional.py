@@ -1,15 +1,18 @@
 """A user's module as a pure function of its parameters and inputs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from gradveil._checks import check_inputs
 from gradveil._typing import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -19,8 +22,8 @@ class FunctionalLoss:
     """The loss as a pure function (parameters, inputs, targets) of a module that stays untouched.
 
     Buffers are cloned at each evaluation, so BatchNorm in training mode uses the statistics of
-    the batch and leaves the running ones alone. Layers that draw random numbers in training mode
-    (dropout) draw the same ones at every evaluation, from `seed`: the message is one function,
+    the batch and leaves the running ones alone. What draws random numbers (dropout, or a loss
+    that does) draws the same ones at every evaluation, from `seed`: the message is one function,
     and the global generator keeps its state.
     """
 
@@ -28,13 +31,31 @@ class FunctionalLoss:
         self.model = model
         self.loss_fn = loss_fn
         self.seed = seed
-        self.parameters = trainable_parameters(model)
+        self._moved: Tensors | None = None
+        trainable_parameters(model)  # an unusable model is an error now, not at the first call
+
+    @property
+    def parameters(self) -> Tensors:
+        """The trainable parameters as they are now, or those that `at` put in their place."""
+        return trainable_parameters(self.model) if self._moved is None else self._moved
+
+    def at(self, parameters: Tensors) -> "FunctionalLoss":
+        """The same loss with other parameters for its own."""
+        moved = copy(self)
+        moved._moved = parameters
+        return moved
 
     def outputs(self, parameters: Tensors, inputs: Tensor) -> Any:
         """What the model returns with these parameters."""
+        return self.outputs_and_draws(parameters, inputs)[0]
+
+    def outputs_and_draws(self, parameters: Tensors, inputs: Tensor) -> tuple[Any, bool]:
+        """What the model returns, and whether it drew random numbers for that."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with self._fixed_randomness(inputs.device):
-            return functional_call(self.model, {**parameters, **buffers}, (inputs,))
+        with _seeded(self.seed, inputs.device) as generator, _plain_attention():
+            start = generator.get_state()
+            outputs = functional_call(self.model, {**parameters, **buffers}, (inputs,))
+            return outputs, not torch.equal(start, generator.get_state())
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
         """The scalar loss with these parameters."""
@@ -42,7 +63,9 @@ class FunctionalLoss:
 
     def loss_of_outputs(self, outputs: Any, targets: Any) -> Tensor:
         """The scalar loss of what the model returned."""
-        loss = self.loss_fn(outputs, targets)
+        device = outputs.device if isinstance(outputs, Tensor) else torch.device("cpu")
+        with _seeded(self.seed, device):
+            loss = self.loss_fn(outputs, targets)
         if not isinstance(loss, Tensor) or loss.dim() > 0:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(
@@ -50,11 +73,6 @@ class FunctionalLoss:
                 f" shape or type {found}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
-
-    def _fixed_randomness(self, device: torch.device) -> Any:
-        if not any(module.training for module in self.model.modules()):
-            return nullcontext()
-        return _seeded(self.seed, device)
 
 
 def trainable_parameters(model: nn.Module) -> Tensors:
@@ -72,6 +90,18 @@ def trainable_parameters(model: nn.Module) -> Tensors:
     return parameters
 
 
+def check_match(inputs: Tensor, targets: Any) -> None:
+    """Require a batch with one example for each target; NaN is not looked for here."""
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.numel() == 0:
+        check_inputs(inputs)
+    if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
+        raise ValueError(
+            "Parameter `inputs` should have one example for each of the `targets`. Found"
+            f" `inputs.shape = {tuple(inputs.shape)}` and"
+            f" `targets.shape = {tuple(targets.shape)}`."
+        )
+
+
 def couples_examples(model: nn.Module) -> bool:
     """Whether a layer mixes the examples of a batch, or draws one random mask for all of them."""
     return any(
@@ -82,8 +112,31 @@ def couples_examples(model: nn.Module) -> bool:
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
+def _seeded(seed: int, device: torch.device) -> Iterator[torch.Generator]:
+    """The device's global generator, from `seed` for now and as it was afterwards."""
+    generator = _global_generator(device)
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield generator
+    finally:
+        generator.set_state(before)
+
+
+def _global_generator(device: torch.device) -> torch.Generator:
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention by matrix products: the fused kernels have no second derivatives."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)

@@ -1,16 +1,20 @@
 """FedSGD's message: the gradient of the loss on the client's batch."""
 
+from copy import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
 
-from gradveil._checks import check_inputs
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, LossFunction, couples_examples
-from ._loss import known_to_separate, separates_at
+from ._functional import FunctionalLoss, LossFunction, check_match, couples_examples
+from ._loss import loss_reduction, separates_at
+
+_INDEPENDENT: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
+"""Whether a model treats examples one by one, found out once for each shape and mode."""
 
 
 class GradientMessage:
@@ -23,7 +27,7 @@ class GradientMessage:
         targets: The labels of the batch, in whatever form the loss takes them.
         separable: Whether examples enter the gradient as a sum. Found out by itself if `None`:
             layers that mix examples (BatchNorm in training mode) and losses that do are noticed.
-        seed: For layers that draw random numbers in training mode (dropout).
+        seed: For layers that draw random numbers (dropout in training mode).
 
     >>> model = nn.Linear(3, 2)
     >>> message = GradientMessage(model, nn.functional.cross_entropy, torch.tensor([0, 1]))
@@ -43,7 +47,23 @@ class GradientMessage:
         self.loss = FunctionalLoss(model, loss_fn, seed)
         self.targets = targets
         self._declared = separable
-        self._coupled = couples_examples(model)
+
+    def at(self, parameters: Tensors) -> "GradientMessage":
+        """The message of a model that has moved to these parameters."""
+        moved = copy(self)
+        moved.loss = self.loss.at(parameters)
+        return moved
+
+    def of(self, targets: Any) -> "GradientMessage":
+        """The message of other examples, with these targets."""
+        other = copy(self)
+        other.targets = targets
+        return other
+
+    @property
+    def reduction(self) -> str | None:
+        """ "mean" or "sum", where the loss says so."""
+        return loss_reduction(self.loss.loss_fn)
 
     @property
     def parameters(self) -> Tensors:
@@ -52,24 +72,29 @@ class GradientMessage:
 
     @property
     def separable(self) -> bool:
-        """Whether examples are known to enter as a sum: g(x) = Σ_b g_b(x_b)."""
+        """Whether examples enter as a sum, g(x) = Σ_b g_b(x_b), by what layers and loss say."""
         if self._declared is not None:
             return self._declared
-        return not self._coupled and known_to_separate(self.loss.loss_fn)
+        return not couples_examples(self.loss.model) and self.reduction is not None
 
     def separates(self, inputs: Tensor) -> bool:
-        """Like `separable`; a loss that does not say what it is gets tested on these inputs."""
-        if self._declared is not None or self._coupled or self.separable:
-            return self.separable
-        with torch.no_grad():
-            outputs = self.loss.outputs(self.parameters, inputs)
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        """Like `separable`; what a model or a loss does not say is tested on these inputs."""
+        if self._declared is not None:
+            return self._declared
+        model = self.loss.model
+        if couples_examples(model):
             return False
-        return separates_at(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
+        known = _INDEPENDENT.setdefault(model, {})
+        key = (inputs.shape[1:], tuple(module.training for module in model.modules()))
+        if key not in known:  # a failure is not remembered: it may be these inputs' or weights'
+            if not self._rows_are_independent(inputs):
+                return False
+            known[key] = True
+        return self.reduction is not None or self._loss_separates(inputs)
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The gradient, by parameter name; differentiable with respect to the inputs."""
-        self._check_match(inputs)
+        check_match(inputs, self.targets)
         gradients: Tensors = grad(self.loss)(self.parameters, inputs, self.targets)
         return gradients
 
@@ -82,17 +107,36 @@ class GradientMessage:
     def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
         """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message."""
         pull_back = vjp(
-            lambda parameters: self.loss.outputs(parameters, example.unsqueeze(0)), self.parameters
+            lambda parameters: self._outputs_alone(parameters, example), self.parameters
         )[1]
         gradients: Tensors = pull_back(output_gradient.unsqueeze(0))[0]
         return gradients
 
-    def _check_match(self, inputs: Tensor) -> None:
-        if not inputs.is_floating_point() or inputs.numel() == 0:
-            check_inputs(inputs)
-        if isinstance(self.targets, Tensor) and self.targets.shape[:1] != inputs.shape[:1]:
+    def _outputs_alone(self, parameters: Tensors, example: Tensor) -> Tensor:
+        outputs, drew = self.loss.outputs_and_draws(parameters, example.unsqueeze(0))
+        if drew:
             raise ValueError(
-                "Parameter `inputs` should have one example for each of the `targets`. Found"
-                f" `inputs.shape = {tuple(inputs.shape)}` and"
-                f" `targets.shape = {tuple(self.targets.shape)}`."
+                "Parameter `model` should draw no random numbers where examples are taken one by"
+                " one. Found that it does (dropout in training mode?). Use `model.eval()`, or"
+                " leave `separable` out."
             )
+        alone: Tensor = outputs
+        return alone
+
+    @torch.no_grad()
+    def _rows_are_independent(self, inputs: Tensor) -> bool:
+        """Whether the model returns the same for an example alone as beside another one."""
+        try:
+            beside, drew = self.loss.outputs_and_draws(self.parameters, inputs[:2])
+            alone = self.loss.outputs(self.parameters, inputs[:2][-1:])
+        except (RuntimeError, ValueError, IndexError):  # not made for a single example
+            return False
+        if drew or not isinstance(beside, Tensor) or beside.shape[:1] != inputs[:2].shape[:1]:
+            return False
+        tolerance = torch.finfo(beside.dtype).eps ** 0.5 * float(beside.abs().max())
+        return bool(torch.allclose(beside[-1:], alone, rtol=0.0, atol=tolerance))
+
+    def _loss_separates(self, inputs: Tensor) -> bool:
+        with torch.no_grad():
+            outputs = self.loss.outputs(self.parameters, inputs)
+        return separates_at(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
 
-from gradveil._checks import check_count, check_positive
+from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, LossFunction
+from ._functional import FunctionalLoss, LossFunction, check_match
+from ._gradient import GradientMessage
 
 
 class LocalUpdateMessage:
@@ -27,7 +27,8 @@ class LocalUpdateMessage:
         steps: How many of them.
         batch_size: Examples in a mini-batch; all of them if `None`.
         momentum: Of the local SGD.
-        seed: For layers that draw random numbers in training mode (dropout).
+        seed: For layers that draw random numbers (dropout in training mode): the same ones in
+            every step.
 
     >>> message = LocalUpdateMessage(
     ...     nn.Linear(3, 2), nn.functional.cross_entropy, torch.tensor([0, 1]), lr=0.1, steps=2)
@@ -53,7 +54,13 @@ class LocalUpdateMessage:
         check_count(steps, "steps")
         if batch_size is not None:
             check_count(batch_size, "batch_size")
-        if not 0 <= momentum < 1:
+        if not isinstance(targets, Tensor):
+            raise TypeError(
+                "Parameter `targets` should be a torch.Tensor, to be cut into mini-batches. Found"
+                f" {type(targets).__name__}. Convert it with torch.as_tensor."
+            )
+        check_not_negative(momentum, "momentum")
+        if momentum >= 1:
             raise ValueError(
                 f"Parameter `momentum` should be in [0, 1). Found `momentum = {momentum}`."
             )
@@ -68,21 +75,28 @@ class LocalUpdateMessage:
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The weight change, by parameter name; differentiable with respect to the inputs."""
-        batches = self._batches(inputs)
+        batches = self.batches(inputs)
         start = self.parameters
         now, velocity = start, {name: torch.zeros_like(p) for name, p in start.items()}
         for step in range(self.steps):
             batch, targets = batches[step % len(batches)]
-            gradient = grad(self.loss)(now, batch, targets)
-            velocity = {name: self.momentum * velocity[name] + gradient[name] for name in start}
-            now = {name: now[name] - self.lr * velocity[name] for name in start}
+            now, velocity = self.advance(now, velocity, self.gradient_at(now, targets)(batch))
         return {name: now[name] - start[name] for name in start}
 
-    def _batches(self, inputs: Tensor) -> list[tuple[Tensor, Any]]:
-        if len(self.targets) != len(inputs):
-            raise ValueError(
-                "Parameter `inputs` should have one example for each of the `targets`. Found"
-                f" `inputs.shape = {tuple(inputs.shape)}` and {len(self.targets)} targets."
-            )
+    def gradient_at(self, parameters: Tensors, targets: Any) -> GradientMessage:
+        """The gradient that a step at these parameters takes."""
+        message = GradientMessage(self.loss.model, self.loss.loss_fn, targets, seed=self.loss.seed)
+        return message.at(parameters)
+
+    def advance(
+        self, now: Tensors, velocity: Tensors, gradient: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Parameters and velocity after one step of SGD."""
+        velocity = {name: self.momentum * velocity[name] + gradient[name] for name in now}
+        return {name: now[name] - self.lr * velocity[name] for name in now}, velocity
+
+    def batches(self, inputs: Tensor) -> list[tuple[Tensor, Any]]:
+        """The mini-batches that the steps take in turn."""
+        check_match(inputs, self.targets)
         size = self.batch_size or len(inputs)
         return list(zip(inputs.split(size), self.targets.split(size), strict=True))

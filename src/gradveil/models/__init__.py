@@ -1,4 +1,4 @@
-"""The paper's models, a small MLP for tests, and :func:`build_model`, which names them.
+"""The paper's models, a few small ones for tests, and :func:`build_model`, which names them.
 
 Every model maps a batch of inputs to logits. :func:`build_model` is deterministic in its seed, does
 not touch the global random state, and returns the model in eval mode, as the paper uses it:
@@ -12,8 +12,18 @@ False
 """
 
 from gradveil.models._conv_net import ConvNet
+from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
+from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._registry import build_model, model_names
 from gradveil.models._simple_conv_net import SimpleConvNet
 
-__all__ = ["MLP", "ConvNet", "SimpleConvNet", "build_model", "model_names"]
+__all__ = [
+    "MLP",
+    "ConvNet",
+    "LeNet",
+    "PatchTransformer",
+    "SimpleConvNet",
+    "build_model",
+    "model_names",
+]

@@ -10,13 +10,17 @@ import torch
 from torch import nn
 
 from gradveil.models._conv_net import ConvNet
+from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
+from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._simple_conv_net import SimpleConvNet
 from gradveil.models._suggest import suggestion
 
 _MODELS: dict[str, Callable[..., Any]] = {
     "conv-net": ConvNet,
+    "le-net": LeNet,
     "mlp": MLP,
+    "patch-transformer": PatchTransformer,
     "simple-conv-net": SimpleConvNet,
 }
 
@@ -25,7 +29,7 @@ def model_names() -> tuple[str, ...]:
     """The names that :func:`build_model` knows.
 
     >>> model_names()
-    ('conv-net', 'mlp', 'simple-conv-net')
+    ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'simple-conv-net')
     """
     return tuple(sorted(_MODELS))
 

@@ -62,6 +62,7 @@ def draw_probes(inputs: Tensor, count: int, kind: str, generator: torch.Generato
     return draw(like, generator)
 
 
-def chunk_size(values: Tensors, max_elements: int = 2**24) -> int:
-    """How many tangents of the message fit into `max_elements` numbers."""
-    return max(1, max_elements // sum(value.numel() for value in values.values()))
+def chunk_size(values: Tensors, max_elements: int = 2**24, extra: int = 0) -> int:
+    """How many tangents of the message, each with `extra` numbers, fit into `max_elements`."""
+    entries = sum(value.numel() for value in values.values())
+    return max(1, max_elements // max(1, entries + extra))

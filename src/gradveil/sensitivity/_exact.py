@@ -23,7 +23,8 @@ class Exact:
     as a sum), in chunks of at most `max_elements` numbers, whatever the model's size.
 
     Args:
-        max_elements: The memory for tangents, in numbers; at least one tangent is held.
+        max_elements: The memory for directions and the derivatives along them, in numbers; at
+            least one of each is held. What the model needs for its own layers comes on top.
     """
 
     max_elements: int = 2**24
@@ -44,15 +45,14 @@ class Exact:
         self, message: Message, inputs: Tensor, values: Tensors
     ) -> Iterator[Tensors]:
         if separates(message, inputs):
-            for axes in unit_vectors(inputs[0], self._chunk(values, len(inputs))):
+            chunk = chunk_size(values, self.max_elements, extra=inputs[0].numel())
+            for axes in unit_vectors(inputs[0], max(1, chunk // len(inputs))):
                 everywhere = axes.unsqueeze(1).expand(-1, *inputs.shape)
-                yield from example_derivatives(message, inputs, everywhere, values)
+                yield from example_derivatives(message, inputs, everywhere, chunk)
         else:
-            for axes in unit_vectors(inputs, self._chunk(values)):
+            chunk = chunk_size(values, self.max_elements, extra=inputs.numel())
+            for axes in unit_vectors(inputs, chunk):
                 yield directional_derivatives(message, inputs, axes)
-
-    def _chunk(self, values: Tensors, rows: int = 1) -> int:
-        return max(1, chunk_size(values, self.max_elements) // rows)
 
 
 def unit_vectors(like: Tensor, size: int) -> Iterator[Tensor]:

@@ -1,20 +1,32 @@
 """From a message and a batch to Moments."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_finite, check_inputs, check_positive
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages import Message, separates
+from gradveil.messages import Message
 
+from ._auto import Auto
 from ._estimator import Estimator
 from ._exact import Exact
-from ._moments import Moments
+from ._moments import Moments, SquaresOf
 from ._per_example import PerExample
 from ._sketch import Sketch
+from ._structured import Structured
 
-NAMED = {"exact": Exact, "sketch": Sketch, "per-example": PerExample}
+NAMED: dict[str, Callable[[], Estimator]] = {
+    "auto": Auto,
+    "exact": Exact,
+    "layers": lambda: Auto(examples=2),
+    "per-example": PerExample,
+    "sketch": Sketch,
+    "structured": Structured,
+}
 
 
 def measure(
@@ -29,7 +41,9 @@ def measure(
     Args:
         message: What the client would send.
         inputs: Its private batch, or public data for a plan that does not depend on it.
-        estimator: An estimator, its name ("exact", "sketch", "per-example"), or "auto".
+        estimator: An estimator or its name: "auto" (the cheapest good one for this message),
+            "layers" (enough for one level per tensor), "structured", "per-example", "sketch",
+            "exact".
         clip: The threshold P of Theorem 3: measures the message clamped to [-P, P].
         generator: For the random probes; a fresh one seeded by the system if `None`.
 
@@ -40,7 +54,8 @@ def measure(
     >>> sorted(moments.squared_sensitivities)
     ['bias', 'weight']
     """
-    return measure_with_values(message, inputs, estimator, clip, generator)[1]
+    moments = measure_with_values(message, inputs, estimator, clip, generator)[1]
+    return replace(moments, squared_values=dict(moments.squared_values))
 
 
 def measure_with_values(
@@ -54,14 +69,13 @@ def measure_with_values(
     check_inputs(inputs)
     if clip is not None:
         check_positive(clip, "clip")
-    chosen = choose_estimator(message, inputs) if estimator == "auto" else named(estimator)
-    values, squared_sensitivities, variances = chosen(
+    values, squared_sensitivities, variances = named(estimator)(
         message, inputs, generator_or_fresh(generator)
     )
     check_finite(values, "message(inputs)")
     check_finite(squared_sensitivities, "squared_sensitivities")
     moments = Moments(
-        squared_values={name: value.square() for name, value in values.items()},
+        squared_values=SquaresOf(values),
         squared_sensitivities=squared_sensitivities,
         variances=variances,
         input_size=inputs.numel(),
@@ -72,16 +86,15 @@ def measure_with_values(
 def named(estimator: Estimator | str) -> Estimator:
     """The estimator of that name."""
     if not isinstance(estimator, str):
+        if isinstance(estimator, type) or not callable(estimator):
+            raise TypeError(
+                "Parameter `estimator` should be a name or an estimator, as `Sketch(probes=10)`."
+                f" Found {estimator!r}."
+            )
         return estimator
     if estimator not in NAMED:
         raise ValueError(
-            f"Parameter `estimator` should be 'auto', one of {sorted(NAMED)}, or an estimator."
-            f" Found `estimator = {estimator!r}`."
+            f"Parameter `estimator` should be one of {sorted(NAMED)}, or an estimator. Found"
+            f" `estimator = {estimator!r}`."
         )
-    chosen: Estimator = NAMED[estimator]()
-    return chosen
-
-
-def choose_estimator(message: Message, inputs: Tensor) -> Estimator:
-    """The estimator that "auto" stands for."""
-    return PerExample(probes=2) if separates(message, inputs) else Sketch()
+    return NAMED[estimator]()

@@ -4,14 +4,16 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from gradveil._checks import check_positive, check_structure
+from gradveil._checks import check_not_negative, check_positive, check_structure
 from gradveil._typing import Tensors
 
 
@@ -26,7 +28,7 @@ class Moments:
     Moments of private data are private. They stay with the client.
     """
 
-    squared_values: Tensors
+    squared_values: Mapping[str, Tensor]
     """E[g_i²]."""
     squared_sensitivities: Tensors | None
     """E‖∇_x g_i‖²; `None` where only the values were taken."""
@@ -120,6 +122,7 @@ class Moments:
         Where |g_i| ≥ P the clamped entry is constant and its sensitivity is 0. That can be said
         of the moments of one batch; a mean over batches must be measured with `clip`.
         """
+        check_not_negative(clip, "clip")
         if self.clip == clip:
             return self
         if self.clip is not None or self.count != 1:
@@ -152,17 +155,36 @@ class Moments:
     def load(cls, path: str | os.PathLike[str]) -> "Moments":
         """Read what `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
                 fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
-        except (ValueError, KeyError, OSError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            return cls(**fields, **header)  # type: ignore[arg-type]
+        except FileNotFoundError:
+            raise
+        except (*_DAMAGES, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"File `{path}` should be one that `Moments.save` wrote. Found that it is not, or"
                 f" that it is damaged ({error}). Measure and save again."
             ) from error
-        return cls(**fields, **header)  # type: ignore[arg-type]
+
+
+_DAMAGES = (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError)
+
+
+class SquaresOf(Mapping[str, Tensor]):
+    """g_i² by name, computed when asked for: moments in passing take no memory for them."""
+
+    def __init__(self, values: Tensors) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name].square()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 _TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances")
@@ -189,7 +211,9 @@ def _write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def _mix(a: Tensors, weight_a: float, b: Tensors, weight_b: float) -> Tensors:
+def _mix(
+    a: Mapping[str, Tensor], weight_a: float, b: Mapping[str, Tensor], weight_b: float
+) -> Tensors:
     return {name: weight_a * a[name] + weight_b * b[name] for name in a}
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
 
 from gradveil._checks import check_choice, check_count
 from gradveil._typing import Tensors
 from gradveil.messages import Message, separates
 
+from ._derivatives import Mode, row_derivatives
 from ._estimator import Measurement, SquareSums, chunk_size, draw_probes
 from ._sketch import directional_derivatives
 
@@ -38,6 +38,7 @@ class PerExample:
 
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs; it must be a sum over examples."""
+        values = message(inputs)
         if not separates(message, inputs):
             raise ValueError(
                 "Parameter `message` should be a sum over examples for the estimator `PerExample`."
@@ -45,18 +46,17 @@ class PerExample:
                 " mode, dropout, local update steps, or a loss that compares examples). Use"
                 " `Sketch()`, or estimator='auto'."
             )
-        values = message(inputs)
         sums = SquareSums(values)
         probes = draw_probes(inputs, self.probes, self.kind, generator)
-        for derivatives in example_derivatives(message, inputs, probes, values):
+        for derivatives in example_derivatives(message, inputs, probes, chunk_size(values)):
             sums.add(derivatives)
         return sums.measurement(values, self.probes)
 
 
 def example_derivatives(
-    message: Message, inputs: Tensor, directions: Tensor, values: Tensors
+    message: Message, inputs: Tensor, directions: Tensor, chunk: int
 ) -> Iterator[Tensors]:
-    """∂_v g_b for each example b and each v of `directions`, in chunks that bound the memory.
+    """∂_v g_b for each example b and each v of `directions`, at most `chunk` of them at a time.
 
     With δ_b the gradient of the loss with respect to the outputs of example b, g_b is a function
     of (x_b, δ_b) alone; its derivative along (v_b, ∂_v δ_b) is ∂_v g_b.
@@ -68,8 +68,8 @@ def example_derivatives(
         directions.flatten(0, 1),
         delta_tangents.flatten(0, 1),
     )
-    for chunk in zip(*(row.split(chunk_size(values)) for row in rows), strict=True):
-        yield _chunk_derivatives(message, *chunk)
+    for part in zip(*(row.split(chunk) for row in rows), strict=True):
+        yield _chunk_derivatives(message, *part)
 
 
 def _output_gradient(message: Message, inputs: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,9 +84,7 @@ def _chunk_derivatives(
 ) -> Tensors:
     gradient = message.example_gradient  # type: ignore[attr-defined]
 
-    def derivative(x: Tensor, d: Tensor, x_tangent: Tensor, d_tangent: Tensor) -> Tensors:
-        tangents: Tensors = jvp(gradient, (x, d), (x_tangent, d_tangent))[1]
-        return tangents
+    def along(mode: Mode, x: Tensor, d: Tensor, x_tangent: Tensor, d_tangent: Tensor) -> Tensors:
+        return mode(gradient, (x, d), (x_tangent, d_tangent))
 
-    tangents: Tensors = vmap(derivative)(inputs, delta, direction, delta_tangent)
-    return tangents
+    return row_derivatives(along, inputs, delta, direction, delta_tangent)

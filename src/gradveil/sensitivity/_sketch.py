@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
 
 from gradveil._checks import check_choice, check_count
 from gradveil._typing import Tensors
 from gradveil.messages import Message
 
+from ._derivatives import Mode, row_derivatives
 from ._estimator import Measurement, SquareSums, chunk_size, draw_probes
 
 
@@ -47,15 +47,7 @@ class Sketch:
 def directional_derivatives(message: Message, inputs: Tensor, directions: Tensor) -> Tensors:
     """∂_v g for each row v of `directions`: tensors of shape (directions, *shape)."""
 
-    def derivative(direction: Tensor) -> Tensors:
-        tangents: Tensors = jvp(message, (inputs,), (direction,))[1]
-        return tangents
+    def along(mode: Mode, direction: Tensor) -> Tensors:
+        return mode(message, (inputs,), (direction,))
 
-    if len(directions) == 1:  # spares the vmap level, and layers that vmap does not know
-        return {name: t.unsqueeze(0) for name, t in derivative(directions[0]).items()}
-    try:
-        tangents: Tensors = vmap(derivative, randomness="same")(directions)
-    except RuntimeError:  # a layer without a batching rule, BatchNorm's statistics in place
-        rows = [derivative(direction) for direction in directions]
-        tangents = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    return tangents
+    return row_derivatives(along, directions)

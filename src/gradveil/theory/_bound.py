@@ -78,6 +78,8 @@ def reconstruction_bound(
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
+    if prior is not None:
+        prior.check_examples(inputs)
     generator = generator_or_fresh(generator)
     if method == "trace":
         total, error = _trace_bound(message, inputs, mechanism, prior, plan, probes, generator)
@@ -111,16 +113,35 @@ def _trace_bound(
 ) -> tuple[float, float]:
     """m² / (tr J_D + tr J_P): Cauchy's inequality on the eigenvalues of the full bound.
 
-    Exact for small inputs; for large ones tr J_D is estimated, and the standard error is that of
-    the per-entry estimates taken as independent.
+    tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
+    standard error is carried over to first order.
     """
     m = inputs.numel()
-    exact = m <= DENSE_LIMIT
-    moments = measure(message, inputs, "exact" if exact else "auto", generator=generator)
-    trace = fisher_trace(moments, mechanism) + (prior.trace(m) if prior else 0.0)
+    trace, error = _data_trace(message, inputs, mechanism, probes, generator)
+    trace += prior.trace(m) if prior else 0.0
     if plan is not None:
-        trace += plan_information_trace(message, inputs, plan, probes, generator)[0]
-    return (m**2 / trace if trace > 0 else float("inf")), 0.0
+        leak, leak_error = plan_information_trace(message, inputs, plan, probes, generator)
+        trace, error = trace + leak, (error**2 + leak_error**2) ** 0.5
+    total = m**2 / trace if trace > 0 else float("inf")
+    return total, (0.0 if error == 0 else total * error / trace)
+
+
+def _data_trace(
+    message: Message,
+    inputs: Tensor,
+    mechanism: AnyMechanism,
+    probes: int,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    """tr J_D, and its standard error where it is the mean of vᵀ J_D v over random signs v."""
+    if inputs.numel() <= DENSE_LIMIT:
+        return fisher_trace(measure(message, inputs, "exact"), mechanism), 0.0
+    information = FisherInformation(message, inputs, mechanism)
+    if information.is_infinite():
+        return float("inf"), 0.0
+    like = torch.empty(probes, information.size, dtype=torch.float64)
+    signs = rademacher_like(like, generator).to(inputs.device)
+    return _mean_and_error((signs * information(signs)).sum(1))
 
 
 def _dense_bound(
@@ -173,6 +194,10 @@ def _iterative_bound(
             " is (nearly) singular and the flat bound could not be computed. Found `prior = None`."
             " Use `GaussianPrior.fit(samples)`, or method='trace'."
         )
-    quadratic = (signs * solved).sum(1)
-    spread = float(quadratic.std()) / probes**0.5 if probes > 1 else float("nan")
-    return float(quadratic.mean()), spread
+    return _mean_and_error((signs * solved).sum(1))
+
+
+def _mean_and_error(samples: Tensor) -> tuple[float, float]:
+    count = len(samples)
+    error = float(samples.std()) / count**0.5 if count > 1 else float("nan")
+    return float(samples.mean()), error

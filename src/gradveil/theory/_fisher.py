@@ -16,6 +16,9 @@ from gradveil.sensitivity._sketch import directional_derivatives
 JACOBIAN_LIMIT = 2**28
 """Up to how many numbers the Jacobian of the message is held in memory."""
 
+COLUMNS = 2**14
+"""How many entries of the message are brought to float64 at a time."""
+
 
 def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     """tr J_D = Σ_i w_i E‖∇_x g_i‖², with w_i the mechanism's information (1/Σ_ii for noise).
@@ -27,6 +30,12 @@ def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     >>> fisher_trace(moments, Mechanism(std=0.5))
     16.0
     """
+    entries = entry_information(moments, mechanism)
+    return sum(float(entry.sum(dtype=torch.float64)) for entry in entries.values())
+
+
+def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
+    """w_i E‖∇_x g_i‖², what each entry adds to the trace."""
     clip = mechanism.clip if isinstance(mechanism, Mechanism) else None
     if isinstance(clip, (int, float)) and moments.clip != clip:
         moments = moments.clipped(float(clip))
@@ -34,10 +43,7 @@ def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
         mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
     weights = mechanism.information(values)
-    return sum(
-        float(_weigh(weights[name], squares).sum(dtype=torch.float64))
-        for name, squares in moments.sensitivities.items()
-    )
+    return {name: _weigh(weights[name], s) for name, s in moments.sensitivities.items()}
 
 
 class FisherInformation:
@@ -69,10 +75,8 @@ class FisherInformation:
     def matrix(self) -> Tensor:
         """The dense (m, m) matrix, in float64."""
         if self.size * self._entries <= JACOBIAN_LIMIT:
-            dense = self._from_jacobian().double()
-        else:
-            dense = self(torch.eye(self.size, dtype=torch.float64, device=self.inputs.device))
-        return (dense + dense.T) / 2
+            return self._from_jacobian()
+        return _positive_part(self(torch.eye(self.size, device=self.inputs.device).double()))
 
     def is_infinite(self) -> bool:
         """Whether an entry that depends on the inputs is sent without noise.
@@ -90,14 +94,22 @@ class FisherInformation:
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
 
     def _from_jacobian(self) -> Tensor:
-        """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory."""
+        """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory.
+
+        Summed in float64: rounding in float32 leaves negative eigenvalues of the size of 1e-7 times
+        the largest, which is more than a prior where the noise is small.
+        """
         roots = {name: weight.sqrt() for name, weight in self._weights.items()}
         rows = []
         for axes in unit_vectors(self.inputs, self._chunk):
             tangents = directional_derivatives(self.message, self.inputs, axes)
-            rows.append(torch.cat([(t * roots[n]).flatten(1) for n, t in tangents.items()], dim=1))
-        jacobian = torch.cat(rows)
-        return jacobian @ jacobian.T
+            flat = [(t * roots[n]).reshape(len(t), -1) for n, t in tangents.items()]
+            rows.append(torch.cat(flat, dim=1))
+        blocks = (block.double() for block in torch.cat(rows).split(COLUMNS, dim=1))
+        total = torch.zeros(self.size, self.size, dtype=torch.float64, device=self.inputs.device)
+        for block in blocks:
+            total.addmm_(block, block.T)
+        return total
 
     def _multiply(self, rows: Tensor) -> Tensor:
         directions = rows.view(-1, *self.inputs.shape)
@@ -127,6 +139,13 @@ def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> 
             " bound is 0. Add noise, or prune them."
         )
     return information.matrix()
+
+
+def _positive_part(matrix: Tensor) -> Tensor:
+    """The nearest positive semidefinite matrix: rounding must not take information away."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
+    return nearest
 
 
 def _weigh(weights: Tensor, squares: Tensor) -> Tensor:

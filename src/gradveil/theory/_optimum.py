@@ -1,12 +1,15 @@
 """How good a noise plan is: against isotropic noise, and against the best there is."""
 
-import torch
+from collections.abc import Mapping
+from math import isinf
 
-from gradveil._typing import Tensors
+import torch
+from torch import Tensor
+
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
-from ._fisher import fisher_trace
+from ._fisher import entry_information, fisher_trace
 
 
 def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
@@ -18,20 +21,30 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     if squares == 0 or spent == 0:
         return 1.0
     isotropic = Mechanism(std=(spent / squares) ** 0.5, clip=mechanism.clip)
-    return fisher_trace(moments, isotropic) / fisher_trace(moments, mechanism)
+    least, found = fisher_trace(moments, isotropic), fisher_trace(moments, mechanism)
+    if found == 0:
+        return 1.0 if least == 0 else float("inf")
+    return least / found
 
 
 def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     """The share of the largest bound reachable at this utility: 1 for Theorem 2's noise.
 
     (Σ_i s_i |g_i|)² / [(Σ_i s_i² / v_i) (Σ_i g_i² v_i)], v being the mechanism's variances and
-    s, g the exact moments; at most 1 by Cauchy's inequality.
+    s, g the exact moments of what it sends (clamped and pruned entries do not count); at most 1
+    by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
     """
+    found = fisher_trace(moments, mechanism)
+    seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     best = sum(
-        float((square * moments.sensitivities[name]).sqrt().sum(dtype=torch.float64))
+        float((square * seen[name]).sqrt().sum(dtype=torch.float64))
         for name, square in moments.squared_values.items()
     )
-    return best**2 / (fisher_trace(moments, mechanism) * _utility_sum(moments, mechanism))
+    if found == 0:
+        return 1.0
+    if best == 0 or isinf(found):
+        return 0.0
+    return best**2 / (found * _utility_sum(moments, mechanism))
 
 
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:
@@ -40,5 +53,5 @@ def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:
     return _total({n: g2 * variances[n] for n, g2 in moments.squared_values.items()})
 
 
-def _total(tensors: Tensors) -> float:
+def _total(tensors: Mapping[str, Tensor]) -> float:
     return sum(float(tensor.sum(dtype=torch.float64)) for tensor in tensors.values())

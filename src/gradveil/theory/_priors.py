@@ -34,6 +34,14 @@ class GaussianPrior:
                 "Parameters `mean` and `covariance` should have the shapes (n,) and (n, n). Found"
                 f" {tuple(self.mean.shape)} and {tuple(self.covariance.shape)}."
             )
+        check_inputs(self.mean, "mean")
+        check_inputs(self.covariance, "covariance")
+        if not torch.allclose(self.covariance, self.covariance.T, rtol=1e-4):
+            raise ValueError(
+                "Parameter `covariance` should be symmetric. Found entries that differ by"
+                f" {float((self.covariance - self.covariance.T).abs().max()):.3g} across the"
+                " diagonal."
+            )
         factor, failed = torch.linalg.cholesky_ex(self.covariance.double())
         if bool(failed):
             raise ValueError(
@@ -79,11 +87,20 @@ class GaussianPrior:
         self._examples(rows.shape[-1])
         return (rows.view(-1, len(self.mean)) @ matrix.to(rows.dtype)).view_as(rows)
 
+    def check_examples(self, inputs: Tensor) -> None:
+        """Require that the prior is one of such examples."""
+        if inputs[0].numel() != len(self.mean):
+            raise ValueError(
+                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
+                f" prior of {len(self.mean)} entries and `inputs.shape = {tuple(inputs.shape)}`."
+                " Fit it to such examples."
+            )
+
     def _examples(self, size: int) -> int:
         n = len(self.mean)
         if size % n:
             raise ValueError(
-                f"Parameter `prior` should be of examples with the shape of the inputs'. Found a"
+                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
                 f" prior of {n} entries for inputs of {size} in all. Fit it to such examples."
             )
         return size // n

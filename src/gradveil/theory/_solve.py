@@ -28,7 +28,7 @@ def conjugate_gradients(
     for _ in range(max_steps):
         open_rows = size > goal
         if not bool(open_rows.any()):
-            return solution, True
+            break
         product = multiply(direction)
         curvature = (direction * product).sum(1, keepdim=True)
         step = torch.where(open_rows & (curvature > 0), size / curvature, 0.0)
@@ -38,4 +38,4 @@ def conjugate_gradients(
         new_size = (residual * preconditioned).sum(1, keepdim=True)
         direction = preconditioned + torch.where(size > 0, new_size / size, 0.0) * direction
         size = torch.where(open_rows, new_size, size)
-    return solution, False
+    return solution, bool((size <= goal).all())  # a NaN, after an overflow, is not

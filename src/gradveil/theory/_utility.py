@@ -29,4 +29,4 @@ def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     means, variances = mechanism.mean(values), mechanism.variance(values)
     first = sum(float((v * means[n]).sum(dtype=torch.float64)) for n, v in values.items())
     spread = (v.square() * variances[n] for n, v in values.items())
-    return Utility(first, -sum(float(s.sum(dtype=torch.float64)) for s in spread))
+    return Utility(first, 0.0 - sum(float(s.sum(dtype=torch.float64)) for s in spread))

@@ -1,0 +1,14 @@
+"""Costs and qualities, measured side by side in one run."""
+
+from ._memory import PeakMemory
+from ._paper import PaperAlgorithm
+from ._sensitivity import SensitivityRow, bench_sensitivity
+from ._timing import time_ratios
+
+__all__ = [
+    "PaperAlgorithm",
+    "PeakMemory",
+    "SensitivityRow",
+    "bench_sensitivity",
+    "time_ratios",
+]

@@ -1,0 +1,76 @@
+"""The models and batches on which estimators are compared."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradveil.data import Dataset, load_dataset
+from gradveil.messages import GradientMessage
+from gradveil.models import build_model
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model at one batch."""
+
+    name: str
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    graded: bool = True
+    """Whether the share of the optimum is computed, which needs accurate sensitivities."""
+
+    @property
+    def message(self) -> GradientMessage:
+        """The gradient of the batch."""
+        return GradientMessage(self.model, cross_entropy, self.targets)
+
+    def plain_gradient(self) -> None:
+        """The baseline: one `loss.backward()`."""
+        self.model.zero_grad(set_to_none=True)
+        cross_entropy(self.model(self.inputs), self.targets).backward()  # type: ignore[no-untyped-call]
+
+
+def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -> Iterator[Case]:
+    """The paper's models, fresh and after `steps` Adam steps on batches of 64."""
+    images, pictures = load_dataset(mnist), load_dataset(cifar)
+    for trained in (False, True):
+        state = f"after {steps} steps" if trained else "fresh"
+        model = build_model("simple-conv-net")
+        if trained:
+            train(model, images, steps)
+        for size in (16, 64):
+            yield Case(f"MNIST CNN, {state}", model, *images.batch(0, size))
+        model = build_model("conv-net", width=16)
+        if trained:
+            train(model, pictures, steps)
+        for size in (2, 8):
+            yield Case(f"CIFAR ConvNet-16, {state}", model, *pictures.batch(0, size))
+
+
+def large_cases() -> Iterator[Case]:
+    """Transformers from 0.1 M to 30 M parameters on random 32×32 images, for the cost alone."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(8, 3, 32, 32, generator=generator)
+    targets = torch.randint(10, (8,), generator=generator)
+    for width, depth in ((64, 2), (256, 4), (640, 6)):
+        model = build_model("patch-transformer", width=width, depth=depth)
+        count = sum(p.numel() for p in model.parameters())
+        yield Case(f"transformer, {count / 1e6:.1f} M", model, inputs, targets, graded=False)
+
+
+def train(model: nn.Module, data: Dataset, steps: int) -> None:
+    """Adam at 1e-3 on consecutive batches of 64, or of all there is."""
+    size = min(64, len(data))
+    starts = range(0, len(data) - size + 1, size)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for start in islice(cycle(starts), steps):
+        inputs, targets = data.batch(start, size)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,54 @@
+"""Share of the optimum against cost, as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ._sensitivity import SensitivityRow
+
+
+def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
+    """One panel for each model and batch: cost to the right, quality upwards."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    graded = [row for row in rows if row.share_of_optimum is not None]
+    panels = list(dict.fromkeys((row.model, row.batch) for row in graded))
+    names = list(dict.fromkeys(row.estimator for row in graded))
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(
+        lines,
+        columns,
+        figsize=(3.4 * columns, 3.1 * lines),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    markers = "oXPsD^v*<>"
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        for index, name in enumerate(names):
+            found = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
+            axis.plot(
+                [row.time_ratio for row in found],
+                [row.share_of_optimum for row in found],
+                markers[index % len(markers)],
+                color=f"C{index}",
+                markersize=8,
+                label=name,
+            )
+        axis.set_title(f"{panel[0]}\nbatch of {panel[1]}", fontsize=9)
+        axis.set_xscale("log")
+        axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+        axis.set_ylim(0, 1.04)
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("time / one plain gradient")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of the optimal bound")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.09 if lines > 1 else 0.16, 1, 1))
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

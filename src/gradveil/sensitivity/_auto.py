@@ -1,0 +1,100 @@
+"""The cheapest good estimator for a message."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_count
+from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, separates
+
+from ._along_steps import AlongSteps
+from ._estimator import Estimator, Measurement
+from ._layout import layout_of
+from ._per_example import PerExample
+from ._sketch import Sketch
+from ._structured import Structured
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Chooses by message and model, and takes the next where an operation is not supported.
+
+    - Gradients whose examples add up: `Structured`, or `PerExample` where most parameters lie
+      outside the layers it knows.
+    - FedAvg updates: `AlongSteps`.
+    - Everything else: `Sketch`.
+
+    Args:
+        examples: Measure only the first so many examples, where they add up; enough for one level
+            per tensor, at little more than the price of the gradient.
+    """
+
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None:
+            check_count(self.examples, "examples")
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        if self.examples is not None and self.examples < len(inputs):
+            part = first_examples(message, inputs, self.examples)
+            if part is not None:
+                return _scaled_up(message, inputs, self.examples, part, generator)
+        return _first_that_works(message, inputs, generator)
+
+
+def candidates(message: Message, inputs: Tensor) -> Iterator[Estimator]:
+    """The estimators for this message, the preferred one first."""
+    if isinstance(message, LocalUpdateMessage):
+        yield AlongSteps(_first_that_works)
+    elif separates(message, inputs):
+        if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
+            yield _structured
+        yield PerExample(probes=2)
+    yield Sketch()
+
+
+def _known_share(message: GradientMessage, inputs: Tensor) -> float:
+    try:
+        return layout_of(message, inputs).known_share
+    except (RuntimeError, NotImplementedError):  # as in _first_that_works
+        return 0.0
+
+
+def first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
+    """The gradient of the first examples alone, where the message can be cut like that."""
+    cuttable = isinstance(message, GradientMessage) and isinstance(message.targets, Tensor)
+    if not cuttable or not separates(message, inputs):
+        return None
+    assert isinstance(message, GradientMessage)
+    return message.of(message.targets[:count])
+
+
+def _scaled_up(
+    message: Message, inputs: Tensor, count: int, part: GradientMessage, generator: torch.Generator
+) -> Measurement:
+    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
+    measured = _first_that_works(part, inputs[:count], generator)
+    ratio = count / len(inputs)
+    factor = 1 / ratio if part.reduction == "sum" else ratio
+    squares = {n: factor * square for n, square in measured.squared_sensitivities.items()}
+    return Measurement(message(inputs), squares, None)
+
+
+def _structured(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+    assert isinstance(message, GradientMessage)
+    return Structured().measure(message, inputs, generator)
+
+
+def _first_that_works(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+    first_error = None
+    for estimator in candidates(message, inputs):
+        try:
+            return estimator(message, inputs, generator)
+        except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error

@@ -1,0 +1,54 @@
+"""What `Structured` must know of a model before it can use it, found once per model."""
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._random import normal_like
+from gradveil.messages import GradientMessage
+
+from ._sweeps import TangentGraph
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a model's parameters are used."""
+
+    opaque: frozenset[str]
+    """Parameters of layers whose first axis is not that of the examples."""
+    known_share: float
+    """The share of all entries that lie in layers `Structured` knows."""
+
+
+_FOUND: WeakKeyDictionary[nn.Module, dict[torch.Size, Layout]] = WeakKeyDictionary()
+
+
+def layout_of(message: GradientMessage, inputs: Tensor) -> Layout:
+    """The layout of the message's model for inputs of this shape."""
+    found = _FOUND.setdefault(message.loss.model, {})
+    if inputs.shape not in found:
+        found[inputs.shape] = _find(message, inputs)
+    return found[inputs.shape]
+
+
+def _find(message: GradientMessage, inputs: Tensor) -> Layout:
+    """Move the first example alone.
+
+    In a layer that keeps examples on its first axis, every tangent of the others vanishes;
+    sequence-first models are the usual exception.
+    """
+    graph = TangentGraph(message, inputs)
+    direction = normal_like(inputs, torch.Generator().manual_seed(0))
+    direction[1:] = 0
+    tangents = graph.sweep(direction, direction.new_ones(len(inputs)))
+    pairs = zip(graph.uses, tangents.inputs, tangents.signals, strict=True)
+    mixing = [use for use, *pair in pairs if not all(_stays(t, len(inputs)) for t in pair)]
+    opaque = frozenset(name for use in mixing for name in (use.weight, use.bias) if name)
+    unknown = sum(graph.values[name].numel() for name in {*graph.others, *opaque})
+    return Layout(opaque, 1 - unknown / sum(value.numel() for value in graph.values.values()))
+
+
+def _stays(tangent: Tensor, examples: int) -> bool:
+    return len(tangent) == examples and not bool(tangent[1:].any())

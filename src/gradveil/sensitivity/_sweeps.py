@@ -1,0 +1,131 @@
+"""Tangents of all layers at once, from backward passes through the graph of the input gradient."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Tensors
+from gradveil.messages import GradientMessage
+from gradveil.messages._functional import check_match
+
+from ._layer_use import LayerUse
+from ._recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """Derivatives along one direction v of the inputs, layer by layer."""
+
+    inputs: list[Tensor]
+    """a', of the layers' inputs."""
+    signals: list[Tensor]
+    """δ', of the layers' signals."""
+    others: Tensors
+    """∂_v g of the parameters outside known layers."""
+    overlap: Tensor
+    """⟨v_b, q_b⟩ with the input gradient's direction q, for each example."""
+
+    def without(self, along: "Tangents", overlap: Tensor) -> "Tangents":
+        """The tangents along v - q ⟨v, q⟩, given those along q."""
+        return Tangents(
+            _subtract(self.inputs, along.inputs, overlap),
+            _subtract(self.signals, along.signals, overlap),
+            self.others,
+            torch.zeros_like(overlap),
+        )
+
+
+class TangentGraph:
+    """The gradient of a message, and the graph from which tangents are swept.
+
+    Let dx = ∂L/∂x be computed with its graph. For a direction v of the inputs, ONE backward pass
+    through that graph, started with v at dx, yields for every layer
+
+        ∂⟨dx, v⟩ / ∂(∂L/∂a) = a'     the tangent of its input along v (a forward sweep), and
+        ∂⟨dx, v⟩ / ∂h       = δ'     the tangent of its signal, Hessians being symmetric
+                                     (a backward sweep).
+
+    The ordinary autograd engine so does what forward-over-reverse does: the primal values are
+    shared by all directions, and no weight gradients are computed. Parameters outside known layers,
+    and those used more than once, are leaves of the same graph: ∂⟨dx, v⟩/∂Θ = ∂_v g.
+    """
+
+    def __init__(
+        self, message: GradientMessage, inputs: Tensor, opaque: frozenset[str] = frozenset()
+    ) -> None:
+        check_match(inputs, message.targets)
+        parameters = {n: p.detach().requires_grad_() for n, p in message.parameters.items()}
+        self.x = inputs.detach().clone().requires_grad_()
+        self.uses, others, loss = _run(message, parameters, self.x, opaque)
+        self.others = {name: parameters[name] for name in parameters if name in others}
+        self.input_gradient, self.values = self._differentiate(loss, parameters)
+
+    def sweep(self, direction: Tensor, overlap: Tensor) -> Tangents:
+        """Tangents of every layer along the direction."""
+        wanted = [use.input_signal for use in self.uses]
+        wanted += [use.h for use in self.uses] + list(self.others.values())
+        found = _gradients(self.input_gradient, wanted, direction)
+        n = len(self.uses)
+        others = dict(zip(self.others, found[2 * n :], strict=True))
+        return Tangents(found[:n], found[n : 2 * n], others, overlap)
+
+    def _differentiate(self, loss: Tensor, parameters: Tensors) -> tuple[Tensor, Tensors]:
+        uses, others = self.uses, list(self.others.values())
+        wanted = [self.x, *[use.a for use in uses], *[use.h for use in uses], *others]
+        found = torch.autograd.grad(
+            loss, wanted, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        n = len(uses)
+        for use, input_signal, signal in zip(
+            uses, found[1 : n + 1], found[n + 1 : 2 * n + 1], strict=True
+        ):
+            use.input_signal, use.signal = input_signal, signal.detach()
+        values = {name: torch.zeros_like(p.detach()) for name, p in parameters.items()}
+        values.update(zip(self.others, (g.detach() for g in found[2 * n + 1 :]), strict=True))
+        for use in uses:
+            values.update(use.gradient())
+        return found[0], {name: values[name] for name in parameters}
+
+
+def per_example(numbers: Tensor, like: Tensor) -> Tensor:
+    """One number for each example, in a shape that multiplies `like`."""
+    return numbers.view(-1, *[1] * (like.dim() - 1))
+
+
+def _subtract(tensors: list[Tensor], along: list[Tensor], overlap: Tensor) -> list[Tensor]:
+    return [t - s * per_example(overlap, s) for t, s in zip(tensors, along, strict=True)]
+
+
+def _run(
+    message: GradientMessage,
+    parameters: Tensors,
+    x: Tensor,
+    opaque: frozenset[str],
+    copies: bool = False,
+) -> tuple[list[LayerUse], set[str], Tensor]:
+    """The layers' uses, the names outside of them, and the loss.
+
+    A parameter that is used twice, or both inside and outside of known layers, makes everything
+    run again with it among the others, where all of its uses count together. So does an operation
+    in place on what a layer took or gave, with copies.
+    """
+    with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
+        loss = message.loss(parameters, x, message.targets)
+    if recorder.overwritten:
+        return _run(message, parameters, x, opaque, copies=True)
+    names = [name for use in recorder.uses for name in (use.weight, use.bias) if name]
+    shared = (recorder.others & set(names)) | {name for name in names if names.count(name) > 1}
+    if shared:
+        return _run(message, parameters, x, opaque | shared, copies)
+    return recorder.uses, recorder.others, loss
+
+
+def _gradients(outputs: Tensor, wanted: list[Tensor], direction: Tensor) -> list[Tensor]:
+    if not outputs.requires_grad:  # the input gradient is constant: so is the whole message
+        return [torch.zeros_like(tensor) for tensor in wanted]
+    return list(
+        torch.autograd.grad(
+            outputs, wanted, direction, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    )

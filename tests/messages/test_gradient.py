@@ -1,0 +1,128 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gradveil import GradientMessage
+from tests.messages.compare import assert_same, assert_same_bytes, backward_gradient
+from tests.zoo import ZOO, Case, named
+
+pytestmark = pytest.mark.usefixtures("global_rng_watch")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("case", ZOO, ids=str)
+def test_equals_backward(case: Case, dtype: torch.dtype) -> None:
+    message, inputs = case.message(dtype), case.inputs(dtype)
+    expected = backward_gradient(case.model(dtype), case.loss(dtype), inputs, case.targets(dtype))
+    assert_same(message(inputs), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("frozen", {"0.bias": (6,), "2.weight": (3, 6)}),
+        ("tied", {"encoder.weight": (4, 4), "encoder.bias": (4,), "decoder.bias": (4,)}),
+        ("no_bias", {"0.weight": (4, 5), "2.weight": (3, 4)}),
+    ],
+)
+def test_names_and_shapes(name: str, expected: dict[str, tuple[int, ...]]) -> None:
+    case = named(name)
+    assert {n: tuple(g.shape) for n, g in case.message()(case.inputs()).items()} == expected
+
+
+def test_scalar_parameters_have_scalar_gradients() -> None:
+    case = named("scalar")
+    gradient = case.message()(case.inputs())
+    assert gradient["log_temperature"].shape == ()
+    assert float(gradient["log_temperature"]) != 0
+
+
+def test_unused_parameters_have_gradient_zero() -> None:
+    case = named("unused")
+    gradient = case.message()(case.inputs())
+    assert not gradient["idle.weight"].any()
+    assert gradient["used.0.weight"].any()
+
+
+def test_is_differentiable_in_the_inputs() -> None:
+    case = named("mlp")
+    inputs = case.inputs().requires_grad_()
+    sum(value.square().sum() for value in case.message()(inputs).values()).backward()
+    assert inputs.grad is not None
+    assert inputs.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_works_where_gradients_are_switched_off(context: type) -> None:
+    case = named("transformer")
+    expected = case.message()(case.inputs())
+    with context():
+        found = case.message()(case.inputs())
+    assert_same(found, expected)
+    assert not any(value.requires_grad for value in found.values())
+
+
+def test_a_weighted_mean_divides_by_the_weights_of_the_batch() -> None:
+    case = named("weighted")
+    losses = nn.CrossEntropyLoss(weight=case.loss_fn.weight, reduction="none")
+    total = case.loss_fn.weight[case.targets()].sum()
+    message = GradientMessage(case.model(), lambda o, t: losses(o, t).sum() / total, case.targets())
+    assert_same(case.message()(case.inputs()), message(case.inputs()))
+
+
+class TestFollowsItsModel:
+    """The message is of the model as it is at the call, not as it was when the message was made."""
+
+    def check(self, model: nn.Module, message: GradientMessage) -> None:
+        case = named("mlp")
+        expected = backward_gradient(model, case.loss(), case.inputs(), case.targets())
+        assert_same(message(case.inputs()), expected)
+
+    def make(self) -> tuple[nn.Module, GradientMessage]:
+        case, model = named("mlp"), named("mlp").model()
+        return model, GradientMessage(model, case.loss(), case.targets())
+
+    def test_after_an_optimiser_step(self) -> None:
+        model, message = self.make()
+        named("mlp").loss()(model(named("mlp").inputs()), named("mlp").targets()).backward()
+        torch.optim.SGD(model.parameters(), lr=1.0).step()
+        self.check(model, message)
+
+    def test_after_its_data_was_replaced(self) -> None:
+        model, message = self.make()
+        flat = nn.utils.parameters_to_vector(model.parameters())
+        nn.utils.vector_to_parameters(flat.detach() * 1.5, model.parameters())
+        self.check(model, message)
+
+    def test_after_a_layer_was_frozen(self) -> None:
+        model, message = self.make()
+        model[0].requires_grad_(False)
+        assert message.parameters.keys() == {"2.weight", "2.bias"}
+        self.check(model, message)
+
+
+def test_targets_may_be_anything_the_loss_takes() -> None:
+    case = named("two_heads")
+    targets = {"labels": case.targets(), "weight": 0.5}
+    message = GradientMessage(
+        case.model(),
+        lambda o, t: F.cross_entropy(o[0], t["labels"]) + t["weight"] * o[1].square().mean(),
+        targets,
+    )
+    assert message(case.inputs()).keys() == dict(case.model().named_parameters()).keys()
+
+
+def test_dropout_draws_the_same_mask_at_every_call_and_another_for_another_seed() -> None:
+    case = named("dropout_train")
+    message, inputs = case.message(seed=3), case.inputs()
+    assert_same_bytes(message(inputs), message(inputs))
+    assert_same_bytes(message(inputs), case.message(seed=3)(inputs))
+    other = case.message(seed=4)(inputs)
+    assert not torch.equal(message(inputs)["0.weight"], other["0.weight"])
+
+
+def test_the_seed_is_the_one_that_manual_seed_takes() -> None:
+    case = named("dropout_train")
+    expected = backward_gradient(case.model(), case.loss(), case.inputs(), case.targets(), seed=3)
+    assert_same(case.message(seed=3)(case.inputs()), expected)

@@ -1,0 +1,112 @@
+"""The choice of the estimator, and what happens where the first choice does not work."""
+
+import pytest
+import torch
+from torch import nn
+
+from gradveil import Exact, GradientMessage, LocalUpdateMessage, OptimalNoise, measure
+from gradveil import share_of_optimum as share
+from gradveil.models import build_model
+from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch
+from gradveil.sensitivity._auto import candidates
+from tests.sensitivity.test_sweeps import sequence_first
+from tests.zoo import COUPLED, ZOO, Case, named
+
+
+def kinds(message, inputs) -> list[str]:
+    return [getattr(e, "__name__", type(e).__name__) for e in candidates(message, inputs)]
+
+
+def test_the_choice_depends_on_message_and_model():
+    mlp = named("mlp")
+    assert kinds(mlp.message(), mlp.inputs()) == ["_structured", "PerExample", "Sketch"]
+    coupled = COUPLED[0]
+    assert kinds(coupled.message(), coupled.inputs()) == ["Sketch"]
+    inputs = torch.randn(4, 4, 2, generator=torch.Generator().manual_seed(0)).double()
+    sequence = GradientMessage(
+        sequence_first(), nn.functional.cross_entropy, torch.tensor([0, 1, 2, 0])
+    )
+    assert kinds(sequence, inputs) == ["PerExample", "Sketch"]
+
+
+@pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
+def test_auto_works_on_the_whole_zoo(case: Case):
+    message, inputs = case.message(), case.inputs()
+    moments = measure(message, inputs, generator=torch.Generator().manual_seed(0))
+    for name, value in message(inputs).items():
+        torch.testing.assert_close(moments.squared_values[name], value.square())
+        assert (moments.sensitivities[name] >= 0).all()
+
+
+def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
+    case = named("mlp")
+    message, inputs = case.message(), case.inputs()
+
+    def broken(*_):
+        raise NotImplementedError("no second derivative")
+
+    monkeypatch.setattr("gradveil.sensitivity._structured.TangentGraph", broken)
+    generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
+    found = measure(message, inputs, Auto(), generator=generator)
+    expected = measure(message, inputs, PerExample(2), generator=again)
+    for name, squares in expected.sensitivities.items():
+        assert torch.equal(found.sensitivities[name], squares)
+
+
+def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
+    case = named("mlp")
+
+    def broken(*_):
+        raise RuntimeError("first")
+
+    def also_broken(*_):
+        raise RuntimeError("later")
+
+    monkeypatch.setattr("gradveil.sensitivity._auto._structured", broken)
+    monkeypatch.setattr(PerExample, "__call__", also_broken)
+    monkeypatch.setattr(Sketch, "__call__", also_broken)
+    with pytest.raises(RuntimeError, match="first"):
+        measure(case.message(), case.inputs())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_few_examples_stand_for_all_in_scale(reduction: str):
+    """Equal examples: the level of each tensor from two of them is that of all, noise apart."""
+    generator = torch.Generator().manual_seed(0)
+    model = build_model("mlp", sizes=[6, 8, 3]).double()
+    inputs = torch.randn(1, 6, generator=generator).double().expand(8, 6)
+    loss = nn.CrossEntropyLoss(reduction=reduction)
+    message = GradientMessage(model, loss, torch.zeros(8, dtype=torch.long))
+    exact = measure(message, inputs, Exact())
+    found = [
+        measure(message, inputs, "layers", generator=generator).sensitivities for _ in range(200)
+    ]
+    for name, squares in exact.sensitivities.items():
+        mean = torch.stack([f[name].mean() for f in found]).mean()
+        assert mean.item() == pytest.approx(squares.mean().item(), rel=0.2)
+
+
+def update(lr: float, **options) -> tuple[LocalUpdateMessage, torch.Tensor]:
+    case = named("mlp")
+    message = LocalUpdateMessage(case.model(), case.loss_fn, case.targets(), lr=lr, **options)
+    return message, case.inputs()
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 1}, {"steps": 5}, {"steps": 5, "batch_size": 2, "momentum": 0.9}]
+)
+def test_updates_are_measured_along_their_steps(options):
+    """Exact gradients' sensitivities, small steps: what is left out is of higher order in lr."""
+    message, inputs = update(1e-4, **options)
+    exact = measure(message, inputs, Exact())
+    found = measure(message, inputs, AlongSteps(Exact()))
+    for name, squares in exact.sensitivities.items():
+        torch.testing.assert_close(found.sensitivities[name], squares, rtol=1e-2, atol=1e-14)
+        torch.testing.assert_close(found.squared_values[name], exact.squared_values[name])
+
+
+def test_updates_with_ordinary_steps_keep_their_worth():
+    message, inputs = update(0.1, steps=5)
+    exact = measure(message, inputs, Exact())
+    found = measure(message, inputs, generator=torch.Generator().manual_seed(0))
+    assert share(exact, OptimalNoise(0.1).plan(found)) > 0.8

@@ -1,0 +1,111 @@
+import pytest
+import torch
+
+from gradveil import GaussianPrior, NonFiniteError
+from tests.mechanisms.statistics import assert_mean
+
+from .oracles import global_generator_untouched, normal, seeded, spread_prior
+
+
+def test_fit_is_mean_and_covariance_with_a_ridge() -> None:
+    samples = normal(50, 2, 2)
+    prior = GaussianPrior.fit(samples, ridge=0.3)
+    flat = samples.flatten(1)
+    centred = flat - flat.mean(0)
+    torch.testing.assert_close(prior.mean, flat.mean(0))
+    expected = centred.T @ centred / 49 + 0.3 * torch.eye(4).double()
+    torch.testing.assert_close(prior.covariance, expected)
+    assert prior.name == "Gaussian fitted to 50 samples"
+
+
+def test_ridge_makes_constant_entries_possible() -> None:
+    samples = normal(20, 3)
+    samples[:, 1] = 7.0
+    assert GaussianPrior.fit(samples).covariance[1, 1] == pytest.approx(0.01)
+    with pytest.raises(ValueError, match=r"`covariance` should be positive definite.*`ridge`"):
+        GaussianPrior.fit(samples, ridge=0.0)
+
+
+def test_one_entry() -> None:
+    prior = GaussianPrior.fit(torch.tensor([[1.0], [3.0]]), ridge=0.0)
+    assert (float(prior.mean), float(prior.covariance)) == (2.0, 2.0)
+    assert prior.trace(5) == pytest.approx(2.5)
+
+
+def test_information_of_a_batch_is_that_of_each_example() -> None:
+    prior = spread_prior()
+    inverse = prior.covariance.inverse()
+    matrix = prior.matrix(9)
+    for block in range(3):
+        part = slice(3 * block, 3 * block + 3)
+        torch.testing.assert_close(matrix[part, part], inverse)
+    assert float(matrix.count_nonzero()) == 27
+    assert prior.trace(9) == pytest.approx(float(matrix.trace()))
+
+
+def test_products_are_those_of_the_matrix() -> None:
+    prior, rows = spread_prior(), normal(4, 6)
+    torch.testing.assert_close(prior.multiply(rows), rows @ prior.matrix(6))
+    again = prior.multiply(prior.multiply(rows), inverse=True)
+    torch.testing.assert_close(again, rows)
+
+
+def test_samples_have_its_mean_and_covariance() -> None:
+    prior = spread_prior()
+    samples = prior.sample(5000, seeded())
+    assert_mean(samples, prior.mean)
+    centred = samples - prior.mean
+    assert_mean(centred.unsqueeze(1) * centred.unsqueeze(2), prior.covariance)
+    with global_generator_untouched():
+        assert torch.equal(prior.sample(3, seeded(1)), prior.sample(3, seeded(1)))
+
+
+def test_single_precision_is_taken() -> None:
+    prior = GaussianPrior.fit(normal(30, 3).float())
+    exact = GaussianPrior.fit(normal(30, 3))
+    torch.testing.assert_close(prior.precision, exact.precision, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mean", "covariance", "text"),
+    [
+        (torch.zeros(2), torch.eye(3), r"shapes \(n,\) and \(n, n\). Found \(2,\) and \(3, 3\)"),
+        (torch.zeros(1, 2), torch.eye(2), r"shapes \(n,\) and \(n, n\). Found \(1, 2\)"),
+        (torch.zeros(2), -torch.eye(2), "`covariance` should be positive definite"),
+        (torch.zeros(2), torch.ones(2, 2), "`covariance` should be positive definite"),
+        (torch.zeros(2), torch.zeros(2, 2), "`covariance` should be positive definite"),
+        (
+            torch.zeros(2),
+            torch.tensor([[1.0, 0.5], [0.0, 1.0]]),
+            "`covariance` should be symmetric. Found entries that differ by 0.5",
+        ),
+    ],
+)
+def test_bad_parameters(mean: torch.Tensor, covariance: torch.Tensor, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        GaussianPrior(mean, covariance)
+
+
+def test_parameters_that_are_not_finite() -> None:
+    nan = float("nan")
+    with pytest.raises(NonFiniteError, match=r"Parameter `mean` should be finite. Found 1 of 2"):
+        GaussianPrior(torch.tensor([0.0, nan]), torch.eye(2))
+    with pytest.raises(NonFiniteError, match=r"Parameter `covariance` should be finite. Found 4"):
+        GaussianPrior(torch.zeros(2), torch.full((2, 2), nan))
+
+
+def test_bad_samples() -> None:
+    with pytest.raises(ValueError, match=r"`samples` should hold at least 2.*\(1, 3\)"):
+        GaussianPrior.fit(torch.zeros(1, 3))
+    with pytest.raises(NonFiniteError, match="`samples` should be finite"):
+        GaussianPrior.fit(torch.full((3, 3), float("nan")))
+    with pytest.raises(TypeError, match="`samples` should be floating point"):
+        GaussianPrior.fit(torch.zeros(3, 3, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"Parameter `ridge`.*-0.1"):
+        GaussianPrior.fit(torch.zeros(3, 3), ridge=-0.1)
+
+
+def test_a_size_that_is_no_number_of_examples() -> None:
+    for use in (spread_prior().matrix, spread_prior().trace):
+        with pytest.raises(ValueError, match=r"`prior`.*3 entries for inputs of 7"):
+            use(7)
