@@ -131,9 +131,7 @@ def check_exactly_one(**options: object) -> None:
 
 def all_finite(value: Tensor) -> bool:
     """Whether all entries are finite; one pass where the sum is (the usual case)."""
-    if bool(torch.isfinite(value.sum())):
-        return True
-    return bool(torch.isfinite(value).all())
+    return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 
 def _count_bad(value: Tensor) -> int:

@@ -14,6 +14,7 @@ from gradveil import (
     OptimalNoise,
     measure,
 )
+from gradveil.defenses._cached import OWN_PART
 from gradveil.messages import Message
 from gradveil.sensitivity import Measurement
 
@@ -60,7 +61,8 @@ def test_running_mean(decay: float) -> None:
     """After refreshes 0 … k the mean weighs refresh j by decay^(k-j)."""
     defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=2, decay=decay)
     for step in range(7):
-        found = observed(defense, step).sensitivities
+        observed(defense, step)
+        found = defense.state_dict()["squared_sensitivities"]
         refreshes = [seed for seed in range(step + 1) if seed % 2 == 0]
         weights = [decay ** (len(refreshes) - 1 - j) for j in range(len(refreshes))]
         for name, mean in found.items():
@@ -79,12 +81,26 @@ def test_values_are_fresh() -> None:
             torch.testing.assert_close(moments.squared_values[name], value.square())
 
 
-def test_plan_is_that_of_the_mean_beside_fresh_values() -> None:
+def test_a_step_that_measures_uses_what_it_measured() -> None:
+    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=2, decay=0.9)
+    for seed in range(5):
+        found = observed(defense, seed)
+        if seed % 2 == 0:
+            for name, squares in exact(seed).sensitivities.items():
+                assert torch.equal(found.sensitivities[name], squares)
+
+
+def test_plan_is_that_of_the_mean_and_a_part_that_follows_the_fresh_values() -> None:
     inner = OptimalDPSGD(0.1, clip=1.0, estimator=Exact())
     defense = Cached(inner, refresh_every=10)
     defense(message, batch(0))
     found = defense.plan(observed(defense, 1))
-    mixed = Moments(exact(1).squared_values, exact(0).squared_sensitivities, input_size=6)
+    past, squares = exact(0).sensitivities, exact(1).squared_values
+    level = sum(float(p.sum()) for p in past.values()) / sum(
+        float(g2.sum()) for g2 in squares.values()
+    )
+    own = {name: p + OWN_PART * level * squares[name] for name, p in past.items()}
+    mixed = Moments(squares, own, input_size=6)
     torch.testing.assert_close(powers(found), powers(inner.plan(mixed)))  # type: ignore[arg-type]
 
 

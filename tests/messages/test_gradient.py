@@ -4,7 +4,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradveil import GradientMessage
-from tests.messages.compare import assert_same, assert_same_bytes, backward_gradient
+from tests.messages.compare import (
+    assert_same,
+    assert_same_bytes,
+    assert_untouched,
+    backward_gradient,
+)
 from tests.zoo import ZOO, Case, named
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
@@ -16,6 +21,28 @@ def test_equals_backward(case: Case, dtype: torch.dtype) -> None:
     message, inputs = case.message(dtype), case.inputs(dtype)
     expected = backward_gradient(case.model(dtype), case.loss(dtype), inputs, case.targets(dtype))
     assert_same(message(inputs), expected)
+
+
+@pytest.mark.parametrize("case", ZOO, ids=str)
+def test_the_shortcut_to_the_values_gives_the_same(case: Case) -> None:
+    message, inputs = case.message(), case.inputs().requires_grad_()
+    with assert_untouched(message.loss.model):
+        found = message.values(inputs)
+    assert_same(found, {name: value.detach() for name, value in message(inputs).items()})
+    assert not any(value.requires_grad for value in found.values())
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_the_shortcut_works_where_gradients_are_switched_off(context: type) -> None:
+    case = named("conv_net")
+    expected = case.message()(case.inputs())
+    with context():
+        assert_same(case.message().values(case.inputs()), expected)
+
+
+def test_the_shortcut_works_for_a_loss_without_parameters() -> None:
+    message = GradientMessage(named("mlp").model(), lambda o, t: torch.ones(()), None)
+    assert not any(value.any() for value in message.values(named("mlp").inputs()).values())
 
 
 @pytest.mark.parametrize(

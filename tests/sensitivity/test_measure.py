@@ -1,8 +1,11 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from gradveil import Exact, Moments, PerExample, Sketch, measure
+from gradveil import Exact, GradientMessage, Moments, PerExample, Sketch, measure
 from gradveil.messages import Message
 from gradveil.sensitivity import Estimator, Measurement, measure_with_values
 from gradveil.sensitivity._measure import NAMED
@@ -47,6 +50,22 @@ def test_auto_serves_every_model(case: Case) -> None:
 
 def total(moments: Moments) -> float:
     return sum(float(squares.sum()) for squares in moments.sensitivities.values())
+
+
+@pytest.mark.parametrize("estimator", ["auto", "layers"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("told", [True, False])
+def test_the_total_has_the_right_size(reduction: str, told: bool, estimator: str) -> None:
+    """Also where a few examples stand for all, and where the loss does not say how it adds up."""
+    case, generator = named("mlp"), seeded()
+    inputs = torch.randn(32, 5, generator=generator, dtype=torch.float64)
+    known = partial(F.cross_entropy, reduction=reduction)
+    loss_fn = known if told else lambda outputs, targets: known(outputs, targets)
+    message = GradientMessage(case.model(), loss_fn, torch.arange(32) % 3)
+    ratio = total(measure(message, inputs, estimator, generator=generator)) / total(
+        measure(message, inputs, Exact())
+    )
+    assert 1 / 4 < ratio < 4
 
 
 def test_auto_serves_local_updates_and_plain_functions() -> None:

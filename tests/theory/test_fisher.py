@@ -192,3 +192,11 @@ def test_an_unused_layer_may_be_sent_bare() -> None:
 def test_everything_is_bare() -> None:
     moments = measure(linear(), normal(2, 3), "exact")
     assert fisher_trace(moments, NoDefense().plan(moments)) == float("inf")
+
+
+def test_an_average_without_the_clip_cannot_say_what_clipping_leaves() -> None:
+    one = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=2)
+    with pytest.raises(ValueError, match=r"`clip = 0.5` should be those of one batch.*2 batches"):
+        fisher_trace(one + one, Mechanism(std=1.0, clip=0.5))
+    clipped = one.clipped(2.0)
+    assert fisher_trace(clipped + clipped, Mechanism(std=1.0, clip=2.0)) == 2.0

@@ -10,7 +10,7 @@ from gradveil._checks import check_finite, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, Message
+from gradveil.messages import GradientMessage, Message, values_of
 from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
@@ -80,6 +80,6 @@ class Defense(ABC):
 def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
     """The message's values and the moments that need no derivative."""
     check_inputs(inputs)
-    values = message(inputs)
+    values = values_of(message, inputs)
     check_finite(values, "message(inputs)")
     return values, Moments.of_values(values, inputs.numel())

@@ -13,14 +13,23 @@ from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
 from ._base import Defense, observe_values
+from ._noise import total
+
+OWN_PART = 1.5
+"""κ in units of Σ s̄² / Σ g². Over 200 training steps of the MNIST CNN on batches of 16, values of
+0 / 0.25 / 1 / 4 kept 0.73 / 0.85 / 0.83 / 0.78 of the optimum in the mean, isotropic noise 0.64;
+55 / 5 / 1 / 0 steps were below isotropic noise, by 0.44 / 0.07 / 0.001 / 0 at most."""
 
 
 class Cached(Defense):
     """Measures sensitivities every `refresh_every` calls, averages them, takes the values fresh.
 
-    Each refresh joins a running mean in which older ones count `decay` times less. The plan of
-    every step uses that mean with the values g of the step's own batch: |g_i| of one batch says
-    little about the next, and a whole plan used again is worse than isotropic noise.
+    A step that measures uses what it measured. The others use the running mean s̄² of all
+    measurements, in which older ones count `decay` times less, with the values g of their own
+    batch: |g_i| of one batch says little about the next, and a whole plan used again is worse than
+    isotropic noise. What s̄ cannot know, the examples that dominate this very batch, follows |g_i|:
+    their part is added as s² = s̄² + κ g², with κ = 1.5 Σ s̄² / Σ g². As κ grows the plan turns
+    isotropic, so it falls back to that where the past says little.
 
     Args:
         defense: Any defense that needs sensitivities.
@@ -50,19 +59,17 @@ class Cached(Defense):
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """Fresh values beside the running mean of the sensitivities."""
+        """Fresh values beside sensitivities that are measured now, or made up from the past."""
         if self._step % self.refresh_every == 0:
-            values, fresh = self.defense.observe(message, inputs, generator)
+            values, moments = self.defense.observe(message, inputs, generator)
             self._check_structure(values)
-            self._mean = self._joined(fresh)
+            self._mean = self._joined(moments)
         else:
-            values, fresh = observe_values(message, inputs)
+            values, moments = observe_values(message, inputs)
             self._check_structure(values)
-        assert self._mean is not None
+            moments = self._completed(moments)
         self._step += 1
-        return values, replace(
-            fresh, squared_sensitivities=self._mean.squared_sensitivities, variances=None
-        )
+        return values, moments
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the number of calls and the running mean."""
@@ -99,6 +106,16 @@ class Cached(Defense):
         if self._mean is None or self.decay == 0:
             return fresh
         return self._mean.weighted(self.decay) + fresh
+
+    def _completed(self, moments: Moments) -> Moments:
+        """The moments of this batch's values, with s̄² + κ g² for the sensitivities."""
+        assert self._mean is not None
+        if self._mean.squared_sensitivities is None:
+            return moments
+        past, squares = self._mean.squared_sensitivities, moments.squared_values
+        level = float(total(past)) / max(float(total(squares)), 1e-38)
+        own = {n: p + OWN_PART * level * squares[n] for n, p in past.items()}
+        return replace(moments, squared_sensitivities=own)
 
     def _check_structure(self, values: Tensors) -> None:
         if self._mean is None:

@@ -54,7 +54,7 @@ def _means(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def _ratio(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
     """Large tensors piece by piece, so that what is computed on the way takes little memory."""
-    if sensitivity.numel() <= PIECE:
+    if sensitivity.numel() <= 4 * PIECE:
         return _ratio_of_piece(sensitivity, square, cap, floor)
     ratio = torch.empty_like(sensitivity, memory_format=torch.contiguous_format)
     pieces = zip(
@@ -71,6 +71,6 @@ def _ratio(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Ten
 def _ratio_of_piece(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
     """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
     limits = torch.finfo(square.dtype)
-    value = square.clamp(min=limits.tiny).sqrt().clamp(min=floor)
-    slope = torch.where(sensitivity > 0, sensitivity, 1.0).sqrt()
-    return torch.where(sensitivity > 0, (slope / value).clamp(max=min(cap, limits.max)), 0.0)
+    value = square.clamp(min=max(floor**2, limits.tiny)).sqrt()
+    ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=min(cap, limits.max))
+    return torch.where(sensitivity > 0, ratio, 0.0)

@@ -1,5 +1,6 @@
 """Levels: one number for all entries, or a tensor for each parameter."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -30,12 +31,13 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
     for key, tensor in level.items():
         if tensor.numel() == 0:
             continue
-        least, most = torch.aminmax(tensor.flatten()[:1] if _is_constant(tensor) else tensor)
-        if not (bool(least >= low) and bool(most <= high) and bool(torch.isfinite(most))):
+        ends = torch.aminmax(tensor.flatten()[:1] if _is_constant(tensor) else tensor)
+        least, most = (end.item() for end in ends)
+        if not (low <= least and most <= high and math.isfinite(most)):
             where = f" in `{key}`" if key else ""
             raise ValueError(
                 f"Parameter `{name}` should be finite and in [{low:g}, {high:g}]. Found values"
-                f" from {float(least):g} to {float(most):g}{where}."
+                f" from {least:g} to {most:g}{where}."
             )
 
 

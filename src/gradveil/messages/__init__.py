@@ -5,6 +5,6 @@ A message is anything callable of the shape ``inputs -> {parameter name: tensor}
 
 from ._gradient import GradientMessage
 from ._local_update import LocalUpdateMessage
-from ._protocol import Message, separates
+from ._protocol import Message, separates, values_of
 
-__all__ = ["GradientMessage", "LocalUpdateMessage", "Message", "separates"]
+__all__ = ["GradientMessage", "LocalUpdateMessage", "Message", "separates", "values_of"]

@@ -98,6 +98,19 @@ class GradientMessage:
         gradients: Tensors = grad(self.loss)(self.parameters, inputs, self.targets)
         return gradients
 
+    def values(self, inputs: Tensor) -> Tensors:
+        """The same numbers for a client that only sends them: plain autograd, no transform."""
+        check_match(inputs, self.targets)
+        leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
+        with torch.enable_grad():
+            loss = self.loss(leaves, inputs.detach(), self.targets)
+        if not loss.requires_grad:  # inference mode, or a loss that no parameter enters
+            return self(inputs)
+        found = torch.autograd.grad(
+            loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(leaves, found, strict=True))
+
     def output_gradient(self, inputs: Tensor) -> Tensor:
         """δ = ∇_outputs L, one row for each example."""
         outputs = self.loss.outputs(self.parameters, inputs)

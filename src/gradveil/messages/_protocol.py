@@ -37,6 +37,13 @@ class SeparableMessage(Message, Protocol):
         ...
 
 
+def values_of(message: Message, inputs: Tensor) -> Tensors:
+    """The message's values where no derivative is wanted, by its own shortcut if it has one."""
+    shortcut = getattr(message, "values", message)
+    values: Tensors = shortcut(inputs)
+    return values
+
+
 def separates(message: Message, inputs: Tensor) -> bool:
     """Whether examples enter the message as a sum, and it can be taken apart."""
     return isinstance(message, SeparableMessage) and message.separates(inputs)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count
-from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, separates
+from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, separates, values_of
 
 from ._along_steps import AlongSteps
 from ._estimator import Estimator, Measurement
@@ -70,6 +70,8 @@ def first_examples(message: Message, inputs: Tensor, count: int) -> GradientMess
     if not cuttable or not separates(message, inputs):
         return None
     assert isinstance(message, GradientMessage)
+    if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
+        return None
     return message.of(message.targets[:count])
 
 
@@ -81,7 +83,7 @@ def _scaled_up(
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {n: factor * square for n, square in measured.squared_sensitivities.items()}
-    return Measurement(message(inputs), squares, None)
+    return Measurement(values_of(message, inputs), squares, None)
 
 
 def _structured(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:

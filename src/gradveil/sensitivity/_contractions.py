@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ._layer_use import LayerUse, LinearUse
+from ._layer_use import LayerUse, LinearUse, ScaleUse
 from ._shrinkage import TINY, smooth, smooth_sum
 
 CHUNK = 2**23
@@ -20,7 +20,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def signal_part(use: LayerUse, tangent: Pair) -> float:
-    """Roughly what part of the squares comes from P: ‖δ'‖²‖a‖² against ‖δ‖²‖a'‖²."""
+    """Roughly what part of the squares comes from P: ‖δ'‖²‖a‖² against ‖δ‖²‖a'‖².
+
+    0 for the scale of a normalising layer, which is treated in full anyway.
+    """
+    if isinstance(use, ScaleUse):
+        return 0.0
     a_tangent, signal_tangent = (t.flatten(1).norm(dim=1) for t in tangent)
     a, signal = use.a.detach().flatten(1).norm(dim=1), use.signal.flatten(1).norm(dim=1)
     p, q = (signal_tangent * a).square().sum(), (signal * a_tangent).square().sum()

@@ -142,11 +142,14 @@ class Moments:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into one `.npz` file, without pickle, all of it or nothing."""
+        arrays = {
+            f"{field}/{name}": tensor.detach().cpu().numpy()
+            for field in _TENSOR_FIELDS
+            for name, tensor in (getattr(self, field) or {}).items()
+        }
         header = {"input_size": self.input_size, "count": self.count, "clip": self.clip}
-        arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
-        for field in _TENSOR_FIELDS:
-            for name, tensor in (getattr(self, field) or {}).items():
-                arrays[f"{field}/{name}"] = tensor.detach().cpu().numpy()
+        content = json.dumps({**header, "arrays": sorted(arrays)}).encode()
+        arrays["header"] = np.frombuffer(content, dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
         _write_atomically(Path(path), buffer.getvalue())
@@ -157,6 +160,8 @@ class Moments:
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
+                if sorted(archive.files) != sorted([*header.pop("arrays"), "header"]):
+                    raise ValueError("arrays are missing")
                 fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
             return cls(**fields, **header)  # type: ignore[arg-type]
         except FileNotFoundError:
@@ -168,7 +173,7 @@ class Moments:
             ) from error
 
 
-_DAMAGES = (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError)
+_DAMAGES = (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError, RuntimeError)
 
 
 class SquaresOf(Mapping[str, Tensor]):

@@ -12,6 +12,9 @@ from torch import Tensor
 
 TINY = 1e-38
 
+ENTRIES_FROM = 16
+"""Single entries of a matrix are heard from so many degrees of freedom on."""
+
 
 def smooth(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
     """Denoise squares with `freedom` degrees of freedom each, from `start` or their mean.
@@ -23,7 +26,9 @@ def smooth(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
     groups = [tuple(j for j in axes if j != i) for i in axes if raw.dim() > 1 and raw.shape[i] > 1]
     if raw.dim() > 2 and raw.shape[0] > 1:
         groups.append((0,))
-    for group in (*groups, ()):
+    if freedom >= ENTRIES_FROM or raw.dim() < 2:
+        groups.append(())
+    for group in groups:
         model = _refine(raw, model, group, freedom)
     return model
 

@@ -71,34 +71,32 @@ class Structured:
     ) -> Measurement:
         """Measure a message that is known to be a sum over examples."""
         graph = TangentGraph(message, inputs, layout_of(message, inputs).opaque)
-        squares = self._squares(graph, generator)
-        return Measurement(graph.values, {n: squares[n] for n in graph.values}, None)
+        return Measurement(graph.values, self._squares(graph, generator), None)
 
     def _squares(self, graph: TangentGraph, generator: torch.Generator) -> Tensors:
         q = _directions(graph.input_gradient.detach())
         probes = [_probe(graph, q, generator) for _ in range(self.probes)]
+        parts = [signal_part(use, _pair(probes[0], i)) for i, use in enumerate(graph.uses)]
         along = None
-        if self._signals_matter(graph, probes[0]):
+        if max(parts, default=0.0) > SPLIT_ABOVE:
             along = graph.sweep(q, torch.ones_like(probes[0].overlap))
             probes = [probe.without(along, probe.overlap) for probe in probes]
-        found = {name: torch.zeros_like(value) for name, value in graph.values.items()}
+        found: Tensors = {}
         for index, use in enumerate(graph.uses):
             pairs = [_pair(tangents, index) for tangents in probes]
             pair_along = None if along is None else _pair(along, index)
-            found.update(_layer_squares(use, pairs, pair_along, graph.x))
+            part = parts[index] if along is None else signal_part(use, pairs[0])
+            found.update(
+                _layer_squares(use, pairs, pair_along, part > SIGNAL_ABOVE, _reads(use, graph.x))
+            )
         for name in graph.others:
             found[name] = _other_squares([tangents.others[name] for tangents in probes])
-        return found
-
-    def _signals_matter(self, graph: TangentGraph, tangents: Tangents) -> bool:
-        return any(
-            signal_part(use, _pair(tangents, index)) > SPLIT_ABOVE
-            for index, use in enumerate(graph.uses)
-            if not isinstance(use, ScaleUse)
-        )
+        return {n: found[n] if n in found else torch.zeros_like(v) for n, v in graph.values.items()}
 
 
-def _layer_squares(use: LayerUse, rest: list[Pair], along: Pair | None, x: Tensor) -> Tensors:
+def _layer_squares(
+    use: LayerUse, rest: list[Pair], along: Pair | None, with_signal: bool, is_input: bool
+) -> Tensors:
     """s² of one layer's weight and bias."""
     found: Tensors = {}
     if use.bias is not None:
@@ -106,12 +104,15 @@ def _layer_squares(use: LayerUse, rest: list[Pair], along: Pair | None, x: Tenso
     if isinstance(use, ScaleUse):
         found[use.weight] = vector_squares(lambda pair: _scale_move(use, pair), rest, along)
     elif isinstance(use, LinearUse) and not use.has_positions:
-        is_input = use.a.numel() == x.numel() and use.a.data_ptr() == x.data_ptr()
         found[use.weight] = matrix_squares(use, rest, along, is_input)
     else:
-        with_signal = signal_part(use, rest[0]) > SIGNAL_ABOVE
         found[use.weight] = positions_squares(use, rest, along, with_signal)
     return found
+
+
+def _reads(use: LayerUse, x: Tensor) -> bool:
+    """Whether the layer's input is x itself, perhaps in another shape."""
+    return use.a.numel() == x.numel() and use.a.data_ptr() == x.data_ptr()
 
 
 def _scale_move(use: ScaleUse, pair: Pair) -> Tensor:

@@ -81,10 +81,11 @@ class TangentGraph:
             uses, found[1 : n + 1], found[n + 1 : 2 * n + 1], strict=True
         ):
             use.input_signal, use.signal = input_signal, signal.detach()
-        values = {name: torch.zeros_like(p.detach()) for name, p in parameters.items()}
-        values.update(zip(self.others, (g.detach() for g in found[2 * n + 1 :]), strict=True))
+        values = dict(zip(self.others, (g.detach() for g in found[2 * n + 1 :]), strict=True))
         for use in uses:
             values.update(use.gradient())
+        unused = {name: p for name, p in parameters.items() if name not in values}
+        values.update({name: torch.zeros_like(p.detach()) for name, p in unused.items()})
         return found[0], {name: values[name] for name in parameters}
 
 

@@ -1,0 +1,129 @@
+"""What an attacker that knows the defense can say of each entry of the message."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Level, Tensors
+from gradveil.defenses import GradientPruning, OptimalPruning
+from gradveil.defenses._selection import flatten
+from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
+from gradveil.mechanisms._levels import level_of
+
+from ._matching import Evidence
+from ._observation import Observation
+
+MARGIN = 1.5
+"""By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The sent row with the final interval of each entry, and what leads up to it."""
+
+    sent: Tensor
+    std: Tensor
+    low: Tensor
+    high: Tensor
+    silent: Tensor
+    """Where an entry tells nothing: pruned for reasons that do not depend on its value."""
+
+    def evidence(self, opening: float, looseness: float, inputs: int) -> Evidence:
+        """The evidence with intervals opened by a share of their width.
+
+        At opening 0 every entry counts as sent as it is, which is what an unaware attack assumes
+        and has few local minima; at 1 the intervals are those of the mechanism. An entry without
+        noise gets the variance looseness · ‖y‖² / (2 `inputs`), so that a relative misfit of
+        `looseness` costs as much as one unit of energy for each entry of the inputs.
+        """
+        power = self.sent.square().sum()
+        signal = (power - self.std.square().sum()).clamp(min=1e-2 * power)
+        variance = self.std.square() + looseness * signal / (2 * inputs)
+        weight = variance.clamp(min=torch.finfo(variance.dtype).tiny).reciprocal()
+        return Evidence(
+            _towards(self.sent, self.low, opening),
+            _towards(self.sent, self.high, opening),
+            torch.where(self.silent, (1 - opening) * weight, weight),
+        )
+
+
+def open_channel(
+    observation: Observation, sent: Tensors, mechanism: AnyMechanism, sensitivities: Tensors | None
+) -> Channel:
+    """The channel of a mechanism that the attacker knows or has planned itself.
+
+    Args:
+        observation: For the defense and for whether its plan is public.
+        sent: What was sent, in the order of the message's names.
+        mechanism: The mechanism.
+        sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
+    """
+    row = flatten(sent)
+    if isinstance(mechanism, RoundingMechanism):
+        half = _row(mechanism.step, sent) / 2
+        zero = torch.zeros_like(row)
+        return Channel(row, zero, row - half, row + half, zero.bool())
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
+            f" that plans one. Found {type(mechanism).__name__}."
+        )
+    low, high = _clipped(row, mechanism, sent)
+    pruned = _pruned(row, mechanism, sent, observation)
+    limit = _limits(observation, row, pruned, sensitivities)
+    silent = pruned & limit.isinf()
+    low, high = (
+        torch.where(pruned & ~silent, end, given) for end, given in ((-limit, low), (limit, high))
+    )
+    std = torch.where(pruned, 0.0, _row(mechanism.std, sent))
+    return Channel(row, std, low, high, silent)
+
+
+def _clipped(row: Tensor, mechanism: Mechanism, sent: Tensors) -> tuple[Tensor, Tensor]:
+    """Points, and rays where the sent value reaches the threshold."""
+    if mechanism.clip is None:
+        return row, row
+    clip = _row(mechanism.clip, sent)
+    high = torch.where(row >= clip, torch.inf, row.clamp(min=-clip))
+    low = torch.where(row <= -clip, -torch.inf, row.clamp(max=clip))
+    return low, high
+
+
+def _pruned(row: Tensor, mechanism: Mechanism, sent: Tensors, observation: Observation) -> Tensor:
+    """Zeros in the message that may have been pruned; of a known mask exactly its zeros."""
+    if mechanism.keep is None:
+        return torch.zeros_like(row, dtype=torch.bool)
+    keep = _row(mechanism.keep, sent)
+    known = observation.mechanism is not None
+    possible = keep < 1 if known else (keep < 1).any().expand(row.shape)
+    return (row == 0) & possible
+
+
+def _limits(
+    observation: Observation, row: Tensor, pruned: Tensor, sensitivities: Tensors | None
+) -> Tensor:
+    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value."""
+    nothing = torch.full_like(row, torch.inf)
+    defense, kept = observation.defense, row[~pruned].abs()
+    if observation.plan_is_public or not bool(pruned.any()) or len(kept) == 0:
+        return nothing
+    if isinstance(defense, GradientPruning) and defense.noise is None:
+        return torch.full_like(row, float(kept.min()))
+    if isinstance(defense, OptimalPruning) and defense.noise is None and sensitivities is not None:
+        sensitivity = flatten(sensitivities).sqrt()
+        ratios = (sensitivity[~pruned] / kept).sort().values
+        threshold = ratios[int(0.98 * (len(ratios) - 1))].clamp(min=1e-30)
+        return MARGIN * sensitivity / threshold
+    return nothing
+
+
+def _row(level: Level, sent: Tensors) -> Tensor:
+    rows = {n: torch.as_tensor(level_of(level, n)).to(v).expand(v.shape) for n, v in sent.items()}
+    return flatten(rows)
+
+
+def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:
+    """Part of the way; an infinite end is reached at once."""
+    way = torch.where(end.isinf(), 0.0, end - start)
+    return torch.where(end.isinf(), end, start + share * way)

@@ -1,0 +1,59 @@
+"""Deep Leakage from Gradients."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._lbfgs_matching import LBFGSMatching, blank_inputs, squared_distance
+from ._observation import Observation
+from ._optimise import clamp
+from ._reconstruction import Reconstruction
+
+
+@dataclass(frozen=True)
+class DLG(LBFGSMatching):
+    """Match the message in inputs and soft labels together, by L-BFGS.
+
+    Minimises ‖g(x, softmax(z)) - sent‖² / ‖sent‖² over x and z. It uses
+    no label knowledge, not even what the threat model grants, and needs a loss that takes class
+    probabilities, as `torch.nn.functional.cross_entropy` does. Made for smooth models and few
+    images: with ReLU or large batches it rarely converges.
+
+    Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
+
+    Args:
+        steps: L-BFGS iterations of one start, at most.
+        restarts: Starts at most; the next is tried only if none before reached `tolerance`.
+        tolerance: The relative cost at which a start counts as converged.
+        start_scale: Standard deviation of the normal starts. The papers' 1 converges several times
+            more slowly on their own network than 0.1.
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+    """
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; the targets returned are the likeliest classes."""
+        blank = blank_inputs(observation)
+        logits = blank.new_zeros(observation.batch_size, observation.num_classes)
+        _check_soft_labels(observation, logits)
+
+        def cost(inputs: Tensor, logits: Tensor) -> Tensor:
+            return squared_distance(observation, inputs, logits.softmax(dim=-1))
+
+        best = self._search(cost, (blank, logits), generator)
+        inputs = clamp(best.variables[0], observation.low, observation.high)
+        targets = best.variables[1].argmax(dim=-1)
+        return Reconstruction(inputs, targets, best.cost, best.history, best.status)
+
+
+def _check_soft_labels(observation: Observation, logits: Tensor) -> None:
+    try:
+        observation.loss_fn(logits, logits.softmax(dim=-1))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            "Parameter `observation.loss_fn` should take class probabilities of shape"
+            f" {tuple(logits.shape)} as targets, because DLG optimises them. Found that it fails"
+            f" with `{type(error).__name__}: {error}`. Use cross-entropy, or `IDLG`."
+        ) from error

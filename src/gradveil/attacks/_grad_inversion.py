@@ -1,0 +1,174 @@
+"""GradInversion: several seeds that agree, and BatchNorm's memory."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._random import generator_or_fresh
+
+from ._batch_norm import BatchNormDistance
+from ._candidates import labels_of, message_of, noise_start, sent_row
+from ._inverting_gradients import DISTANCES
+from ._observation import Observation
+from ._optimise import Cost, Descent, Minimum, Watch, minimise
+from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
+from ._regularisers import total_variation
+from ._scores import match
+
+
+@dataclass(frozen=True)
+class GradInversion:
+    """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
+
+    Labels first (`recover_labels`); then each seed s descends on
+
+        D(g(x_s), sent) + α_tv TV(x_s) + α_l2 mean(x_s²) + α_bn R_bn(x_s) + α_group mean((x_s - x̄)²)
+
+    with the running statistics of BatchNorm layers (`BatchNormDistance`; without one, no term) and
+    x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
+    across seeds. The paper also registers (shifts) images before taking the mean; this does not.
+    The best of all seeds and of x̄, by the cost without the group term, is returned.
+
+    Reference: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR
+    2021.
+
+    Args:
+        steps: First-order steps.
+        lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
+        seeds: How many descend beside each other.
+        total_variation: α_tv.
+        l2: α_l2.
+        batch_norm: α_bn.
+        group: α_group, from a quarter of the steps on.
+        rounds: How often the consensus is renewed.
+        distance: D, "cosine" or "euclidean" (the paper's).
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        chunk: How many seeds are differentiated at once; `None`: all.
+    """
+
+    steps: int = 1000
+    lr: float = 0.2
+    seeds: int = 4
+    _: KW_ONLY
+    total_variation: float = 1e-2
+    l2: float = 1e-6
+    batch_norm: float = 1.0
+    group: float = 1e-2
+    rounds: int = 16
+    distance: str = "cosine"
+    time_budget: float | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        self._descent(0, None)
+        check_count(self.seeds, "seeds")
+        check_count(self.rounds, "rounds")
+        check_choice(self.distance, "distance", tuple(DISTANCES))
+        for name in ("total_variation", "l2", "batch_norm", "group"):
+            check_not_negative(getattr(self, name), name)
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; all randomness comes from the generator."""
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        labels, sent = labels_of(observation, generator), sent_row(observation)
+        cost = self._cost(observation, labels, sent)
+        now = noise_start(observation, self.seeds, generator)
+        history: list[tuple[int, float]] = []
+        for number in range(self.rounds):
+            found = self._round(cost, now, labels, observation, number, watch)
+            steps = number * self._steps_of_round
+            history += [(steps + step, float(costs.min())) for step, costs in found.history]
+            now = found.inputs
+            if found.status != FINISHED:
+                break
+        return self._picked(cost, found, labels, history)
+
+    def _round(
+        self,
+        cost: Cost,
+        now: Tensor,
+        labels: Tensor,
+        observation: Observation,
+        number: int,
+        watch: Watch,
+    ) -> Minimum:
+        drawn = self.group if 4 * number >= self.rounds else 0.0
+        mean = consensus(now, labels)
+        return minimise(
+            cost,
+            now,
+            self._descent(number, watch.left()),
+            data=(mean, torch.full_like(mean.flatten(1)[:, 0], drawn)),
+            low=observation.low,
+            high=observation.high,
+        )
+
+    @property
+    def _steps_of_round(self) -> int:
+        return max(1, round(self.steps / self.rounds))
+
+    def _descent(self, number: int, time_budget: float | None) -> Descent:
+        rate = Descent(steps=self.steps, lr=self.lr).rate(number / self.rounds)
+        steps = self._steps_of_round
+        return Descent(
+            steps=steps,
+            lr=rate,
+            decay="none",
+            history_every=steps,
+            time_budget=time_budget,
+            chunk=self.chunk,
+        )
+
+    def _cost(self, observation: Observation, labels: Tensor, sent: Tensor) -> Cost:
+        distance, message = DISTANCES[self.distance], message_of(observation)
+        statistics = BatchNormDistance(observation)
+
+        def cost(
+            inputs: Tensor, progress: float, mean: Tensor, group: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            own = distance(message(inputs, labels), sent)
+            own = own + self.total_variation * total_variation(inputs)
+            own = own + self.l2 * inputs.square().mean()
+            if statistics and self.batch_norm > 0:
+                own = own + self.batch_norm * statistics(inputs)
+            return own + group * (inputs - mean).square().mean(), own
+
+        return cost
+
+    def _picked(
+        self, cost: Cost, found: Minimum, labels: Tensor, history: list[tuple[int, float]]
+    ) -> Reconstruction:
+        """The best of the seeds and their consensus, by the cost without the group term."""
+        best = int(found.costs.argmin())
+        inputs, own = found.inputs[best], float(found.costs[best])
+        if found.status != INTERRUPTED:
+            mean = consensus(found.inputs, labels)[best]
+            with torch.no_grad():
+                shared = float(cost(mean, 1.0, mean, torch.zeros_like(found.costs[0]))[1])
+            if shared < own:
+                inputs, own = mean, shared
+        return Reconstruction(inputs, labels, own, history, found.status)
+
+
+def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
+    """For each seed the mean over seeds, in that seed's own order.
+
+    Images of one label come in any order, so each seed's are first matched to the first seed's.
+    """
+    orders = [_order(seed, seeds[0], labels) for seed in seeds]
+    mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
+    return torch.stack([mean[order.argsort()] for order in orders])
+
+
+def _order(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+    """The images of a seed in the reference's order, exchanged only within a label."""
+    order = torch.arange(len(labels), device=labels.device)
+    for label in labels.unique():
+        places = torch.nonzero(labels == label).flatten()
+        if len(places) > 1:
+            order[places] = places[match(seed[places], reference[places])]
+    return order

@@ -1,0 +1,204 @@
+"""Inverting Gradients (Geiping et al., 2020): match the direction of the gradient."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._random import generator_or_fresh
+
+from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
+from ._matching import cosine_distance, euclidean_distance, euclidean_evidence
+from ._observation import Observation
+from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
+from ._reconstruction import FINISHED, Reconstruction
+from ._refine import Finish
+from ._regularisers import TotalVariation, total_variation
+from ._smoothing import SmoothTwin
+from ._stages import Stages, refine_in_stages
+
+DISTANCES = {"cosine": cosine_distance, "euclidean": euclidean_distance}
+SETTLED = 7 / 8
+"""From this share of the steps on nothing is annealed, and iterates are comparable."""
+
+
+@dataclass(frozen=True)
+class InvertingGradients:
+    """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
+
+    D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
+    as if there were no defense. Labels that the threat model does not grant are taken from the
+    message first (`recover_labels`). `InvertingGradients.paper()` has the paper's settings,
+    `InvertingGradients.strong()` tuned ones. It works for FedAvg's updates, too.
+
+    Args:
+        steps: First-order steps.
+        lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
+        total_variation: The weight of the total variation at the start ...
+        total_variation_end: ... and, falling geometrically, after 7/8 of the steps; `None`: as at
+            the start.
+        restarts: How many starts from N(0, I) run beside each other; the best by its own cost wins.
+        distance: "cosine" or "euclidean".
+        method: "signed-adam", "adam" or "sgd".
+        decay: "steps", "cosine" or "none".
+        smoothing: The width of the smooth twin's activations at the start, falling geometrically to
+            1 % of it (`SmoothTwin`); 0: the model itself all along.
+        finish: Second-order steps at the end, where the message is nearly explained.
+        history_every: Every how many steps the cost is recorded.
+        time_budget: Seconds after which the best so far is returned.
+        progress: Called with (step, steps, cost).
+    """
+
+    steps: int = 1000
+    lr: float = 0.2
+    total_variation: float = 1e-6
+    _: KW_ONLY
+    total_variation_end: float | None = None
+    restarts: int = 1
+    distance: str = "cosine"
+    method: str = "signed-adam"
+    decay: str = "steps"
+    smoothing: float = 0.0
+    finish: Finish | None = None
+    history_every: int = 50
+    time_budget: float | None = None
+    chunk: int | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        self.descent()
+        check_not_negative(self.total_variation, "total_variation")
+        check_not_negative(self.smoothing, "smoothing")
+        check_count(self.restarts, "restarts")
+        check_choice(self.distance, "distance", tuple(DISTANCES))
+
+    @classmethod
+    def paper(cls, **changes: Any) -> "InvertingGradients":
+        """Cosine, signed Adam with lr 0.2, total variation 1e-6, one start, 2,000 steps."""
+        return cls(**{"steps": 2000, **changes})
+
+    @classmethod
+    def strong(cls, **changes: Any) -> "InvertingGradients":
+        """Annealed total variation and activations, restarts, a second-order finish."""
+        tuned: dict[str, Any] = {
+            "total_variation": 3e-2,
+            "total_variation_end": 3e-3,
+            "restarts": 2,
+            "distance": "euclidean",
+            "smoothing": 0.3,
+            "finish": Finish(),
+        }
+        return cls(**{**tuned, **changes})
+
+    def descent(self) -> Descent:
+        """The first-order part."""
+        return Descent(
+            self.steps,
+            self.lr,
+            self.method,
+            self.decay,
+            self.history_every,
+            self.time_budget,
+            self.chunk,
+            SETTLED if self.anneals else 0.0,
+        )
+
+    @property
+    def anneals(self) -> bool:
+        """Whether the cost changes on the way."""
+        return self.smoothing > 0 or self.total_variation_end is not None
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation."""
+        return self.many([observation], generator)[0]
+
+    def many(
+        self, observations: Sequence[Observation], generator: torch.Generator | None = None
+    ) -> list[Reconstruction]:
+        """Attack several observations of one model in one batched run."""
+        check_alike(observations)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        labels = torch.stack([labels_of(o, generator) for o in observations])
+        sent = torch.stack([sent_row(o) for o in observations])
+        start = torch.cat([noise_start(o, self.restarts, generator) for o in observations])
+        data = (
+            labels.repeat_interleave(self.restarts, 0),
+            sent.repeat_interleave(self.restarts, 0),
+        )
+        first = observations[0]
+        found = minimise(
+            self.cost(first),
+            start,
+            self.descent(),
+            data=data,
+            low=first.low,
+            high=first.high,
+            progress=self.progress,
+        )
+        results: list[Reconstruction] = []
+        for row, observation in enumerate(observations):
+            result = self._best(labels[row], found, row)
+            if self.finish is not None and all(r.status == FINISHED for r in (result, *results)):
+                result = self._refined(observation, result, self._ranked(found, row), watch)
+            results.append(result)
+        return results
+
+    def cost(self, observation: Observation) -> Cost:
+        """(inputs, progress, labels, sent) to the cost at this stage of the annealing."""
+        distance = DISTANCES[self.distance]
+        twin = SmoothTwin(observation, self.smoothing) if self.smoothing > 0 else None
+        message = message_of(twin.observation if twin else observation)
+
+        def cost(inputs: Tensor, progress: float, labels: Tensor, sent: Tensor) -> Tensor:
+            done = min(1.0, progress / SETTLED)
+            if twin:
+                twin.set_width(self.smoothing * 0.01**done)
+            weight = _between(self.total_variation, self.total_variation_end, done)
+            return distance(message(inputs, labels), sent) + weight * total_variation(inputs)
+
+        return cost
+
+    def _best(self, labels: Tensor, found: Minimum, row: int) -> Reconstruction:
+        """The start with the least cost among those of one observation."""
+        mine = slice(row * self.restarts, (row + 1) * self.restarts)
+        history = [(step, float(past[mine].min())) for step, past in found.history]
+        best = self._ranked(found, row)[0]
+        return Reconstruction(best, labels, float(found.costs[mine].min()), history, found.status)
+
+    def _ranked(self, found: Minimum, row: int) -> Tensor:
+        """The candidates of one observation, the best first."""
+        mine = slice(row * self.restarts, (row + 1) * self.restarts)
+        return found.inputs[mine][found.costs[mine].argsort()]
+
+    def _refined(
+        self, observation: Observation, result: Reconstruction, starts: Tensor, watch: Watch
+    ) -> Reconstruction:
+        """Second-order steps on ‖g - y‖²/‖y‖² + total variation, from the best starts first."""
+        assert self.finish is not None
+        end = self.total_variation if self.total_variation_end is None else self.total_variation_end
+        stages = Stages(
+            observation,
+            result.targets,
+            euclidean_evidence(sent_row(observation)),
+            TotalVariation(end / starts[0].numel()),
+            self.finish,
+        )
+        refined = refine_in_stages(stages, starts, watch)
+        if refined is None:
+            return result
+        return replace(result, inputs=refined.inputs, loss=refined.cost, status=refined.status)
+
+
+def _between(start: float, end: float | None, share: float) -> float:
+    """From start to end, geometrically where both are above 0."""
+    if end is None:
+        return start
+    if start > 0 and end > 0:
+        return start * math.exp(share * math.log(end / start))
+    return start + share * (end - start)

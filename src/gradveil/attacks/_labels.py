@@ -1,0 +1,156 @@
+"""Labels from the gradient of the last linear layer."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.messages._functional import trainable_parameters
+
+from ._label_counts import fit_counts, fit_counts_and_scale
+from ._linear_layers import Call, last_layer, linear_calls, random_inputs
+from ._observation import Observation
+
+_PROBES = 32
+_HARDLY = 0.3  # how much an entry counts that was pruned: it says only that it was not sent
+
+
+def recover_labels(observation: Observation, generator: torch.Generator | None = None) -> Tensor:
+    """The labels of the batch, sorted by class: which image has which is not known.
+
+    Labels or counts that the threat model grants are returned as they are (labels in the client's
+    order). Otherwise they come from the gradient of the last linear layer, o = W h + b: with δ_n
+    the gradient of the loss with respect to the logits of example n,
+
+        ∂L/∂b = Σ_n δ_n,    ∂L/∂W = Σ_n δ_n h_nᵀ,    δ_n = (softmax(o_n) - e_{y_n}) / B
+
+    for the mean cross-entropy. One example has one negative entry in δ, its label (iDLG). For a
+    batch, ∂L/∂b = Σ_c n_c D_c with D_c = E[δ | label c], which the attacker evaluates: it has the
+    model and the loss, and feeds it random inputs. The likeliest integer counts n ≥ 0 that add up
+    to B are found by `fit_counts`. Without a bias, and beside it under noise, the weight's rows are
+    projected on the mean features, which gives a second reading of the same sum.
+
+    Exact for one example without noise. For batches it is right as far as D_c is: on models that
+    are not yet trained. On a trained one, whose outputs at random inputs say little of those at
+    real ones, it fails: the paper's CNN after 60 steps, batches of 16, 0.40 of the labels, where a
+    guess that spreads them evenly finds 0.67. FedAvg's updates are read as the mean gradient of
+    their steps.
+
+    References: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020; Wainakh
+    et al., "User-Level Label Leakage from Gradients in Federated Learning", PoPETs 2022.
+
+    Args:
+        observation: What was sent.
+        generator: For the random inputs.
+    """
+    if observation.labels is not None:
+        return observation.labels
+    counts = observation.label_counts
+    if counts is None:
+        counts = estimate_label_counts(observation, generator)
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+
+
+def estimate_label_counts(
+    observation: Observation, generator: torch.Generator | None = None
+) -> Tensor:
+    """How often each class occurs in the batch, estimated from the last linear layer."""
+    probes = random_inputs(observation, _PROBES, generator_or_fresh(generator))
+    calls, outputs = linear_calls(observation, probes, _parameters_between(observation))
+    layer = last_layer(calls, observation)
+    features = layer.inputs.reshape(-1, layer.layer.in_features).mean(dim=0)
+    gradient = _as_gradient(observation)
+    reading = _reading(gradient, layer, features)
+    classes, total = len(reading.values), observation.batch_size
+    if total == 1:
+        return torch.bincount(reading.values.argmin()[None], minlength=classes)
+    expected = _expected(observation, outputs.reshape(-1, classes))
+    if layer.bias in gradient:
+        return fit_counts(*reading, expected, total)[0]
+    return fit_counts_and_scale(*reading, expected, total)
+
+
+class _Reading(NamedTuple):
+    """An estimate of Σ_n δ_n, how far each entry can be trusted, and the variance of its noise."""
+
+    values: Tensor
+    trust: Tensor
+    variance: float
+
+
+def _reading(gradient: Tensors, layer: Call, features: Tensor) -> _Reading:
+    """From the bias, and from the weight projected on the mean features.
+
+    The logits' gradients add up to 0 over classes, so what the columns of the sent gradient add up
+    to is noise: its variance weighs the bias (exact but noisy) against the projected weight (wrong
+    by the scatter of the features, but averaged over them). An entry of the bias that was pruned
+    is most likely small, and counts as a 0 of little weight.
+    """
+    weight = gradient[layer.weight]
+    bias = gradient.get(layer.bias)
+    seen = weight != 0
+    power = features.square().sum().clamp_min(1e-30)
+    projected = (weight * features).sum(dim=1) / power
+    noise = float(weight.sum(dim=0).square().mean()) / len(weight)
+    averaged = noise / float(power)
+    if bias is None:
+        trust = torch.where(seen.any(dim=1), 1.0, _HARDLY).to(projected)
+        return _Reading(projected, trust, averaged)
+    known = bias != 0
+    projected = projected * _scale(projected[known], bias[known])
+    scatter = float((projected - bias)[known].square().mean()) if bool(known.any()) else 0.0
+    spread = max(scatter - noise, averaged)
+    share = noise / (noise + spread + 1e-30)
+    mixed = torch.where(known, (1 - share) * bias + share * projected, 0.0)
+    variance = noise * spread / (noise + spread + 1e-30)
+    return _Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance)
+
+
+def _scale(estimate: Tensor, reference: Tensor) -> Tensor:
+    """The factor that brings the estimate nearest to the reference, between 1/3 and 3."""
+    power = estimate.square().sum().clamp_min(1e-30)
+    return ((estimate * reference).sum() / power).clamp(1 / 3, 3)
+
+
+def _expected(observation: Observation, outputs: Tensor) -> Tensor:
+    """D_c, the mean gradient with respect to the logits of one example with label c."""
+
+    def deltas(logits: Tensor, label: int) -> Tensor:
+        targets = torch.full((len(logits),), label, device=logits.device)
+        delta: Tensor = grad(lambda o: observation.loss_fn(o, targets))(logits)
+        return delta
+
+    means = torch.stack([deltas(outputs, label).mean(dim=0) for label in range(outputs.shape[1])])
+    alone = deltas(outputs[:1], 0).abs().sum()
+    together = deltas(outputs[:1].expand(len(outputs), -1), 0)[0].abs().sum()
+    if float(alone) < 2 * float(together):  # a sum over examples, not their mean
+        return means * _steps_share(observation)
+    return means * len(outputs) / observation.batch_size
+
+
+def _steps_share(observation: Observation) -> float:
+    """The part of the batch that one local step sees."""
+    local = observation.local
+    size = (local.batch_size if local else None) or observation.batch_size
+    return min(size / observation.batch_size, 1.0)
+
+
+def _as_gradient(observation: Observation) -> Tensors:
+    """What was sent, as a gradient: FedAvg's weight change over what its steps add up to."""
+    local = observation.local
+    if local is None:
+        return observation.sent
+    weights = [(1 - local.momentum ** (k + 1)) / (1 - local.momentum) for k in range(local.steps)]
+    total = -local.lr * sum(weights)
+    return {name: value / total for name, value in observation.sent.items()}
+
+
+def _parameters_between(observation: Observation) -> Tensors:
+    """The parameters half way through FedAvg's local steps, or those that were handed out."""
+    start = trainable_parameters(observation.model)
+    if observation.local is None or observation.local.steps == 1:
+        return start
+    return {name: value + observation.sent[name] / 2 for name, value in start.items()}

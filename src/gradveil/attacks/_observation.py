@@ -1,0 +1,157 @@
+"""All that an attacker has. The truth is not in it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_count, check_finite, check_structure
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.defenses import Defense
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import GradientMessage, LocalUpdateMessage, Message
+from gradveil.messages._functional import LossFunction, trainable_parameters
+
+from ._threat import ThreatModel
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """FedAvg's local training, as `LocalUpdateMessage` takes it; public in every federation."""
+
+    lr: float
+    steps: int
+    batch_size: int | None = None
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was sent, and what the threat model grants.
+
+    Make one with `observe`, which plays the client, or by hand from a real message.
+    """
+
+    model: nn.Module
+    """The model as the client got it; attacks never modify it."""
+    loss_fn: LossFunction
+    sent: Tensors
+    """The values that left the client."""
+    batch_size: int
+    input_shape: tuple[int, ...]
+    """Of one example, without the batch."""
+    num_classes: int
+    low: Tensor | None = None
+    """The least value of each input entry, broadcast to `input_shape`; `None`: not known."""
+    high: Tensor | None = None
+    labels: Tensor | None = None
+    """The labels in the client's order, where the threat model grants them."""
+    label_counts: Tensor | None = None
+    """How often each class occurs, where the threat model grants it (also with `labels`)."""
+    defense: Defense | None = None
+    """The algorithm and its settings, where the threat model grants them."""
+    mechanism: AnyMechanism | None = None
+    """A mechanism the attacker knows: a public plan, or the realised one in the worst case."""
+    local: LocalSteps | None = None
+    """FedAvg's local steps; `None`: the message is a gradient."""
+    plan_is_public: bool = False
+    """Whether the mechanism was planned from public data: then its mask tells nothing of g."""
+
+    def __post_init__(self) -> None:
+        check_count(self.batch_size, "batch_size")
+        check_finite(self.sent, "sent")
+        check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
+        self._check_labels()
+
+    def message(self, targets: Any) -> Message:
+        """The message that these targets would make, as a function of the inputs."""
+        if self.local is None:
+            return GradientMessage(self.model, self.loss_fn, targets)
+        local = self.local
+        return LocalUpdateMessage(
+            self.model,
+            self.loss_fn,
+            targets,
+            lr=local.lr,
+            steps=local.steps,
+            batch_size=local.batch_size,
+            momentum=local.momentum,
+        )
+
+    def _check_labels(self) -> None:
+        if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
+            raise ValueError(
+                f"Parameter `labels` should hold {self.batch_size} labels, one for each example."
+                f" Found `labels.shape = {tuple(self.labels.shape)}`."
+            )
+        counts = self.label_counts
+        if counts is None:
+            return
+        if counts.shape != (self.num_classes,) or int(counts.sum()) != self.batch_size:
+            raise ValueError(
+                f"Parameter `label_counts` should hold {self.num_classes} counts that add up to"
+                f" the batch size {self.batch_size}. Found shape {tuple(counts.shape)} and sum"
+                f" {int(counts.sum())}."
+            )
+
+
+def observe(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: tuple[Tensor, Tensor],
+    defense: Defense,
+    *,
+    threat: ThreatModel | None = None,
+    num_classes: int,
+    input_range: tuple[Tensor, Tensor] | None = None,
+    local: LocalSteps | None = None,
+    public_mechanism: AnyMechanism | None = None,
+    generator: torch.Generator | None = None,
+) -> Observation:
+    """Play the client: defend the batch's message and keep only what the attacker may have.
+
+    Args:
+        model: The model that the server sent out.
+        loss_fn: The loss of the training.
+        batch: The private inputs and their class labels.
+        defense: What the client does to its message.
+        threat: What the attacker is granted; the default is labels known, mechanism unknown.
+        num_classes: Of the data.
+        input_range: The least and the largest value of normalised inputs.
+        local: FedAvg's local steps; a gradient is sent if `None`.
+        public_mechanism: A mechanism planned from public data, applied instead of the defense's
+            own plan; known to an attacker who knows the mechanism.
+        generator: For the defense's probes and noise.
+    """
+    threat = threat or ThreatModel()
+    inputs, targets = batch
+    counts = torch.bincount(targets, minlength=num_classes)
+    low, high = input_range if input_range is not None and threat.statistics else (None, None)
+    blank = Observation(
+        model=model,
+        loss_fn=loss_fn,
+        sent=trainable_parameters(model),
+        batch_size=len(inputs),
+        input_shape=tuple(inputs.shape[1:]),
+        num_classes=num_classes,
+        low=low,
+        high=high,
+        labels=targets if threat.labels == "known" else None,
+        label_counts=counts if threat.labels != "unknown" else None,
+        defense=defense if threat.mechanism != "unknown" else None,
+        local=local,
+    )
+    generator = generator_or_fresh(generator)
+    values, moments = defense.observe(blank.message(targets), inputs, generator)
+    mechanism = public_mechanism or defense.plan(moments)
+    known = threat.mechanism == "realised" or (
+        threat.mechanism == "known" and public_mechanism is not None
+    )
+    return replace(
+        blank,
+        sent=mechanism.apply(values, generator),
+        mechanism=mechanism if known else None,
+        plan_is_public=public_mechanism is not None,
+    )

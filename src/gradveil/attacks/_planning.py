@@ -1,0 +1,85 @@
+"""The attacker's own plan: what the client would have planned, were the estimate its batch."""
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Tensors
+from gradveil.defenses import (
+    Defense,
+    GradientNoise,
+    GradientPruning,
+    NoDefense,
+    OptimalPruning,
+    Rounding,
+)
+from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.messages import separates
+from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
+
+from ._channel import Channel, open_channel
+from ._observation import Observation
+
+FLOOR = 1.0
+"""The least planned standard deviation, as a share of their root mean square. A plan at an estimate
+is not the client's: small levels are wrong by large factors, and trusting them made the attack
+worse than the unaware one. At 1, only entries that are noisier than the mean count less."""
+
+
+def plan_channel(
+    observation: Observation,
+    labels: Tensor,
+    estimate: Tensor,
+    probes: int,
+    generator: torch.Generator,
+) -> Channel:
+    """The channel of the known mechanism, or of the defense's plan at the estimate."""
+    message = observation.message(labels)
+    values = message(estimate)
+    sent = {name: observation.sent[name] for name in values}
+    mechanism, sensitivities = observation.mechanism, None
+    if mechanism is None or _prunes_by_sensitivity(observation):
+        moments = Moments.of_values(values, estimate.numel())
+        if _looks_at_sensitivities(observation.defense):
+            estimator: Estimator = Sketch(probes)
+            if separates(message, estimate):
+                estimator = PerExample(probes)
+            moments = measure_with_values(message, estimate, estimator, generator=generator)[1]
+            sensitivities = moments.squared_sensitivities
+        mechanism = mechanism or _own_plan(observation, moments)
+    return open_channel(observation, sent, mechanism, sensitivities)
+
+
+def depends_on_inputs(observation: Observation) -> bool:
+    """Whether the attacker's plan changes with its estimate."""
+    defense = observation.defense
+    if observation.mechanism is not None and not _prunes_by_sensitivity(observation):
+        return False
+    if isinstance(defense, GradientNoise):  # DPSGD is one, too
+        return defense.scale is None
+    fixed = isinstance(defense, (NoDefense, Rounding, GradientPruning))
+    return not fixed or _looks_at_sensitivities(defense)
+
+
+def _own_plan(observation: Observation, moments: Moments) -> AnyMechanism:
+    assert observation.defense is not None
+    mechanism = observation.defense.plan(moments)
+    if not isinstance(mechanism, Mechanism) or not isinstance(mechanism.std, dict):
+        return mechanism
+    return Mechanism(_floored(mechanism.std), mechanism.keep, mechanism.clip)
+
+
+def _floored(std: Tensors) -> Tensors:
+    square = torch.stack([s.square().sum() for s in std.values()]).sum()
+    entries = sum(int((s > 0).sum()) for s in std.values())
+    if entries == 0:
+        return std
+    least = FLOOR * float((square / entries).sqrt())
+    return {name: torch.where(s > 0, s.clamp(min=least), s) for name, s in std.items()}
+
+
+def _looks_at_sensitivities(defense: Defense | None) -> bool:
+    return defense is not None and defense.needs_sensitivities
+
+
+def _prunes_by_sensitivity(observation: Observation) -> bool:
+    return isinstance(observation.defense, OptimalPruning) and not observation.plan_is_public

@@ -1,0 +1,37 @@
+"""What an attack returns."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ._observation import Observation
+
+FINISHED, TIME_BUDGET, INTERRUPTED = "finished", "time budget", "interrupted"
+"""The values of `Reconstruction.status`."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """The attacker's best guess, picked by its own cost: no attack sees the truth."""
+
+    inputs: Tensor
+    """Shape (batch size, *input shape), in normalised units."""
+    targets: Tensor
+    """The labels it assumed or found, shape (batch size,)."""
+    loss: float
+    """The attack's own cost at `inputs`."""
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, best cost so far), every so many steps."""
+    status: str = FINISHED
+
+
+class Attack(Protocol):
+    """A way to rebuild the private batch from an Observation."""
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; all randomness comes from the generator."""
+        ...

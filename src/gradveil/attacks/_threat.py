@@ -1,0 +1,32 @@
+"""What an attacker is granted beside the message itself."""
+
+from dataclasses import dataclass
+
+from gradveil._checks import check_choice
+
+LABELS = ("known", "counts", "unknown")
+MECHANISMS = ("unknown", "known", "realised")
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """What the attacker knows. The model, the loss, the batch size and the shapes are always known.
+
+    Args:
+        labels: "known" (in the client's order), "counts" (how often each class occurs), or
+            "unknown".
+        mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
+            or planned from the private batch; a plan from public moments is known to everybody);
+            or "realised" (the worst case: the very noise levels or mask of a plan made from the
+            private batch, which nobody sends).
+        statistics: Whether the mean, the standard deviation and so the range of the normalised
+            inputs are known.
+    """
+
+    labels: str = "known"
+    mechanism: str = "unknown"
+    statistics: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self.labels, "labels", LABELS)
+        check_choice(self.mechanism, "mechanism", MECHANISMS)

@@ -1,0 +1,129 @@
+import pytest
+import torch
+from torch import nn
+
+from gradveil import (
+    DPSGD,
+    GaussianPrior,
+    GradientNoise,
+    GradientPruning,
+    OptimalNoise,
+    OptimalPruning,
+    OptimalRounding,
+    Rounding,
+)
+from gradveil.attacks import Adaptive, Finish, InvertingGradients, Observation, TotalVariation
+
+from .tiny import conv_net, error, generator, observed, smooth_images
+
+UNAWARE = InvertingGradients.strong(steps=50, restarts=1, smoothing=0.0)
+
+
+def adaptive(**changes):
+    few = Finish(steps=4, products=20, widths=())
+    return Adaptive(
+        UNAWARE, **{"finish": few, "prior": TotalVariation(0.5), "smoothing": 0.0, **changes}
+    )
+
+
+DEFENSES = [
+    GradientPruning(0.7),
+    OptimalPruning(0.7),
+    Rounding(0.02),
+    OptimalRounding(0.02),
+    GradientNoise(0.01),
+    OptimalNoise(0.01),
+    DPSGD(0.01, clip=0.2),
+]
+
+
+@pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: type(d).__name__)
+def test_it_runs_against_every_defense_and_is_not_worse(defense):
+    truth = smooth_images(2, 1, (6, 6))
+    observation = observed(conv_net(1, (6, 6)), truth, [0, 1], defense, mechanism="known")
+    unaware = error(UNAWARE(observation, generator()).inputs, truth)
+    aware = error(adaptive()(observation, generator()).inputs, truth)
+    assert aware < unaware + 0.01
+
+
+def test_against_pruning_it_is_much_better():
+    truth = smooth_images(2, 1, (6, 6))
+    observation = observed(
+        conv_net(1, (6, 6)), truth, [0, 1], GradientPruning(0.6), mechanism="known"
+    )
+    unaware = error(UNAWARE(observation, generator()).inputs, truth)
+    aware = error(adaptive()(observation, generator()).inputs, truth)
+    assert aware < 0.3 * unaware
+
+
+def test_the_realised_plan_is_used_where_it_is_granted():
+    truth = smooth_images(2, 1, (6, 6))
+    model = conv_net(1, (6, 6))
+    for defense in (OptimalNoise(0.05), OptimalPruning(0.6)):
+        observation = observed(model, truth, [0, 1], defense, mechanism="realised")
+        assert observation.mechanism is not None
+        assert torch.isfinite(adaptive()(observation, generator()).inputs).all()
+
+
+def test_without_knowledge_it_says_what_it_needs():
+    observation = observed(conv_net(1, (6, 6)), smooth_images(1, 1, (6, 6)), [0])
+    with pytest.raises(ValueError, match="ThreatModel"):
+        adaptive()(observation)
+
+
+def test_a_time_budget_is_said():
+    observation = observed(
+        conv_net(1, (6, 6)), smooth_images(1, 1, (6, 6)), [0], GradientNoise(0.1), mechanism="known"
+    )
+    assert adaptive(time_budget=0.0)(observation).status == "time budget"
+
+
+class Affine(nn.Module):
+    """Outputs W x + b with only b trained: the gradient of a squared loss is affine in x."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.register_buffer("matrix", matrix)
+        self.bias = nn.Parameter(torch.zeros(len(matrix), dtype=matrix.dtype))
+
+    def forward(self, inputs):
+        return inputs.flatten(1) @ self.matrix.T + self.bias
+
+
+def half_square(outputs, targets):
+    return 0.5 * outputs.square().sum()
+
+
+def test_linear_and_gaussian_it_meets_the_posterior_s_error():
+    """x ~ N(μ, C), y = W x + noise: the error of the MAP is tr (WᵀW/σ² + C⁻¹)⁻¹ in the mean."""
+    n, std, draws = 5, 0.7, 30
+    matrix = torch.randn(4, n, generator=generator(), dtype=torch.float64)
+    factor = torch.randn(n, n, generator=generator(1), dtype=torch.float64)
+    prior = GaussianPrior(
+        torch.ones(n, dtype=torch.float64), factor @ factor.T / n + 0.1 * torch.eye(n).double()
+    )
+    posterior = torch.linalg.inv(matrix.T @ matrix / std**2 + prior.precision)
+    truth = prior.sample(draws, generator(2))
+    noise = std * torch.randn(draws, 4, generator=generator(3), dtype=torch.float64)
+    quick = InvertingGradients(steps=1, distance="euclidean")
+    attack = Adaptive(quick, prior, smoothing=0.0, looseness=(1e-9, 1e-9))
+    errors, gaps = [], []
+    for x, e in zip(truth, noise, strict=True):
+        observation = Observation(
+            model=Affine(matrix),
+            loss_fn=half_square,
+            sent={"bias": matrix @ x + e},
+            batch_size=1,
+            input_shape=(n,),
+            num_classes=1,
+            labels=torch.zeros(1, dtype=torch.int64),
+            defense=GradientNoise(std),
+        )
+        found = attack(observation, generator(4)).inputs[0]
+        mean = prior.mean + posterior @ matrix.T @ (matrix @ (x - prior.mean) + e) / std**2
+        gaps.append(float((found - mean).abs().max()))
+        errors.append(float((found - x).square().sum()))
+    assert max(gaps) < 1e-4  # the MAP is the posterior mean ...
+    spread = torch.tensor(errors).std() / len(errors) ** 0.5
+    bound = float(posterior.trace())  # ... whose error is the bound
+    assert abs(sum(errors) / len(errors) - bound) < 3 * float(spread)

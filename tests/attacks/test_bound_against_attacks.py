@@ -1,0 +1,55 @@
+"""On data of the prior that it assumes, no attack's mean error is below the full bound."""
+
+import torch
+from torch.nn import functional as F
+
+from gradveil import GaussianPrior, GradientMessage, GradientNoise
+from gradveil.attacks import Adaptive, Finish, InvertingGradients, Observation
+from gradveil.theory import FisherInformation
+
+from .tiny import conv_net, generator
+
+
+def test_attacks_stay_above_the_bound():
+    draws, shape, std = 32, (1, 4, 4), 0.3
+    model = conv_net(1, (4, 4)).double()
+    rows = torch.arange(16) // 4
+    columns = torch.arange(16) % 4
+    distance = (rows[:, None] - rows).abs() + (columns[:, None] - columns).abs()
+    prior = GaussianPrior(torch.zeros(16).double(), 0.6 ** distance.double() + 0.05 * torch.eye(16))
+    truth = prior.sample(draws, generator()).view(draws, 1, *shape)
+    labels, mechanism = torch.tensor([1]), GradientNoise(std)
+    information, observations = torch.zeros(16, 16).double(), []
+    for number, x in enumerate(truth):
+        message = GradientMessage(model, F.cross_entropy, labels)
+        values, moments = mechanism.observe(message, x, generator())
+        plan = mechanism.plan(moments)
+        information += FisherInformation(message, x, plan).matrix() / draws
+        observations.append(
+            Observation(
+                model=model,
+                loss_fn=F.cross_entropy,
+                sent=plan.apply(values, generator(number)),
+                batch_size=1,
+                input_shape=shape,
+                num_classes=4,
+                labels=labels,
+                defense=mechanism,
+            )
+        )
+    bound = float(torch.linalg.inv(information + prior.precision).trace()) / 16
+    unaware = InvertingGradients(steps=40, total_variation=1e-2)
+    few = Finish(steps=3, products=8, widths=())
+    aware = Adaptive(InvertingGradients(steps=8), prior, smoothing=0.0, finish=few)
+    found = {
+        "unaware": [r.inputs for r in unaware.many(observations, generator(7))],
+        "adaptive": [aware(o, generator(8)).inputs for o in observations],
+    }
+    means = {}
+    for name, guesses in found.items():
+        errors = torch.stack([(g - x).square().mean() for g, x in zip(guesses, truth, strict=True)])
+        means[name] = float(errors.mean())
+        assert means[name] > bound - 2 * float(errors.std()) / draws**0.5, name
+    assert means["adaptive"] < means["unaware"]
+    prior_alone = float(prior.covariance.diagonal().mean())
+    assert bound < means["adaptive"] < 1.1 * prior_alone

@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from gradveil import GradientNoise, NoDefense, NonFiniteError
+from gradveil.attacks import LocalSteps, Observation, ThreatModel, observe
+from gradveil.models import build_model
+
+LOSS = nn.functional.cross_entropy
+BATCH = (torch.linspace(-1, 1, 24).reshape(3, 8), torch.tensor([0, 2, 2]))
+
+
+def make(threat: ThreatModel | None = None, **options: object) -> Observation:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    return observe(model, LOSS, BATCH, NoDefense(), threat=threat, num_classes=4, **options)  # type: ignore[arg-type]
+
+
+def test_undefended_gradient_is_what_is_sent() -> None:
+    found = make()
+    expected = found.message(BATCH[1])(BATCH[0])
+    for name, value in found.sent.items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_fedavg_sends_the_weight_change() -> None:
+    found = make(local=LocalSteps(lr=0.1, steps=1))
+    gradient = make().sent
+    for name, value in found.sent.items():
+        torch.testing.assert_close(value, -0.1 * gradient[name], rtol=1e-4, atol=1e-7)
+
+
+def test_the_threat_model_decides_what_is_known() -> None:
+    low_high = (torch.tensor(-1.0), torch.tensor(1.0))
+    blind = make(ThreatModel(labels="unknown", statistics=False), input_range=low_high)
+    assert blind.labels is None
+    assert blind.label_counts is None
+    assert blind.low is None
+    assert blind.defense is None
+    counts = make(ThreatModel(labels="counts"))
+    assert counts.labels is None
+    assert counts.label_counts is not None
+    assert counts.label_counts.tolist() == [1, 0, 2, 0]
+
+
+def test_the_plan_of_a_private_batch_is_known_only_in_the_worst_case() -> None:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    for mechanism, known in (("unknown", False), ("known", False), ("realised", True)):
+        threat = ThreatModel(mechanism=mechanism)
+        found = observe(model, LOSS, BATCH, GradientNoise(0.1), threat=threat, num_classes=4)
+        assert (found.mechanism is not None) is known
+
+
+def test_same_seed_same_bytes_and_the_global_generator_is_untouched() -> None:
+    model, before = build_model("mlp", sizes=[8, 6, 4]), torch.get_rng_state()
+    first, second = (
+        observe(
+            model, LOSS, BATCH, GradientNoise(0.1), num_classes=4,
+            generator=torch.Generator().manual_seed(5),
+        ).sent
+        for _ in range(2)
+    )  # fmt: skip
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_nan_is_an_error() -> None:
+    found = make()
+    name = next(iter(found.sent))
+    broken = {**found.sent, name: torch.full_like(found.sent[name], torch.nan)}
+    with pytest.raises(NonFiniteError, match="should be finite"):
+        replace(found, sent=broken)
+
+
+def test_wrong_shapes_are_an_error() -> None:
+    found = make()
+    name = next(iter(found.sent))
+    with pytest.raises(ValueError, match="should have the shapes of `model`"):
+        replace(found, sent={**found.sent, name: torch.zeros(2)})
+    with pytest.raises(ValueError, match="should have the names of `model`"):
+        replace(found, sent={})
+
+
+def test_wrong_labels_are_an_error() -> None:
+    found = make()
+    with pytest.raises(ValueError, match="add up to the batch size 3"):
+        replace(found, label_counts=torch.tensor([1, 1, 2, 0]))
+    with pytest.raises(ValueError, match="should hold 4 counts"):
+        replace(found, label_counts=torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="should hold 3 labels"):
+        replace(found, labels=torch.tensor([1, 2]))
