@@ -11,6 +11,7 @@
 """
 
 from ._checks import NonFiniteError
+from .attacks import Observation, ThreatModel, score
 from .data import load_dataset
 from .defenses import (
     DPSGD,
@@ -59,6 +60,7 @@ __all__ = [
     "Moments",
     "NoDefense",
     "NonFiniteError",
+    "Observation",
     "OptimalDPSGD",
     "OptimalNoise",
     "OptimalPruning",
@@ -68,6 +70,7 @@ __all__ = [
     "RoundingMechanism",
     "Sketch",
     "Structured",
+    "ThreatModel",
     "Utility",
     "fisher_trace",
     "gain_over_isotropic",
@@ -76,6 +79,7 @@ __all__ = [
     "plan_information",
     "plan_information_trace",
     "reconstruction_bound",
+    "score",
     "share_of_optimum",
     "utility",
 ]

@@ -21,44 +21,54 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def planned(defense: Defense) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The noise levels of the plan, and what is sent without the noise."""
+Plan = tuple[Mechanism, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
+
+
+def planned(defense: Defense) -> Plan:
+    """The plan, its noise levels, the values, and what is sent of them without the noise."""
     values, moments = defense.observe(message, batch(), seeded(0))
     mechanism = defense.plan(moments)
     assert isinstance(mechanism, Mechanism)
     assert isinstance(mechanism.std, dict)
-    return mechanism.std, Mechanism(0.0, mechanism.keep, mechanism.clip).apply(values)
+    bare = Mechanism(0.0, mechanism.keep, mechanism.clip).apply(values)
+    return mechanism, mechanism.std, values, bare
 
 
 @noisy
 def test_noise_that_is_sent_has_the_planned_scale(name: str) -> None:
-    defense = NOISY[name]()
-    values, moments = defense.observe(message, batch(), seeded(0))
-    mechanism, (std, bare) = defense.plan(moments), planned(defense)
+    mechanism, std, values, bare = planned(NOISY[name]())
     assert std["scalar"].dim() == 0
-    residuals = residuals_of(draws(lambda generator: mechanism.apply(values, generator), 200), bare)
+    sent = draws(lambda generator: mechanism.apply(values, generator), 200)
+    residuals = {key: without_rounding(samples - bare[key]) for key, samples in sent.items()}
     assert_noise_scale(residuals, std)
     assert_normal(residuals, std)
 
 
 @pytest.mark.parametrize("name", ["gradient noise", "pruning with noise", "DP-SGD", "cached"])
 def test_noise_of_whole_calls_has_the_planned_scale(name: str) -> None:
-    """The same from end to end, where a call is cheap."""
-    defense = NOISY[name]()
-    std, bare = planned(defense)
-    sent = draws(lambda generator: defense(message, batch(), generator), 200)
-    assert_noise_scale(residuals_of(sent, bare), std)
+    """From end to end, where a call is cheap; a twin tells the plan of each call."""
+    defense, twin = NOISY[name](), NOISY[name]()
+
+    def scores(generator: torch.Generator) -> dict[str, Tensor]:
+        _, std, _, bare = planned(twin)
+        sent = defense(message, batch(), generator)
+        return {
+            key: without_rounding(sent[key] - bare[key]) / torch.where(level > 0, level, 1.0)
+            for key, level in std.items()
+        }
+
+    found = draws(scores, 200)
+    assert_noise_scale(found, {key: (std > 0).double() for key, std in planned(twin)[1].items()})
 
 
-def residuals_of(sent: dict[str, Tensor], bare: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The noise alone; what the subtraction leaves of values without noise is rounding."""
-    residuals = {key: samples - bare[key] for key, samples in sent.items()}
-    return {key: r.where(r.abs() > 1e-12, 0.0) for key, r in residuals.items()}
+def without_rounding(residual: Tensor) -> Tensor:
+    """What the subtraction leaves of a value without noise is 1e-16 of it: nothing."""
+    return residual.where(residual.abs() > 1e-12, 0.0)
 
 
 @noisy
 def test_scale_is_the_root_mean_square_over_what_is_sent(name: str) -> None:
-    std, _ = planned(NOISY[name]())
+    std = planned(NOISY[name]())[1]
     power = sum(float(level.square().sum()) for level in std.values())
     entries = sum(level.numel() for level in std.values())
     if "pruning" in name:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from gradveil._checks import check_inputs
@@ -112,6 +111,8 @@ def match(found: Tensor, truth: Tensor) -> Tensor:
     """For each image of the truth the place of its partner: least total squared error."""
     a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, found))
     errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
+    from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
+
     return torch.as_tensor(linear_sum_assignment(errors.numpy())[1], device=truth.device)
 
 

@@ -1,14 +1,17 @@
 """Costs and qualities, measured side by side in one run."""
 
+from ._cached import CachedResult, bench_cached
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
 from ._sensitivity import SensitivityRow, bench_sensitivity
 from ._timing import time_ratios
 
 __all__ = [
+    "CachedResult",
     "PaperAlgorithm",
     "PeakMemory",
     "SensitivityRow",
+    "bench_cached",
     "bench_sensitivity",
     "time_ratios",
 ]

@@ -1,6 +1,7 @@
 """The models and batches on which estimators are compared."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil.data import Dataset, load_dataset
-from gradveil.messages import GradientMessage
+from gradveil.messages import GradientMessage, LocalUpdateMessage
 from gradveil.models import build_model
+from gradveil.sensitivity import Moments, PerExample, Sketch, measure
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,56 @@ class Case:
     """Whether the share of the optimum is computed, which needs accurate sensitivities."""
 
     @property
-    def message(self) -> GradientMessage:
+    def message(self) -> GradientMessage | LocalUpdateMessage:
         """The gradient of the batch."""
         return GradientMessage(self.model, cross_entropy, self.targets)
+
+    def reference(self, probes: int) -> Moments:
+        """Unbiased sensitivities from many probes: what stands for the exact ones.
+
+        Examples count like probes, so a smaller batch gets more of them.
+        """
+        generator = torch.Generator().manual_seed(12345)
+        estimator = PerExample(probes * max(1, 64 // len(self.inputs)))
+        return measure(self.message, self.inputs, estimator, generator=generator)
 
     def plain_gradient(self) -> None:
         """The baseline: one `loss.backward()`."""
         self.model.zero_grad(set_to_none=True)
         cross_entropy(self.model(self.inputs), self.targets).backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class UpdateCase(Case):
+    """A FedAvg update of five local steps."""
+
+    @property
+    def message(self) -> LocalUpdateMessage:
+        """The weight change of the batch."""
+        return LocalUpdateMessage(self.model, cross_entropy, self.targets, lr=LOCAL_LR, steps=5)
+
+    def reference(self, probes: int) -> Moments:
+        """Probes of the whole batch: examples do not add up in an update."""
+        generator = torch.Generator().manual_seed(12345)
+        return measure(self.message, self.inputs, Sketch(10 * probes), generator=generator)
+
+    def plain_gradient(self) -> None:
+        """The baseline: five steps of SGD on a copy of the model."""
+        model = deepcopy(self.model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LOCAL_LR)
+        for _ in range(5):
+            optimizer.zero_grad(set_to_none=True)
+            cross_entropy(model(self.inputs), self.targets).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+
+LOCAL_LR = 0.01
+
+
+def update_cases(mnist: str = "mnist") -> Iterator[Case]:
+    """The paper's CNN sending FedAvg updates."""
+    batch = load_dataset(mnist).batch(0, 16)
+    yield UpdateCase("MNIST CNN, update of 5 steps", build_model("simple-conv-net"), *batch)
 
 
 def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -> Iterator[Case]:

@@ -7,7 +7,8 @@ import torch
 
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
-from gradveil.sensitivity import Moments, PerExample, Sketch, measure
+from gradveil.messages import GradientMessage
+from gradveil.sensitivity import Moments, PerExample, Sketch
 from gradveil.theory import share_of_optimum
 
 from ._cases import Case
@@ -52,7 +53,7 @@ def bench_sensitivity(
     defenses: dict[str, Defense],
     repeats: int = 5,
     draws: int = 5,
-    reference_probes: int = 200,
+    reference_probes: int = 16,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[SensitivityRow]:
     """A row for each case and defense.
@@ -62,18 +63,20 @@ def bench_sensitivity(
         defenses: By name; each runs as a client would call it.
         repeats: Repetitions of the timing, interleaved; medians are reported.
         draws: Random seeds over which the share of the optimum is averaged.
-        reference_probes: Per-example probes that stand for exact sensitivities.
+        reference_probes: Probes for each example of a batch of 64, more for smaller ones, that
+            stand for exact sensitivities.
         progress: Told the name of each case when it starts.
     """
     rows = []
     for case in cases:
         progress(f"{case.name}, batch of {len(case.inputs)}")
-        reference = _reference(case, reference_probes) if case.graded else None
-        jobs = {name: _job(case, defense) for name, defense in defenses.items()}
+        reference = case.reference(reference_probes) if case.graded else None
+        fitting = _fitting(case, defenses)
+        jobs = {name: _job(case, defense) for name, defense in fitting.items()}
         ratios = time_ratios(case.plain_gradient, jobs, repeats)
         plain = _peak(case.plain_gradient)
         size = sum(4 * value.numel() for value in case.message.parameters.values())
-        for name, defense in defenses.items():
+        for name, defense in fitting.items():
             peak = _peak(jobs[name])
             rows.append(
                 SensitivityRow(
@@ -89,9 +92,14 @@ def bench_sensitivity(
     return rows
 
 
-def _reference(case: Case, probes: int) -> Moments:
-    generator = torch.Generator().manual_seed(12345)
-    return measure(case.message, case.inputs, PerExample(probes), generator=generator)
+def _fitting(case: Case, defenses: dict[str, Defense]) -> dict[str, Defense]:
+    """The defenses whose estimator can measure the case's message; on large models only "auto"."""
+    if not case.graded:
+        return {name: d for name, d in defenses.items() if d.estimator == "auto"}
+    if isinstance(case.message, GradientMessage):
+        return defenses
+    limited = (PaperAlgorithm, PerExample)
+    return {n: d for n, d in defenses.items() if not isinstance(d.estimator, limited)}
 
 
 def _job(case: Case, defense: Defense) -> Callable[[], object]:

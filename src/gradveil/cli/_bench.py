@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
@@ -12,6 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ._format import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gradveil.bench._cases import Case
 
 bench = typer.Typer(help="Measure costs and qualities side by side.", no_args_is_help=True)
 
@@ -26,8 +31,8 @@ def sensitivity(
     repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 7,
     draws: Annotated[int, typer.Option(help="Seeds over which qualities are averaged.")] = 5,
     reference_probes: Annotated[
-        int, typer.Option(help="Per-example probes that stand for exact sensitivities.")
-    ] = 200,
+        int, typer.Option(help="Probes of the reference, for each example of a batch of 64.")
+    ] = 16,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     cifar: Annotated[str, typer.Option(help="CIFAR-10: embedded, a folder or .npz.")] = "cifar10",
     large: Annotated[bool, typer.Option(help="Add transformers of up to 30 M.")] = False,
@@ -37,14 +42,14 @@ def sensitivity(
 ) -> None:
     """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
     from gradveil.bench import SensitivityRow, bench_sensitivity
-    from gradveil.bench._cases import large_cases, paper_cases
+    from gradveil.bench._cases import large_cases, paper_cases, update_cases
     from gradveil.bench._chart import draw_sensitivity
     from gradveil.bench._sensitivity import contenders
 
     console = Console(stderr=True)
-    cases = paper_cases(mnist, cifar)
+    cases: Iterable[Case] = chain(paper_cases(mnist, cifar), update_cases(mnist))
     if quick:
-        repeats, draws, reference_probes, cases = 2, 1, 20, iter([next(cases)])
+        repeats, draws, reference_probes, cases = 2, 1, 4, islice(cases, 1)
     with console.status("starting") as status:
         rows = bench_sensitivity(
             chain(cases, large_cases() if large else ()),
@@ -62,6 +67,33 @@ def sensitivity(
         print(_as_json(rows))
     else:
         Console().print(_table(rows, [field.name for field in dataclasses.fields(SensitivityRow)]))
+
+
+@bench.command()
+def cached(
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 200,
+    batch: Annotated[int, typer.Option(help="Examples in a batch.")] = 16,
+    refresh_every: Annotated[int, typer.Option(help="Steps between measurements.")] = 10,
+    grade_every: Annotated[int, typer.Option(help="Steps between gradings of the plan.")] = 7,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """What a cached plan keeps of the per-step optimum while a model trains, and its cost."""
+    from gradveil.bench import bench_cached
+    from gradveil.data import load_dataset
+
+    with Console(stderr=True).status("starting") as status:
+        result = bench_cached(
+            load_dataset(mnist), steps, batch, refresh_every, grade_every, progress=status.update
+        )
+    if format is Format.json:
+        print(json.dumps({**dataclasses.asdict(result), "mean_share": result.mean_share}, indent=1))
+        return
+    Console().print(_table(result.rows, ["step", "cached", "isotropic"]))
+    print(
+        f"{result.mean_share:.3f} of the optimum in the mean, at {result.time_ratio:.2f} plain"
+        f" gradients a step (batches of {batch}, refreshed every {refresh_every} steps)"
+    )
 
 
 def _as_json(rows: list) -> str:  # type: ignore[type-arg]

@@ -51,6 +51,7 @@ class Cached(Defense):
         """Forget everything, as for a new model."""
         self._step = 0
         self._mean: Moments | None = None
+        self._past_total: float | None = None
 
     def plan(self, moments: Moments) -> AnyMechanism:
         """What the wrapped defense plans."""
@@ -63,7 +64,7 @@ class Cached(Defense):
         if self._step % self.refresh_every == 0:
             values, moments = self.defense.observe(message, inputs, generator)
             self._check_structure(values)
-            self._mean = self._joined(moments)
+            self._mean, self._past_total = self._joined(moments), None
         else:
             values, moments = observe_values(message, inputs)
             self._check_structure(values)
@@ -89,8 +90,8 @@ class Cached(Defense):
                 f"Parameter `state` should have the keys {sorted(expected)}. Found"
                 f" {sorted(state)}. Use what `state_dict` returned."
             )
+        self.reset()
         self._step = int(state["step"])
-        self._mean = None
         if state["count"] > 0:
             self._mean = Moments(
                 squared_values=dict(state["squared_values"]),
@@ -113,7 +114,9 @@ class Cached(Defense):
         if self._mean.squared_sensitivities is None:
             return moments
         past, squares = self._mean.squared_sensitivities, moments.squared_values
-        level = float(total(past)) / max(float(total(squares)), 1e-38)
+        if self._past_total is None:
+            self._past_total = float(total(past))
+        level = self._past_total / max(float(total(squares)), 1e-38)
         own = {n: p + OWN_PART * level * squares[n] for n, p in past.items()}
         return replace(moments, squared_sensitivities=own)
 

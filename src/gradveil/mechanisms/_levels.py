@@ -19,7 +19,7 @@ def level_of(level: Level, name: str) -> Tensor | float:
     """The level of one parameter: a number wherever it is the same for all of its entries."""
     if isinstance(level, Mapping):
         tensor = level[name]
-        return float(tensor.flatten()[0]) if _is_constant(tensor) else tensor
+        return float(_first(tensor)) if _is_constant(tensor) else tensor
     return float(level)
 
 
@@ -31,7 +31,7 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
     for key, tensor in level.items():
         if tensor.numel() == 0:
             continue
-        ends = torch.aminmax(tensor.flatten()[:1] if _is_constant(tensor) else tensor)
+        ends = torch.aminmax(_first(tensor) if _is_constant(tensor) else tensor)
         least, most = (end.item() for end in ends)
         if not (low <= least and most <= high and math.isfinite(most)):
             where = f" in `{key}`" if key else ""
@@ -45,6 +45,10 @@ def check_level_structure(level: Level, values: Mapping[str, Tensor], name: str)
     """Require a level given by parameter to have the names and shapes of the values."""
     if isinstance(level, Mapping):
         check_structure(level, values, name, "values")
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[(0,) * tensor.dim()]
 
 
 def _is_constant(tensor: Tensor) -> bool:
