@@ -22,13 +22,7 @@ class DLG(LBFGSMatching):
 
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
 
-    Args:
-        steps: L-BFGS iterations of one start, at most.
-        restarts: Starts at most; the next is tried only if none before reached `tolerance`.
-        tolerance: The relative cost at which a start counts as converged.
-        start_scale: Standard deviation of the normal starts. The papers' 1 converges several times
-            more slowly on their own network than 0.1.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+    Parameters: see `LBFGSMatching`.
     """
 
     def __call__(

@@ -23,13 +23,7 @@ class IDLG(LBFGSMatching):
 
     Reference: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020.
 
-    Args:
-        steps: L-BFGS iterations of one start, at most.
-        restarts: Starts at most; the next is tried only if none before reached `tolerance`.
-        tolerance: The relative cost at which a start counts as converged.
-        start_scale: Standard deviation of the normal starts. The papers' 1 converges several times
-            more slowly on their own network than 0.1.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+    Parameters: see `LBFGSMatching`.
     """
 
     def __call__(

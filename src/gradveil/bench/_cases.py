@@ -80,8 +80,12 @@ def update_cases(mnist: str = "mnist") -> Iterator[Case]:
 
 
 def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -> Iterator[Case]:
-    """The paper's models, fresh and after `steps` Adam steps on batches of 64."""
-    images, pictures = load_dataset(mnist), load_dataset(cifar)
+    """The paper's models, fresh and after `steps` Adam steps on batches of 64.
+
+    The 20 embedded CIFAR-10 images are too few to train on: a model that knows them by heart has no
+    gradient left to compare. Give the official files, or a part of them, for that.
+    """
+    images, pictures = load_dataset(mnist), load_dataset(cifar, normalization="cifar10")
     for trained in (False, True):
         state = f"after {steps} steps" if trained else "fresh"
         model = build_model("simple-conv-net")
@@ -90,6 +94,8 @@ def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -
         for size in (16, 64):
             yield Case(f"MNIST CNN, {state}", model, *images.batch(0, size))
         model = build_model("conv-net", width=16)
+        if trained and len(pictures) < 64:
+            return
         if trained:
             train(model, pictures, steps)
         for size in (2, 8):
@@ -108,8 +114,8 @@ def large_cases() -> Iterator[Case]:
 
 
 def train(model: nn.Module, data: Dataset, steps: int) -> None:
-    """Adam at 1e-3 on consecutive batches of 64, or of all there is."""
-    size = min(64, len(data))
+    """Adam at 1e-3 on consecutive batches of 64."""
+    size = 64
     starts = range(0, len(data) - size + 1, size)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for start in islice(cycle(starts), steps):

@@ -67,7 +67,8 @@ class Defense(ABC):
     ) -> Tensors:
         """Add the defended gradient to `.grad`, in place of `loss_fn(model(x), y).backward()`.
 
-        Returns what was added, which is all that a client may send.
+        Returns what was added, which is all that a client may send. Unlike a forward pass in
+        training mode this leaves the running statistics of BatchNorm as they are.
         """
         sent = self(GradientMessage(model, loss_fn, targets), inputs, generator)
         for name, parameter in model.named_parameters():

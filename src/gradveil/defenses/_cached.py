@@ -29,7 +29,8 @@ class Cached(Defense):
     batch: |g_i| of one batch says little about the next, and a whole plan used again is worse than
     isotropic noise. What s̄ cannot know, the examples that dominate this very batch, follows |g_i|:
     their part is added as s² = s̄² + κ g², with κ = 1.5 Σ s̄² / Σ g². As κ grows the plan turns
-    isotropic, so it falls back to that where the past says little.
+    isotropic, so it falls back to that where the past says little. A `target_error` is met on the
+    steps that measure; between them it is an estimate.
 
     Args:
         defense: Any defense that needs sensitivities.

@@ -49,7 +49,8 @@ class Structured:
     outside known layers get a derivative along the probe of the whole batch, denoised likewise.
 
     Args:
-        probes: Random directions for each example.
+        probes: Random directions for each example. One more is taken where signals matter: there a
+            few examples dominate, and the batch averages little.
     """
 
     probes: int = 1
@@ -80,6 +81,7 @@ class Structured:
         along = None
         if max(parts, default=0.0) > SPLIT_ABOVE:
             along = graph.sweep(q, torch.ones_like(probes[0].overlap))
+            probes.append(_probe(graph, q, generator))
             probes = [probe.without(along, probe.overlap) for probe in probes]
         found: Tensors = {}
         for index, use in enumerate(graph.uses):
