@@ -9,7 +9,9 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.messages import LocalUpdateMessage, Message
 
-from ._estimator import Measurement
+from ._estimator import Measurement, draw_probes
+from ._shrinkage import smooth
+from ._sketch import directional_derivatives
 
 Measure = Callable[[Message, Tensor, torch.Generator], Measurement]
 
@@ -20,13 +22,17 @@ class AlongSteps:
 
     c_t = 1 + μ + … + μ^(T-1-t) with momentum μ. Later visits to a mini-batch see nearly the same
     gradient, so its coefficients add before squaring; how the path Θ_t itself depends on the inputs
-    is left out. Both are exact for one step, and of higher order in lr.
+    is left out. Both are exact for one step, and of higher order in lr. Probes of the whole update,
+    where there are any, know everything: rows, columns and entries move from the first estimate
+    towards their squares as far as these prove it (`smooth`).
 
     Args:
         measure: The estimator for the gradient of one mini-batch.
+        probes: Random directions for the whole update.
     """
 
     measure: Measure
+    probes: int = 0
 
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure a local update at these inputs."""
@@ -46,7 +52,25 @@ class AlongSteps:
             else:
                 values = gradient(batch)
             now, velocity = message.advance(now, velocity, values)
+        if self.probes > 0:
+            squares = self._corrected(squares, message, inputs, generator)
         return Measurement({n: now[n] - start[n] for n in start}, squares, None)
+
+    def _corrected(
+        self, squares: Tensors, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Tensors:
+        directions = draw_probes(inputs, self.probes, "gaussian", generator)
+        tangents = directional_derivatives(message, inputs, directions)
+        return {
+            name: smooth(
+                _as_matrix(tangents[name].square().mean(0)), self.probes, _as_matrix(square)
+            ).view_as(square)
+            for name, square in squares.items()
+        }
+
+
+def _as_matrix(tensor: Tensor) -> Tensor:
+    return tensor.flatten(1) if tensor.dim() > 1 else tensor
 
 
 def _weights(message: LocalUpdateMessage, batches: int) -> list[float]:
