@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message
 from gradveil.sensitivity import Measurement
+from gradveil.sensitivity._estimator import draw_probes
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class PaperAlgorithm:
         loss = message.loss(parameters, x, message.targets)
         gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
         sums: Tensors = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        for _ in range(self.probes):
-            direction = normal_like(inputs, generator)
+        for direction in draw_probes(inputs, self.probes, "gaussian", generator):
             for name, tangent in zip(sums, _along(gradients, x, direction), strict=True):
                 sums[name] += tangent.square() / self.probes
         values = {name: g.detach() for name, g in zip(sums, gradients, strict=True)}
