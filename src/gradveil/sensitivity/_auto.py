@@ -49,7 +49,7 @@ class Auto:
 def candidates(message: Message, inputs: Tensor) -> Iterator[Estimator]:
     """The estimators for this message, the preferred one first."""
     if isinstance(message, LocalUpdateMessage):
-        yield AlongSteps(_first_that_works, probes=1)
+        yield AlongSteps(_first_that_works)
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
             yield _structured
