@@ -18,6 +18,7 @@ from gradveil import (
     GradientNoise,
     GradientPruning,
     Mechanism,
+    Moments,
     NoDefense,
     OptimalNoise,
     OptimalPruning,
@@ -88,7 +89,7 @@ def audit(
 
 
 def _defenses(values: dict[str, torch.Tensor], scale: float, ratio: float) -> dict[str, Defense]:
-    moments = NoDefense().observe(lambda _: values, torch.ones(1), torch.Generator())[1]
+    moments = Moments.of_values(values, input_size=1)  # utilities do not depend on the inputs' size
     isotropic, magnitude = GradientNoise(scale), GradientPruning(ratio, noise=GradientNoise(scale))
     second = -utility(values, isotropic.plan(moments)).second
     first = utility(values, magnitude.plan(moments)).first

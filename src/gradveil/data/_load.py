@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from gradveil._checks import check_count
+from gradveil._suggest import suggestion
 from gradveil.data._cifar import (
     has_cifar_binary,
     has_cifar_python,
@@ -130,6 +130,5 @@ def _unknown(source: str, path: Path) -> Exception:
         return ValueError(f"{expected}, a file of another kind. Save its arrays as .npz.")
     if path.suffix or len(path.parts) > 1 or path.is_absolute():
         return FileNotFoundError(f"{expected}, which does not exist. Check the path.")
-    nearest = difflib.get_close_matches(source.lower(), dataset_names(), n=1)
-    advice = f"Did you mean `{nearest[0]}`?" if nearest else "Check the spelling."
-    return ValueError(f"{expected}, neither a known name nor an existing path. {advice}")
+    advice = suggestion(source, dataset_names()) or " Check the spelling."
+    return ValueError(f"{expected}, neither a known name nor an existing path.{advice}")

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from gradveil._checks import check_positive
 from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
 from gradveil.sensitivity import Moments
 
 from ._gradient_noise import GradientNoise
@@ -31,10 +30,4 @@ class DPSGD(GradientNoise):
 
     def plan(self, moments: Moments) -> Mechanism:
         """Σ = λ I, everything clamped to [-P, P]."""
-        seen = moments.clipped(self.clip) if self.needs_sensitivities else moments
-        variances = self.variances(moments, seen)
-        return Mechanism(
-            std={name: v.sqrt_() for name, v in variances.items()},
-            keep=constant_like(1.0, moments.squared_values),
-            clip=self.clip,
-        )
+        return self._plan(moments, self.clip)

@@ -15,6 +15,7 @@ from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
+from ._selection import flatten
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,16 @@ class NoiseDefense(Defense):
 
     def plan(self, moments: Moments) -> Mechanism:
         """Σ = λ r, nothing pruned."""
-        variances = self.variances(moments, moments)
+        return self._plan(moments)
+
+    def _plan(self, moments: Moments, clip: float | None = None) -> Mechanism:
+        """The same with everything clamped to [-clip, clip] first."""
+        seen = moments
+        if clip is not None and self.needs_sensitivities:
+            seen = moments.clipped(clip)
+        variances = self.variances(moments, seen)
         keep = constant_like(1.0, moments.squared_values)
-        return Mechanism(std={n: v.sqrt_() for n, v in variances.items()}, keep=keep)
+        return Mechanism({n: v.sqrt_() for n, v in variances.items()}, keep, clip)
 
     def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
         """Σ_ii on the support (everywhere if `None`), with λ solved for on it.
@@ -77,7 +85,7 @@ class NoiseDefense(Defense):
     def running_traces(self, order: Tensor, moments: Moments) -> Tensor:
         """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""
         shape, slopes, squares = (
-            torch.cat([t.reshape(-1) for t in tensors.values()])[order].double()
+            flatten(tensors)[order].double()
             for tensors in (self.shape(moments), moments.sensitivities, moments.squared_values)
         )
         revealed = torch.where(slopes > 0, slopes / shape, 0.0).cumsum(0)

@@ -7,7 +7,6 @@ import torch
 from gradveil._checks import check_positive
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
 from gradveil.sensitivity import Moments
 
 from ._optimal_noise import OptimalNoise
@@ -37,12 +36,7 @@ class OptimalDPSGD(OptimalNoise):
 
     def plan(self, moments: Moments) -> Mechanism:
         """Σ = λ r, everything clamped to [-P, P]."""
-        variances = self.variances(moments, moments.clipped(self.clip))
-        return Mechanism(
-            std={name: v.sqrt_() for name, v in variances.items()},
-            keep=constant_like(1.0, moments.squared_values),
-            clip=self.clip,
-        )
+        return self._plan(moments, self.clip)
 
     def shape(self, moments: Moments) -> Tensors:
         """The optimal ratios of the entries that are not clamped in every batch."""

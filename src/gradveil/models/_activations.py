@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from gradveil.models._suggest import suggestion
+from gradveil._suggest import suggestion
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,

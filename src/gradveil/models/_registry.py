@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradveil._suggest import suggestion
 from gradveil.models._conv_net import ConvNet
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._simple_conv_net import SimpleConvNet
-from gradveil.models._suggest import suggestion
 
 _MODELS: dict[str, Callable[..., Any]] = {
     "conv-net": ConvNet,

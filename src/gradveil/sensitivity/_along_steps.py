@@ -10,7 +10,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import LocalUpdateMessage, Message
 
 from ._estimator import Measurement, draw_probes
-from ._shrinkage import smooth
+from ._shrinkage import smooth_matrix
 from ._sketch import directional_derivatives
 
 Measure = Callable[[Message, Tensor, torch.Generator], Measurement]
@@ -24,7 +24,7 @@ class AlongSteps:
     gradient, so its coefficients add before squaring; how the path Θ_t itself depends on the inputs
     is left out. Both are exact for one step, and of higher order in lr. Probes of the whole update,
     where there are any, know everything: rows, columns and entries move from the first estimate
-    towards their squares as far as these prove it (`smooth`).
+    towards their squares as far as these prove it (`smooth_matrix`).
 
     Args:
         measure: The estimator for the gradient of one mini-batch.
@@ -51,7 +51,7 @@ class AlongSteps:
                 values = measured.values
                 _add(squares, measured.squared_sensitivities, weights[step])
             else:
-                values = gradient(batch)
+                values = gradient.values(batch)
             now, velocity = message.advance(now, velocity, values)
         if self.probes > 0:
             squares = self._corrected(squares, message, inputs, generator)
@@ -63,15 +63,9 @@ class AlongSteps:
         directions = draw_probes(inputs, self.probes, "gaussian", generator)
         tangents = directional_derivatives(message, inputs, directions)
         return {
-            name: smooth(
-                _as_matrix(tangents[name].square().mean(0)), self.probes, _as_matrix(square)
-            ).view_as(square)
+            name: smooth_matrix(tangents[name].square().mean(0), self.probes, square)
             for name, square in squares.items()
         }
-
-
-def _as_matrix(tensor: Tensor) -> Tensor:
-    return tensor.flatten(1) if tensor.dim() > 1 else tensor
 
 
 def _weights(message: LocalUpdateMessage, batches: int) -> list[float]:

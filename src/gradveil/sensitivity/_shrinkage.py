@@ -33,6 +33,14 @@ def smooth(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
     return model
 
 
+def smooth_matrix(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
+    """`smooth` with all axes but the first taken as one: rows and columns of a weight."""
+    if raw.dim() < 2:
+        return smooth(raw, freedom, start)
+    flat_start = None if start is None else start.flatten(1)
+    return smooth(raw.flatten(1), freedom, flat_start).view_as(raw)
+
+
 def smooth_sum(squares: Tensor, fourth: Tensor) -> Tensor:
     """Denoise a sum of squared derivatives over examples, given the sum of their fourth powers.
 

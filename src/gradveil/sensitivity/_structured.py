@@ -20,7 +20,7 @@ from ._contractions import (
 from ._estimator import Measurement
 from ._layer_use import LayerUse, LinearUse, ScaleUse
 from ._layout import layout_of
-from ._shrinkage import TINY, smooth
+from ._shrinkage import TINY, smooth_matrix
 from ._sweeps import TangentGraph, Tangents, per_example
 
 SPLIT_ABOVE = 0.02
@@ -82,7 +82,7 @@ class Structured:
         if max(parts, default=0.0) > SPLIT_ABOVE:
             along = graph.sweep(q, torch.ones_like(probes[0].overlap))
             probes.append(_probe(graph, q, generator))
-            probes = [probe.without(along, probe.overlap) for probe in probes]
+            probes = [probe.without(along) for probe in probes]
         found: Tensors = {}
         for index, use in enumerate(graph.uses):
             pairs = [_pair(tangents, index) for tangents in probes]
@@ -124,8 +124,7 @@ def _scale_move(use: ScaleUse, pair: Pair) -> Tensor:
 def _other_squares(tangents: list[Tensor]) -> Tensor:
     """s² of a parameter outside known layers, from probes of the whole batch."""
     raw = torch.stack(tangents).square().mean(0)
-    form = raw.flatten(1) if raw.dim() > 1 else raw
-    return smooth(form, len(tangents)).view_as(raw)
+    return smooth_matrix(raw, len(tangents))
 
 
 def _probe(graph: TangentGraph, q: Tensor, generator: torch.Generator) -> Tangents:

@@ -26,13 +26,13 @@ class Tangents:
     overlap: Tensor
     """⟨v_b, q_b⟩ with the input gradient's direction q, for each example."""
 
-    def without(self, along: "Tangents", overlap: Tensor) -> "Tangents":
+    def without(self, along: "Tangents") -> "Tangents":
         """The tangents along v - q ⟨v, q⟩, given those along q."""
         return Tangents(
-            _subtract(self.inputs, along.inputs, overlap),
-            _subtract(self.signals, along.signals, overlap),
+            _subtract(self.inputs, along.inputs, self.overlap),
+            _subtract(self.signals, along.signals, self.overlap),
             self.others,
-            torch.zeros_like(overlap),
+            torch.zeros_like(self.overlap),
         )
 
 
