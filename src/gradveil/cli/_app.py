@@ -1,5 +1,6 @@
 """The `gradveil` command and its subcommands."""
 
+import json
 import sys
 
 import typer
@@ -23,5 +24,13 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        print(f"gradveil: {error}", file=sys.stderr)
+        _report(error)
         raise SystemExit(2) from None
+
+
+def _report(error: Exception) -> None:
+    """One line on stderr; with `--format json` an object on stdout, too."""
+    line = " ".join(str(error).split())
+    if ("json" in sys.argv and "--format" in sys.argv) or "--format=json" in sys.argv:
+        print(json.dumps({"error": line, "kind": type(error).__name__}))
+    print(f"gradveil: {line}", file=sys.stderr)

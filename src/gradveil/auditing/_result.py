@@ -1,0 +1,226 @@
+"""What an audit found: plain, frozen and typed, to JSON and back without loss."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its bootstrap interval; both ends are the mean where there is only one value."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class BoundResult:
+    """What the theory says: no attacker's mean error over data of that prior is below it."""
+
+    method: str
+    """"full" or "trace"."""
+    prior: str
+    mse: float
+    """Per input entry, in normalised units."""
+    mse_standard_error: float
+    trace_mse: float
+    """The trace form, for which the defenses are optimal; equal to `mse` if that is the method."""
+    psnr_ceiling: float | None
+    """`mse` in pixel units as a PSNR in dB that no attacker exceeds; `None` without images."""
+    counts_plan: bool
+    """Whether it counts what a plan made from the private batch reveals by itself."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One attack on one batch with one seed; one value for each image, in the truth's order."""
+
+    batch: int
+    seed: int
+    status: str
+    seconds: float
+    mse: tuple[float, ...]
+    mse_pixels: tuple[float, ...]
+    psnr: tuple[float, ...] | None
+    ssim: tuple[float, ...] | None
+    unmatched_mse: tuple[float, ...]
+    label_accuracy: float | None
+    history: tuple[tuple[int, float], ...] = ()
+    """(step, the attack's own cost)."""
+    pictures: tuple[str, ...] = ()
+    """The matched reconstructions as PNG files in base64, for the first batch and seed only."""
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """One attack on one defense, over all batches and seeds."""
+
+    attack: str
+    """The specification."""
+    knows_defense: bool
+    mse: Estimate
+    mse_pixels: Estimate
+    psnr: Estimate | None
+    ssim: Estimate | None
+    label_accuracy: float | None
+    seconds: float
+    """In the mean, for one batch."""
+    runs: tuple[RunResult, ...]
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """What a defense does to one tensor of the message, on the first batch."""
+
+    name: str
+    size: int
+    noise: float
+    """Root mean square of the noise's standard deviations."""
+    kept: float
+    """The share of entries that is sent."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A few steps of defended training from the audited weights, beside undefended ones."""
+
+    steps: int
+    loss_before: float
+    loss_after: Estimate
+    loss_after_undefended: float
+
+
+@dataclass(frozen=True)
+class DefenseResult:
+    """All that was found about one defense."""
+
+    name: str
+    """A short unique name, "optimal noise"."""
+    defense: str
+    """The specification with its solved parameters."""
+    utility_first: float
+    """U1, relative to no defense: the share of the squared gradient that is kept."""
+    utility_second: float
+    """U2 over the squared norm of the message; 0 without noise."""
+    bound: BoundResult | None
+    """`None`: no guarantee (the defense adds no noise to something that it sends)."""
+    formal_privacy: str
+    """Which formal guarantee it carries, in words; "none" for most."""
+    training: TrainingResult | None
+    bytes_sent: int
+    """For one message; zeros of a pruned one are counted as not sent (4 bytes index each entry)."""
+    time_ratio: float
+    """Gradient and defense together, over the plain gradient alone."""
+    layers: tuple[LayerResult, ...]
+    attacks: tuple[AttackResult, ...]
+    verdict: str
+    """One sentence for a reader without the theory."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was audited, and how to do it again."""
+
+    data: str
+    model: str
+    parameters: int
+    input_shape: tuple[int, ...]
+    batch_size: int
+    batches: int
+    seeds: int
+    seed: int
+    match: str
+    """"scale", "utility" or "error": what is held equal among the defenses."""
+    message: str
+    """"gradient" or "update"."""
+    threat_labels: str
+    threat_statistics: bool
+    is_image: bool
+    device: str
+    command: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The whole audit."""
+
+    setup: Setup
+    defenses: tuple[DefenseResult, ...]
+    originals: tuple[str, ...] = ()
+    """The first batch's images as PNG files in base64."""
+    complete: bool = True
+    """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
+
+    def to_json(self) -> str:
+        """The result as JSON text, floats exact."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "AuditResult":
+        """The result that `to_json` wrote."""
+        return _restore(cls, json.loads(text))  # type: ignore[no-any-return]
+
+    @classmethod
+    def load(cls, path: Path | str) -> "AuditResult":
+        """The result in a `results.json`."""
+        return cls.from_json(Path(path).read_text())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each defense and attack, as in the table and in results.csv."""
+        return [_row(defense, attack) for defense in self.defenses for attack in defense.attacks]
+
+    def to_dataframe(self) -> "pandas.DataFrame":
+        """The rows as a pandas DataFrame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.rows())
+
+
+def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
+    bound, training = defense.bound, defense.training
+    row: dict[str, Any] = {
+        "name": defense.name,
+        "defense": defense.defense,
+        "attack": attack.attack,
+        "knows_defense": attack.knows_defense,
+        "utility_first": defense.utility_first,
+        "utility_second": defense.utility_second,
+        "bound_mse": bound.mse if bound else None,
+        "bound_trace_mse": bound.trace_mse if bound else None,
+        "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
+        "bound_prior": bound.prior if bound else None,
+        "loss_after": training.loss_after.mean if training else None,
+        "bytes_sent": defense.bytes_sent,
+        "time_ratio": defense.time_ratio,
+        "label_accuracy": attack.label_accuracy,
+    }
+    for name in ("mse", "mse_pixels", "psnr", "ssim"):
+        value = getattr(attack, name)
+        for end in ("mean", "low", "high"):
+            row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
+    return row
+
+
+def _restore(kind: Any, value: Any) -> Any:
+    """A value of plain JSON as the annotated type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return (
+            None if value is None else _restore(next(p for p in parts if p is not NoneType), value)
+        )
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _restore(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
+    if origin is tuple:
+        repeated = len(parts) == 2 and parts[1] is Ellipsis
+        kinds = [parts[0]] * len(value) if repeated else list(parts)
+        return tuple(_restore(k, part) for k, part in zip(kinds, value, strict=True))
+    return value

@@ -1,0 +1,25 @@
+"""Defenses, attacks and estimators by name: what the command line and the studies speak.
+
+A specification reads as in Python, with the class's name in lower case and hyphens:
+
+>>> from gradveil.catalog import build_defense, spec_of
+>>> build_defense("optimal-noise(scale=0.1)").scale
+0.1
+>>> spec_of(build_defense("cached(optimal-noise(0.1), refresh_every=5)"))
+'cached(optimal-noise(scale=0.1), refresh_every=5)'
+"""
+
+from ._build import build_attack, build_defense, build_estimator
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
+from ._spec import spec_of
+
+__all__ = [
+    "ATTACKS",
+    "DEFENSES",
+    "ESTIMATORS",
+    "Entry",
+    "build_attack",
+    "build_defense",
+    "build_estimator",
+    "spec_of",
+]

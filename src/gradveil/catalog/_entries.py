@@ -1,0 +1,162 @@
+"""Everything that has a name, each with one line and its reference."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gradveil import attacks, defenses, sensitivity
+from gradveil.theory import GaussianPrior
+
+PAPER = "Optimal Defenses Against Gradient Reconstruction Attacks"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name that specifications can use."""
+
+    name: str
+    build: Callable[..., Any]
+    summary: str
+    reference: str
+
+
+def _by_name(*entries: Entry) -> dict[str, Entry]:
+    return {entry.name: entry for entry in entries}
+
+
+DEFENSES = _by_name(
+    Entry("no-defense", defenses.NoDefense, "Sends the message as it is.", ""),
+    Entry(
+        "gradient-noise",
+        defenses.GradientNoise,
+        "The same Gaussian noise on every parameter.",
+        "Zhu et al. 2019, arXiv:1906.08935",
+    ),
+    Entry(
+        "optimal-noise",
+        defenses.OptimalNoise,
+        "More noise where an entry reveals much and is worth little.",
+        f"{PAPER}, Theorem 2, Eq. 10",
+    ),
+    Entry(
+        "dpsgd",
+        defenses.DPSGD,
+        "Clamps each entry of the batch's gradient, then isotropic noise: no (ε, δ) guarantee.",
+        f"{PAPER}, section 4; not Abadi et al. 2016",
+    ),
+    Entry(
+        "optimal-dpsgd",
+        defenses.OptimalDPSGD,
+        "Clamps each entry, then optimal noise on those that were not clamped.",
+        f"{PAPER}, Theorem 3, Eq. 16",
+    ),
+    Entry(
+        "gradient-pruning",
+        defenses.GradientPruning,
+        "Sends only the largest entries.",
+        "Aji and Heafield 2017, arXiv:1704.05021; Lin et al. 2018, arXiv:1712.01887",
+    ),
+    Entry(
+        "optimal-pruning",
+        defenses.OptimalPruning,
+        "Prunes the entries that reveal most for what they are worth.",
+        f"{PAPER}, Theorem 4, Eq. 19",
+    ),
+    Entry(
+        "rounding", defenses.Rounding, "Rounds every entry to a grid.", f"{PAPER}, released code"
+    ),
+    Entry(
+        "optimal-rounding",
+        defenses.OptimalRounding,
+        "Rounds to a grid that is coarser where optimal noise would be larger.",
+        f"{PAPER}, released code",
+    ),
+    Entry(
+        "cached",
+        defenses.Cached,
+        "Another defense whose sensitivities are measured only every few steps.",
+        "gradveil",
+    ),
+)
+
+ATTACKS = _by_name(
+    Entry(
+        "inverting-gradients",
+        attacks.InvertingGradients,
+        "Matches the gradient's direction, with total variation.",
+        "Geiping et al. 2020, arXiv:2003.14053",
+    ),
+    Entry(
+        "paper",
+        attacks.InvertingGradients.paper,
+        "Inverting Gradients with the paper's settings.",
+        f"{PAPER}, section 5",
+    ),
+    Entry(
+        "strong",
+        attacks.InvertingGradients.strong,
+        "Inverting Gradients, tuned: annealing, restarts, second-order steps at the end.",
+        "gradveil",
+    ),
+    Entry(
+        "adaptive",
+        attacks.Adaptive,
+        "Knows the defense: maximises the likelihood of what was sent.",
+        "gradveil",
+    ),
+    Entry(
+        "dlg",
+        attacks.DLG,
+        "Matches the gradient with L-BFGS, labels optimised jointly.",
+        "Zhu et al. 2019, arXiv:1906.08935",
+    ),
+    Entry(
+        "idlg",
+        attacks.IDLG,
+        "Label from the last layer's sign, then DLG; one example.",
+        "Zhao et al. 2020, arXiv:2001.02610",
+    ),
+    Entry(
+        "grad-inversion",
+        attacks.GradInversion,
+        "Batch labels, fidelity and group consistency over several seeds.",
+        "Yin et al. 2021, arXiv:2104.07586",
+    ),
+    Entry(
+        "analytic",
+        attacks.Analytic,
+        "Closed form for a fully connected first layer.",
+        "Phong et al. 2018, doi:10.1109/TIFS.2017.2787987",
+    ),
+)
+
+ESTIMATORS = _by_name(
+    Entry("exact", sensitivity.Exact, "The dense Jacobian: the oracle.", "gradveil"),
+    Entry(
+        "sketch",
+        sensitivity.Sketch,
+        "Random directions through the whole batch.",
+        f"{PAPER}, Lemma 1, Algorithm 1",
+    ),
+    Entry(
+        "per-example",
+        sensitivity.PerExample,
+        "One random direction for each example, squares summed.",
+        "gradveil",
+    ),
+    Entry(
+        "structured",
+        sensitivity.Structured,
+        "Per example, with each layer's structure: the price of a few gradients.",
+        "gradveil",
+    ),
+)
+
+PARTS = _by_name(
+    Entry("total-variation", attacks.TotalVariation, "A prior: images are smooth.", ""),
+    Entry("finish", attacks.Finish, "Second-order steps at an attack's end.", ""),
+    Entry("gaussian-prior", GaussianPrior, "A Gaussian prior.", ""),
+)
+"""What occurs only inside other specifications."""
+
+EVERYTHING = {**DEFENSES, **ATTACKS, **ESTIMATORS, **PARTS}

@@ -1,0 +1,99 @@
+import pytest
+
+import gradveil
+from gradveil.attacks import Adaptive, Finish, InvertingGradients, TotalVariation
+from gradveil.catalog import (
+    ATTACKS,
+    DEFENSES,
+    ESTIMATORS,
+    build_attack,
+    build_defense,
+    build_estimator,
+    spec_of,
+)
+from gradveil.sensitivity import Sketch
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        gradveil.NoDefense(),
+        gradveil.GradientNoise(0.05),
+        gradveil.OptimalNoise(utility_budget=1e-3, cap=10.0, estimator=Sketch(probes=3)),
+        gradveil.DPSGD(0.1, clip=2.0),
+        gradveil.OptimalPruning(0.9, noise=gradveil.OptimalNoise(0.01)),
+        gradveil.OptimalNoise(0.1, granularity="layer"),
+    ],
+)
+def test_a_defense_comes_back_from_its_own_specification(defense) -> None:
+    assert build_defense(spec_of(defense)) == defense
+
+
+def test_cached_wraps_another_specification() -> None:
+    built = build_defense("cached(optimal-noise(scale=1e-1), refresh_every=7)")
+    assert (built.defense, built.refresh_every) == (gradveil.OptimalNoise(0.1), 7)
+    assert repr(build_defense(spec_of(built))) == repr(built)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        InvertingGradients(steps=3, method="signed-adam", decay="none"),
+        InvertingGradients.strong(restarts=1),
+        Adaptive(unaware=InvertingGradients(steps=7), prior=TotalVariation(0.5), finish=Finish()),
+    ],
+)
+def test_an_attack_comes_back_from_its_own_specification(attack) -> None:
+    assert build_attack(spec_of(attack)) == attack
+
+
+def test_presets_take_changes() -> None:
+    assert build_attack("paper(steps=10)") == InvertingGradients.paper(steps=10)
+    assert build_attack("strong(restarts=5)") == InvertingGradients.strong(restarts=5)
+
+
+def test_every_entry_has_a_summary_and_a_class_that_can_be_named() -> None:
+    for entry in (*DEFENSES.values(), *ATTACKS.values(), *ESTIMATORS.values()):
+        assert entry.summary.endswith(".")
+        assert callable(entry.build)
+
+
+def test_every_exported_defense_is_listed() -> None:
+    classes = {
+        value
+        for value in vars(gradveil.defenses).values()
+        if isinstance(value, type) and value is not gradveil.Defense
+    }
+    assert classes == {entry.build for entry in DEFENSES.values()}
+
+
+def test_estimators() -> None:
+    assert build_estimator("auto") == "auto"
+    assert build_estimator("sketch(probes=4)") == Sketch(probes=4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("optimal-nois(scale=1)", "Did you mean `optimal-noise`"),
+        ("optimal-noise", "Exactly one"),
+        ("optimal-noise(scal=1)", "scal"),
+        ("optimal-noise(scale=1", "should read"),
+        ("optimal-noise(scale=1+)", "plain values"),
+        ("optimal-noise(scale=open('x'))", "no part named `open`"),
+        ("optimal-noise(scale=__import__('os').system('true'))", "plain values"),
+        ("optimal-noise(scale=-1)", "at least 0"),
+        ("inverting-gradients", "no defense named"),
+        ("no_such.module:Thing", "importable"),
+        ("math:pi", "class or function"),
+        ("math:sqrt(4)", "subclass"),
+        ("", "should read"),
+    ],
+)
+def test_a_bad_defense_gets_a_clear_error(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        build_defense(spec)
+
+
+def test_a_users_own_class_is_imported() -> None:
+    assert build_defense("gradveil.defenses:OptimalNoise(scale=1.0)") == gradveil.OptimalNoise(1.0)
