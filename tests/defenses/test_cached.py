@@ -7,6 +7,7 @@ from torch import Tensor
 from gradveil import (
     Cached,
     Exact,
+    GradientMessage,
     GradientNoise,
     Moments,
     NonFiniteError,
@@ -15,8 +16,10 @@ from gradveil import (
     measure,
 )
 from gradveil.defenses._cached import OWN_PART
+from gradveil.defenses._noise import total
 from gradveil.messages import Message
-from gradveil.sensitivity import Measurement
+from gradveil.models import build_model
+from gradveil.sensitivity import Auto, Measurement
 
 from .cases import Tensors, batch, message, powers
 
@@ -102,6 +105,59 @@ def test_plan_is_that_of_the_mean_and_a_part_that_follows_the_fresh_values() -> 
     own = {name: p + OWN_PART * level * squares[name] for name, p in past.items()}
     mixed = Moments(squares, own, input_size=6)
     torch.testing.assert_close(powers(found), powers(inner.plan(mixed)))  # type: ignore[arg-type]
+
+
+class TestPartOfABatch:
+    """A refresh after the first measures a share of its examples and plans with the mean."""
+
+    def _observed(self, defense: Cached, seed: int) -> Moments:
+        inputs, gradient = self._case(seed)
+        return defense.observe(gradient, inputs, torch.Generator().manual_seed(0))[1]
+
+    def _case(self, seed: int, examples: int = 8) -> tuple[Tensor, GradientMessage]:
+        generator = torch.Generator().manual_seed(seed)
+        model = build_model("mlp", sizes=[6, 5, 3])
+        targets = torch.randint(3, (examples,), generator=generator)
+        inputs = torch.randn(examples, 6, generator=generator)
+        return inputs, GradientMessage(model, torch.nn.functional.cross_entropy, targets)
+
+    def test_the_first_measures_everything(self) -> None:
+        inputs, gradient = self._case(0)
+        found = self._observed(Cached(OptimalNoise(0.1)), 0)
+        whole = measure(gradient, inputs, generator=torch.Generator().manual_seed(0))
+        for name, squares in whole.sensitivities.items():
+            assert torch.equal(found.sensitivities[name], squares)
+
+    def test_later_ones_measure_the_share_and_use_the_mean(self) -> None:
+        defense = Cached(OptimalNoise(0.1), refresh_every=1, decay=1.0)
+        self._observed(defense, 0)
+        first = defense.state_dict()["squared_sensitivities"]
+        found = self._observed(defense, 1)
+        inputs, gradient = self._case(1)
+        generator = torch.Generator().manual_seed(0)
+        part = measure(gradient, inputs, Auto(examples=2), generator=generator).sensitivities
+        mean = {name: (first[name] + part[name]) / 2 for name in first}
+        level = total(mean) / total(found.squared_values)
+        for name, squares in found.squared_values.items():
+            expected = mean[name] + OWN_PART * level * squares
+            torch.testing.assert_close(found.sensitivities[name], expected.float())
+
+    @pytest.mark.parametrize(
+        "defense",
+        [
+            Cached(OptimalNoise(0.1), refresh_every=1, share=1.0),
+            Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=1),
+        ],
+        ids=["share of 1", "another estimator"],
+    )
+    def test_all_is_measured_where_asked_for(self, defense: Cached) -> None:
+        self._observed(defense, 0)
+        inputs, gradient = self._case(1)
+        generator = torch.Generator().manual_seed(0)
+        whole = measure(gradient, inputs, defense.defense.estimator, generator=generator)
+        found = self._observed(defense, 1)
+        for name, squares in whole.sensitivities.items():
+            assert torch.equal(found.sensitivities[name], squares)
 
 
 def test_refreshing_always_without_memory_is_the_defense_itself() -> None:
@@ -197,6 +253,6 @@ def test_bad_decay(value: float) -> None:
 
 
 def test_repr_says_what_it_is() -> None:
-    text = repr(Cached(OptimalNoise(0.1), refresh_every=4, decay=0.5))
+    text = repr(Cached(OptimalNoise(0.1), refresh_every=4, decay=0.5, share=1.0))
     assert text.startswith("Cached(OptimalNoise(scale=0.1")
-    assert text.endswith("refresh_every=4, decay=0.5)")
+    assert text.endswith("refresh_every=4, decay=0.5, share=1.0)")

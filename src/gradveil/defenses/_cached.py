@@ -1,5 +1,6 @@
 """Sensitivities measured only now and then: the price of a defense spread over steps."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from gradveil._checks import check_count, check_ratio, check_structure
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
-from gradveil.sensitivity import Moments
+from gradveil.sensitivity import Auto, Moments, measure_with_values
 
 from ._base import Defense, observe_values
 from ._noise import total
@@ -24,28 +25,36 @@ OWN_PART = 1.5
 class Cached(Defense):
     """Measures sensitivities every `refresh_every` calls, averages them, takes the values fresh.
 
-    A step that measures uses what it measured. The others use the running mean s̄² of all
-    measurements, in which older ones count `decay` times less, with the values g of their own
-    batch: |g_i| of one batch says little about the next, and a whole plan used again is worse than
-    isotropic noise. What s̄ cannot know, the examples that dominate this very batch, follows |g_i|:
-    their part is added as s² = s̄² + κ g², with κ = 1.5 Σ s̄² / Σ g². As κ grows the plan turns
+    The first step measures its whole batch and uses that. Later refreshes measure a `share` of
+    their examples where the examples of a message add up, and otherwise all of it. What was
+    measured goes into the running mean s̄², in which older measurements count `decay` times less.
+    A step that did not measure all of its batch uses s̄² with the values g of its own batch: |g_i|
+    of one batch says little about the next, and a whole plan used again is worse than isotropic
+    noise. What s̄ cannot know, the examples that dominate this very batch, follows |g_i|: their
+    part is added as s² = s̄² + κ g², with κ = 1.5 Σ s̄² / Σ g². As κ grows the plan turns
     isotropic, so it falls back to that where the past says little. A `target_error` is met on the
-    steps that measure; between them it is an estimate.
+    steps that measure everything; on the others it is an estimate.
 
     Args:
         defense: Any defense that needs sensitivities.
         refresh_every: Calls from one measurement to the next.
         decay: The weight of the past at each refresh, in [0, 1].
+        share: The share of a batch's examples that a refresh measures after the first, for a
+            defense whose estimator is "auto"; 1 measures all of them.
 
     >>> from gradveil import OptimalNoise
     >>> Cached(OptimalNoise(scale=0.1), refresh_every=10)
-    Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9)
+    Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9, share=0.25)
     """
 
-    def __init__(self, defense: Defense, refresh_every: int = 10, decay: float = 0.9) -> None:
+    def __init__(
+        self, defense: Defense, refresh_every: int = 10, decay: float = 0.9, share: float = 0.25
+    ) -> None:
         check_count(refresh_every, "refresh_every")
         check_ratio(decay, "decay")
-        self.defense, self.refresh_every, self.decay = defense, refresh_every, decay
+        check_ratio(share, "share")
+        self.defense, self.refresh_every = defense, refresh_every
+        self.decay, self.share = decay, share
         self.reset()
 
     def reset(self) -> None:
@@ -62,14 +71,20 @@ class Cached(Defense):
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
         """Fresh values beside sensitivities that are measured now, or made up from the past."""
-        if self._step % self.refresh_every == 0:
-            values, moments = self.defense.observe(message, inputs, generator)
-            self._check_structure(values)
-            self._mean, self._past_total = self._joined(moments), None
-        else:
+        if self._step % self.refresh_every:
             values, moments = observe_values(message, inputs)
             self._check_structure(values)
             moments = self._completed(moments)
+        else:
+            part = self._part(message, inputs)
+            values, moments = (
+                self.defense.observe(message, inputs, generator)
+                if part is None
+                else measure_with_values(message, inputs, part, generator=generator)
+            )
+            self._check_structure(values)
+            self._mean, self._past_total = self._joined(moments), None
+            moments = moments if part is None else self._completed(moments)
         self._step += 1
         return values, moments
 
@@ -102,7 +117,18 @@ class Cached(Defense):
             )
 
     def __repr__(self) -> str:
-        return f"Cached({self.defense!r}, refresh_every={self.refresh_every}, decay={self.decay})"
+        return (
+            f"Cached({self.defense!r}, refresh_every={self.refresh_every}, decay={self.decay},"
+            f" share={self.share})"
+        )
+
+    def _part(self, message: Message, inputs: Tensor) -> Auto | None:
+        """What measures a part of this batch; `None`: all of it is measured."""
+        first, plain = self._mean is None, self.defense.estimator == "auto"
+        if first or not plain or not self.defense.needs_sensitivities:
+            return None
+        part = Auto(examples=max(2, math.ceil(self.share * len(inputs))))
+        return part if part.cuts(message, inputs) else None
 
     def _joined(self, fresh: Moments) -> Moments:
         if self._mean is None or self.decay == 0:
@@ -118,7 +144,7 @@ class Cached(Defense):
         if self._past_total is None:
             self._past_total = float(total(past))
         level = self._past_total / max(float(total(squares)), 1e-38)
-        own = {n: p + OWN_PART * level * squares[n] for n, p in past.items()}
+        own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in past.items()}
         return replace(moments, squared_sensitivities=own)
 
     def _check_structure(self, values: Tensors) -> None:

@@ -15,7 +15,10 @@ from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
-from ._selection import flatten
+from ._selection import flatten, in_one_row, unflatten
+
+SMALL = 2**18
+"""Messages of at most this many entries are planned in one row: few operations, no loop."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class NoiseDefense(Defense):
         """Isotropic noise looks at sensitivities only to meet a target error."""
         return self.target_error is not None
 
+    @property
+    def is_entrywise(self) -> bool:
+        """Whether r_i is a function of the moments of entry i alone, whatever its tensor."""
+        return True
+
     @abstractmethod
     def shape(self, moments: Moments) -> Tensors:
         """r_i, the variances up to the constant λ."""
@@ -64,12 +72,16 @@ class NoiseDefense(Defense):
 
     def _plan(self, moments: Moments, clip: float | None = None) -> Mechanism:
         """The same with everything clamped to [-clip, clip] first."""
-        seen = moments
+        planned = moments
+        if self.is_entrywise and self.needs_sensitivities and moments.size <= SMALL:
+            planned = in_one_row(moments)
+        seen = planned
         if clip is not None and self.needs_sensitivities:
-            seen = moments.clipped(clip)
-        variances = self.variances(moments, seen)
-        keep = constant_like(1.0, moments.squared_values)
-        return Mechanism({n: v.sqrt_() for n, v in variances.items()}, keep, clip)
+            seen = planned.clipped(clip)
+        std = {n: v.sqrt_() for n, v in self.variances(planned, seen).items()}
+        if planned is not moments:
+            std = unflatten(std[""], moments.squared_values)
+        return Mechanism(std, constant_like(1.0, moments.squared_values), clip)
 
     def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
         """Σ_ii on the support (everywhere if `None`), with λ solved for on it.

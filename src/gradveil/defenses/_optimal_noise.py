@@ -43,6 +43,11 @@ class OptimalNoise(NoiseDefense):
         """Always."""
         return True
 
+    @property
+    def is_entrywise(self) -> bool:
+        """Not with one level per tensor."""
+        return self.granularity == "parameter"
+
     def shape(self, moments: Moments) -> Tensors:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), capped."""
         return sensitivity_ratios(moments, self.granularity, self.cap, self.floor)

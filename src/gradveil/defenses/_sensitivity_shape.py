@@ -73,4 +73,4 @@ def _ratio_of_piece(sensitivity: Tensor, square: Tensor, cap: float, floor: floa
     limits = torch.finfo(square.dtype)
     value = square.clamp(min=max(floor**2, limits.tiny)).sqrt()
     ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=min(cap, limits.max))
-    return torch.where(sensitivity > 0, ratio, 0.0)
+    return ratio * sensitivity.sign()

@@ -31,8 +31,7 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
     for key, tensor in level.items():
         if tensor.numel() == 0:
             continue
-        ends = torch.aminmax(_first(tensor) if _is_constant(tensor) else tensor)
-        least, most = (end.item() for end in ends)
+        least, most = _ends(tensor)
         if not (low <= least and most <= high and math.isfinite(most)):
             where = f" in `{key}`" if key else ""
             raise ValueError(
@@ -45,6 +44,13 @@ def check_level_structure(level: Level, values: Mapping[str, Tensor], name: str)
     """Require a level given by parameter to have the names and shapes of the values."""
     if isinstance(level, Mapping):
         check_structure(level, values, name, "values")
+
+
+def _ends(tensor: Tensor) -> tuple[float, float]:
+    if _is_constant(tensor):
+        return (_first(tensor).item(),) * 2
+    least, most = torch.aminmax(tensor)
+    return least.item(), most.item()
 
 
 def _first(tensor: Tensor) -> Tensor:

@@ -39,11 +39,19 @@ class Auto:
 
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs."""
-        if self.examples is not None and self.examples < len(inputs):
-            part = first_examples(message, inputs, self.examples)
-            if part is not None:
-                return _scaled_up(message, inputs, self.examples, part, generator)
-        return _first_that_works(message, inputs, generator)
+        part = self._part(message, inputs)
+        if part is None:
+            return _first_that_works(message, inputs, generator)
+        return _scaled_up(message, inputs, part, generator)
+
+    def cuts(self, message: Message, inputs: Tensor) -> bool:
+        """Whether it measures fewer examples of this message than all."""
+        return self._part(message, inputs) is not None
+
+    def _part(self, message: Message, inputs: Tensor) -> GradientMessage | None:
+        if self.examples is None or self.examples >= len(inputs):
+            return None
+        return first_examples(message, inputs, self.examples)
 
 
 def candidates(message: Message, inputs: Tensor) -> Iterator[Estimator]:
@@ -76,9 +84,10 @@ def first_examples(message: Message, inputs: Tensor, count: int) -> GradientMess
 
 
 def _scaled_up(
-    message: Message, inputs: Tensor, count: int, part: GradientMessage, generator: torch.Generator
+    message: Message, inputs: Tensor, part: GradientMessage, generator: torch.Generator
 ) -> Measurement:
     """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
+    count = len(part.targets)
     measured = _first_that_works(part, inputs[:count], generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio

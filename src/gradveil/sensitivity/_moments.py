@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_not_negative, check_positive, check_structure
+from gradveil._files import write_atomically
 from gradveil._typing import Tensors
 
 
@@ -152,7 +152,7 @@ class Moments:
         arrays["header"] = np.frombuffer(content, dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        _write_atomically(Path(path), buffer.getvalue())
+        write_atomically(Path(path), buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Moments":
@@ -203,17 +203,6 @@ def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:
         if key.startswith(prefix)
     }
     return found or None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _mix(
