@@ -1,11 +1,16 @@
 """Random numbers from an explicit generator; the global one is never touched."""
 
+import os
+
 import torch
 from torch import Tensor
 
+_WORDS, _START = 624, 24
+"""Of the Mersenne Twister in `torch.Generator.get_state()`: 32 bits each, stored in 64."""
+
 
 def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
-    """The given generator, or a new one seeded by the operating system."""
+    """The given generator, or a new one filled by the operating system."""
     if generator is not None:
         if not isinstance(generator, torch.Generator):
             raise TypeError(
@@ -14,8 +19,21 @@ def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
                 " `torch.Generator().manual_seed(seed)`."
             )
         return generator
+    return _fresh()
+
+
+def _fresh() -> torch.Generator:
+    """A generator whose whole state comes from the operating system.
+
+    `Generator.seed()` would leave 2³² possible states, of whatever seed torch uses 32 bits: few
+    enough to try all, and so to take the noise off what a client sent.
+    """
     fresh = torch.Generator()
-    fresh.seed()
+    state = fresh.get_state()
+    words = torch.frombuffer(bytearray(os.urandom(4 * _WORDS)), dtype=torch.int32)
+    whole = words.to(torch.int64) & 0xFFFFFFFF
+    state[_START : _START + 8 * _WORDS] = whole.view(torch.uint8)
+    fresh.set_state(state)
     return fresh
 
 

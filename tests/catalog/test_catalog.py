@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import gradveil
 from gradveil.attacks import Adaptive, Finish, InvertingGradients, TotalVariation
@@ -97,3 +98,11 @@ def test_a_bad_defense_gets_a_clear_error(spec: str, message: str) -> None:
 
 def test_a_users_own_class_is_imported() -> None:
     assert build_defense("gradveil.defenses:OptimalNoise(scale=1.0)") == gradveil.OptimalNoise(1.0)
+
+
+def test_a_prior_is_named_where_it_has_no_specification() -> None:
+    prior = gradveil.GaussianPrior.fit(torch.eye(3))
+    defense = gradveil.OptimalNoise(target_error=0.1, prior=prior)
+    assert spec_of(defense) == (
+        "optimal-noise(target_error=0.1, prior=<Gaussian fitted to 3 samples>)"
+    )

@@ -1,6 +1,7 @@
 """Costs and qualities, measured side by side in one run."""
 
 from ._cached import CachedResult, bench_cached
+from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
 from ._sensitivity import SensitivityRow, bench_sensitivity
@@ -8,10 +9,13 @@ from ._timing import time_ratios
 
 __all__ = [
     "CachedResult",
+    "FederatedRow",
     "PaperAlgorithm",
     "PeakMemory",
     "SensitivityRow",
     "bench_cached",
+    "bench_federated",
     "bench_sensitivity",
+    "round_contenders",
     "time_ratios",
 ]

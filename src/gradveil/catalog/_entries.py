@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradveil import attacks, defenses, sensitivity
-from gradveil.theory import GaussianPrior
 
 PAPER = "Optimal Defenses Against Gradient Reconstruction Attacks"
 
@@ -155,7 +154,7 @@ ESTIMATORS = _by_name(
 PARTS = _by_name(
     Entry("total-variation", attacks.TotalVariation, "A prior: images are smooth.", ""),
     Entry("finish", attacks.Finish, "Second-order steps at an attack's end.", ""),
-    Entry("gaussian-prior", GaussianPrior, "A Gaussian prior.", ""),
+    Entry("peel", attacks.Peel, "Solves a model's last layers first, then the inputs.", ""),
 )
 """What occurs only inside other specifications."""
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from gradveil._suggest import suggestion
+from gradveil.theory import GaussianPrior
 
 from ._entries import EVERYTHING, Entry
 
@@ -157,5 +158,7 @@ def _same(value: object, default: object) -> bool:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, GaussianPrior):  # samples have no specification
+        return f"<{value.name}>"
     plain = (bool, int, float, str, list, tuple, type(None))
     return repr(value) if isinstance(value, plain) else spec_of(value)

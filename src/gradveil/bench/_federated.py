@@ -1,0 +1,108 @@
+"""What a defense adds to a whole round of federated training."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from gradveil._typing import Tensors
+from gradveil.data import Dataset
+from gradveil.defenses import Cached, Defense, GradientNoise, NoDefense, OptimalNoise
+from gradveil.federated import Client, FederatedRun, Server, partition
+from gradveil.messages import Message, values_of
+from gradveil.models import build_model
+
+from ._timing import time_ratios
+
+
+@dataclass(frozen=True)
+class FederatedRow:
+    """One defense: its rounds over undefended rounds of the same clients and batches."""
+
+    model: str
+    clients: int
+    batch: int
+    defense: str
+    time_ratio: float
+
+
+class Bare(NoDefense):
+    """Sends the plain gradient without looking at it: what a round costs at the least."""
+
+    def __call__(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Tensors:
+        """The message's values."""
+        return values_of(message, inputs)
+
+
+def round_contenders(refresh_every: int = 10) -> dict[str, Defense]:
+    """Everything counts: gradient, sensitivities, plan, noise, averaging and Adam."""
+    return {
+        "isotropic noise": GradientNoise(0.1),
+        "auto": OptimalNoise(0.1),
+        "auto, one level per layer": OptimalNoise(0.1, granularity="layer"),
+        f"auto, cached for {refresh_every} rounds": Cached(OptimalNoise(0.1), refresh_every),
+    }
+
+
+def bench_federated(
+    data: Dataset,
+    defenses: dict[str, Defense],
+    *,
+    clients: int = 4,
+    batch: int = 16,
+    rounds: int = 10,
+    trained: int = 60,
+    repeats: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[FederatedRow]:
+    """Rounds of the paper's protocol on its MNIST CNN, fresh and after `trained` rounds.
+
+    Each timing is of `rounds` rounds from the same weights, so that a cached defense pays for its
+    measurement once in them; undefended and defended ones take turns.
+    """
+    start = _run(data, Bare(), clients, batch)
+    rows = []
+    for state, count in (("fresh", 0), (f"after {trained} rounds", trained)):
+        progress(f"training for {count} rounds")
+        for _ in range(count):
+            _play(start)
+        progress(f"timing, {state}")
+        jobs = {
+            name: _job(_run(data, defense, clients, batch), start, rounds)
+            for name, defense in defenses.items()
+        }
+        baseline = _job(_run(data, Bare(), clients, batch), start, rounds)
+        for name, ratio in time_ratios(baseline, jobs, repeats).items():
+            rows.append(FederatedRow(f"MNIST CNN, {state}", clients, batch, name, ratio))
+    return rows
+
+
+def _run(data: Dataset, defense: Defense, clients: int, batch: int) -> FederatedRun:
+    model = build_model("simple-conv-net")
+    members = [
+        Client(i, data.inputs[part], data.targets[part], defense, batch_size=batch, seed=0)
+        for i, part in enumerate(partition(data.targets, clients))
+    ]
+    server = Server(model, torch.optim.Adam(model.parameters(), lr=1e-3))
+    return FederatedRun(server, members, cross_entropy)
+
+
+def _play(run: FederatedRun) -> None:
+    """A round as a deployment has it: nothing is computed for metrics."""
+    server, clients = run.server, run.clients.values()
+    server.step([(c.identifier, c.reply(server.model, run.loss_fn)) for c in clients])
+
+
+def _job(run: FederatedRun, start: FederatedRun, rounds: int) -> Callable[[], None]:
+    weights = {n: t.clone() for n, t in start.server.model.state_dict().items()}
+
+    def job() -> None:
+        run.server.model.load_state_dict(weights)
+        for _ in range(rounds):
+            _play(run)
+
+    return job

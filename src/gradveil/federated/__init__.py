@@ -1,0 +1,71 @@
+"""Federated training in one process: clients that defend what they send, and a server.
+
+>>> from gradveil.federated import TrainingConfig, train
+>>> config = TrainingConfig(rounds=2, limit=256, held_out=64, defense="gradient-noise(0.01)")
+>>> history = train(config)
+>>> len(history.rounds), history.rounds[0].examples
+(2, 64)
+"""
+
+from ._checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from ._client import Client, LocalSteps, NoDataError
+from ._config import (
+    Split,
+    TrainingConfig,
+    client_of,
+    clients_of,
+    loss_of,
+    model_of,
+    rounds_of_epochs,
+    server_of,
+    split_of,
+)
+from ._curves import draw_curves
+from ._evaluate import Evaluation, evaluate
+from ._history import RoundMetrics, Skip, TrainingHistory
+from ._partition import partition
+from ._reply import Costs, Reply
+from ._round import NoReplyError, play_round
+from ._run import FederatedRun
+from ._sampling import sample_clients
+from ._server import Server, admit, aggregate
+from ._streams import stream
+from ._train import build_run, save_history, train
+
+__all__ = [
+    "CheckpointError",
+    "Client",
+    "Costs",
+    "Evaluation",
+    "FederatedRun",
+    "LocalSteps",
+    "NoDataError",
+    "NoReplyError",
+    "Reply",
+    "RoundMetrics",
+    "Server",
+    "Skip",
+    "Split",
+    "TrainingConfig",
+    "TrainingHistory",
+    "admit",
+    "aggregate",
+    "build_run",
+    "client_of",
+    "clients_of",
+    "draw_curves",
+    "evaluate",
+    "load_checkpoint",
+    "loss_of",
+    "model_of",
+    "partition",
+    "play_round",
+    "rounds_of_epochs",
+    "sample_clients",
+    "save_checkpoint",
+    "save_history",
+    "server_of",
+    "split_of",
+    "stream",
+    "train",
+]

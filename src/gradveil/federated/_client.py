@@ -1,0 +1,176 @@
+"""A client: private data, a defense of its own, and replies that hold nothing else."""
+
+import secrets
+import time
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_count, check_finite, check_inputs
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.defenses import Cached, Defense
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import GradientMessage, LocalUpdateMessage, values_of
+from gradveil.messages._functional import LossFunction, check_match
+from gradveil.theory import utility
+
+from ._reply import Costs, Reply
+from ._streams import stream
+
+AnyMessage = GradientMessage | LocalUpdateMessage
+
+
+class NoDataError(ValueError):
+    """A client without examples was asked for a reply."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """FedAvg: how a client moves the weights before it sends their (defended) change."""
+
+    steps: int
+    lr: float
+    batch_size: int | None = None
+    """Examples in a local mini-batch; the client's whole batch if `None`."""
+    momentum: float = 0.0
+
+
+class Client:
+    """Private examples behind a defense.
+
+    Reply number t takes mini-batch t of the client's own data: each epoch is a new permutation,
+    cut into pieces of `batch_size` (the last one may be smaller). Its order comes from the stream
+    (seed, "batches", identifier, epoch), the probes and the noise of reply t from the stream
+    (seed, "defense", identifier, t); see `stream`. So the state of a client is the number t and
+    what its defense remembers (`Cached`), and any process that has both continues exactly.
+
+    Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
+    With ``seed=None`` the noise comes from the operating system, which is what a deployment needs.
+
+    Args:
+        identifier: Of this client among the others, at least 0.
+        inputs: Its examples; there may be none.
+        targets: Their labels.
+        defense: Copied, so that what it remembers is this client's own.
+        batch_size: Examples in a reply.
+        seed: The root of its random streams; `None` for numbers that nobody can repeat.
+        local: FedAvg's local steps; `None` for FedSGD's gradient.
+    """
+
+    def __init__(
+        self,
+        identifier: int,
+        inputs: Tensor,
+        targets: Tensor,
+        defense: Defense,
+        *,
+        batch_size: int,
+        seed: int | None,
+        local: LocalSteps | None = None,
+    ) -> None:
+        check_count(batch_size, "batch_size")
+        if len(inputs) or len(targets):
+            check_inputs(inputs)
+            check_match(inputs, targets)
+        self.identifier, self.inputs, self.targets = identifier, inputs, targets
+        self.defense = deepcopy(defense)
+        self.batch_size, self.seed, self.local = batch_size, seed, local
+        self._root = secrets.randbits(62) if seed is None else seed
+        self._step = 0
+
+    def reply(self, model: nn.Module, loss_fn: LossFunction) -> Reply:
+        """The defended message of the next mini-batch, and its number of examples."""
+        message, inputs = self._next_message(model, loss_fn)
+        return Reply(self.defense(message, inputs, self._generator()), len(inputs))
+
+    def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
+        """The same reply beside what it cost, which is for the client's own eyes."""
+        message, inputs = self._next_message(model, loss_fn)
+        loss, seconds_gradient = _plain(message, inputs)
+        start = time.perf_counter()
+        sent, made = self._defended(message, inputs)
+        seconds_defense = max(0.0, time.perf_counter() - start - seconds_gradient)
+        first, second = (None, None) if made is None else utility(*made)
+        return Reply(sent, len(inputs)), Costs(
+            loss, first, second, seconds_gradient, seconds_defense
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to continue from: numbers, and tensors by name for a `Cached` defense."""
+        remembered = self.defense.state_dict() if isinstance(self.defense, Cached) else {}
+        return {"root": self._root, "step": self._step, "defense": remembered}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        if state.keys() != {"root", "step", "defense"}:
+            raise ValueError(
+                "Parameter `state` should have the keys ['defense', 'root', 'step']. Found"
+                f" {sorted(state)}. Use what `state_dict` returned."
+            )
+        if isinstance(self.defense, Cached):
+            self.defense.load_state_dict(state["defense"])
+        self._root, self._step = int(state["root"]), int(state["step"])
+
+    def next_indices(self) -> Tensor:
+        """Which of the client's examples the next reply takes."""
+        if not len(self.inputs):
+            raise NoDataError(
+                f"Client {self.identifier} should have at least one example. Found none. Leave it"
+                " out, or choose a partition that gives it some."
+            )
+        batches = -(-len(self.inputs) // self.batch_size)
+        epoch, position = divmod(self._step, batches)
+        generator = stream(self._root, "batches", self.identifier, epoch)
+        order = torch.randperm(len(self.inputs), generator=generator)
+        return order[position * self.batch_size :][: self.batch_size].to(self.inputs.device)
+
+    def _next_message(self, model: nn.Module, loss_fn: LossFunction) -> tuple[AnyMessage, Tensor]:
+        """The next batch and its message. The batch counts as taken, whatever becomes of it."""
+        chosen = self.next_indices()
+        self._step += 1
+        inputs, targets = self.inputs[chosen], self.targets[chosen]
+        if self.local is None:
+            return GradientMessage(model, loss_fn, targets), inputs
+        return LocalUpdateMessage(
+            model,
+            loss_fn,
+            targets,
+            lr=self.local.lr,
+            steps=self.local.steps,
+            batch_size=self.local.batch_size,
+            momentum=self.local.momentum,
+        ), inputs
+
+    def _generator(self) -> torch.Generator:
+        """For the probes and the noise of the reply whose batch was just taken."""
+        if self.seed is None:
+            return generator_or_fresh(None)
+        return stream(self._root, "defense", self.identifier, self._step - 1)
+
+    def _defended(
+        self, message: AnyMessage, inputs: Tensor
+    ) -> tuple[Tensors, tuple[Tensors, AnyMechanism] | None]:
+        """What is sent, beside the values and the mechanism it was made from.
+
+        A defense with a call of its own may have no mechanism: then only what is sent.
+        """
+        generator = self._generator()
+        if type(self.defense).__call__ is not Defense.__call__:
+            return self.defense(message, inputs, generator), None
+        values, moments = self.defense.observe(message, inputs, generator)
+        mechanism = self.defense.plan(moments)
+        return mechanism.apply(values, generator), (values, mechanism)
+
+
+def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:
+    """The loss of the batch, and the seconds of the undefended message."""
+    with torch.no_grad():
+        loss = message.loss(message.parameters, inputs, message.targets)
+    check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
+    start = time.perf_counter()
+    values_of(message, inputs)
+    return float(loss), time.perf_counter() - start

@@ -1,0 +1,169 @@
+"""Everything that determines a training run, as plain values, and what is built from it."""
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
+from gradveil.catalog import Entry, build_defense
+from gradveil.catalog._spec import build
+from gradveil.data import load_dataset
+from gradveil.models import build_model, model_names
+
+from ._client import Client, LocalSteps
+from ._partition import KINDS, partition
+from ._sampling import count_asked
+from ._server import Server
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A run: strings and numbers only. The defaults are the paper's training on MNIST."""
+
+    data: str = "mnist"
+    model: str = "simple-conv-net"
+    """A name, with options if need be (``conv-net(width=16)``), or ``package.module:factory``."""
+    defense: str = "no-defense"
+    """As `gradveil.catalog.build_defense` reads it."""
+    clients: int = 4
+    batch_size: int = 16
+    """Examples of each client in a round."""
+    rounds: int = 64
+    partition: str = "iid"
+    alpha: float = 0.5
+    fraction: float = 1.0
+    """The share of clients that is asked in a round."""
+    optimizer: str = "adam"
+    """The server's: "adam", "adamw" or "sgd"."""
+    lr: float = 1e-3
+    local_steps: int | None = None
+    """FedAvg with so many local steps; `None` for FedSGD."""
+    local_lr: float = 0.01
+    local_batch_size: int | None = None
+    limit: int | None = None
+    """Training examples: the first so many. All but the held-out ones if `None`."""
+    held_out: int = 512
+    """Examples for evaluation, or as many as there are; 0 for none."""
+    held_out_start: int | None = None
+    """The first of them; right behind the training examples if `None`."""
+    evaluate_every: int = 8
+    """Rounds between evaluations; the last round is always evaluated."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "batch_size", "rounds", "evaluate_every"):
+            check_count(getattr(self, name), name)
+        for name in ("local_steps", "local_batch_size", "limit"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
+        check_choice(self.partition, "partition", KINDS)
+        check_choice(self.optimizer, "optimizer", tuple(OPTIMIZERS))
+        check_positive(self.lr, "lr")
+        check_not_negative(self.seed, "seed")
+        check_not_negative(self.held_out, "held_out")
+        count_asked(self.clients, self.fraction)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return asdict(self)
+
+    @property
+    def local(self) -> LocalSteps | None:
+        """FedAvg's local steps."""
+        if self.local_steps is None:
+            return None
+        return LocalSteps(self.local_steps, self.local_lr, self.local_batch_size)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and held-out examples."""
+
+    inputs: Tensor
+    targets: Tensor
+    held_out: tuple[Tensor, Tensor] | None
+
+
+def split_of(config: TrainingConfig) -> Split:
+    """Load the data and cut it as the configuration says."""
+    data = load_dataset(config.data)
+    count = len(data) - config.held_out if config.limit is None else config.limit
+    count = max(1, min(count, len(data)))
+    if not config.held_out:
+        return Split(data.inputs[:count], data.targets[:count], None)
+    start = count if config.held_out_start is None else config.held_out_start
+    if start < count or start >= len(data):
+        raise ValueError(
+            f"Parameter `held_out_start` should leave {config.held_out} examples behind the"
+            f" {count} for training, of {len(data)} in all. Found `held_out_start = {start}`."
+            " Lower `limit`, or set `held_out` to 0."
+        )
+    end = min(len(data), start + config.held_out)
+    kept = (data.inputs[start:end], data.targets[start:end])
+    return Split(data.inputs[:count], data.targets[:count], kept)
+
+
+def model_of(config: TrainingConfig) -> nn.Module:
+    """The model with its initial weights, which the seed determines."""
+    if ":" in config.model:
+        return build_model(config.model, seed=config.seed)
+    known = {
+        name: Entry(name, partial(build_model, name, seed=config.seed), "", "")
+        for name in model_names()
+    }
+    model: nn.Module = build(config.model, known, "model")
+    return model
+
+
+def client_of(config: TrainingConfig, identifier: int, data: Split) -> Client:
+    """One client with its part of the data."""
+    return clients_of(config, data)[identifier]
+
+
+def clients_of(config: TrainingConfig, data: Split) -> list[Client]:
+    """All clients, 0 to `clients - 1`."""
+    parts = partition(
+        data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
+    )
+    return [
+        Client(
+            identifier,
+            data.inputs[part],
+            data.targets[part],
+            build_defense(config.defense),
+            batch_size=config.batch_size,
+            seed=config.seed,
+            local=config.local,
+        )
+        for identifier, part in enumerate(parts)
+    ]
+
+
+def server_of(config: TrainingConfig) -> Server:
+    """The server with the initial model and its optimizer."""
+    model = model_of(config)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    kind = "gradient" if config.local_steps is None else "update"
+    return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
+
+
+def loss_of(config: TrainingConfig) -> Any:
+    """The loss function: cross-entropy, a mean over examples."""
+    return cross_entropy
+
+
+def rounds_of_epochs(epochs: float, examples: int, config: TrainingConfig) -> int:
+    """The rounds in which the asked clients see `examples` examples `epochs` times."""
+    asked = count_asked(config.clients, config.fraction)
+    return max(1, math.ceil(epochs * examples / (asked * config.batch_size)))

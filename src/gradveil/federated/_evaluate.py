@@ -1,0 +1,36 @@
+"""Loss and accuracy on data that nobody trains on."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gradveil.messages._functional import LossFunction
+
+_CHUNK = 256
+
+
+class Evaluation(NamedTuple):
+    """Means over the examples."""
+
+    loss: float
+    accuracy: float | None
+    """`None` where outputs are no scores of classes."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor
+) -> Evaluation:
+    """The model in eval mode, whatever its mode; `loss_fn` is a mean over examples."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    loss, right, scored = 0.0, 0, True
+    for chunk, labels in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        outputs = model(chunk)
+        loss += float(loss_fn(outputs, labels)) * len(chunk)
+        scored = scored and outputs.dim() == 2 and labels.dim() == 1
+        right += int((outputs.argmax(1) == labels).sum()) if scored else 0
+    for module, mode in modes.items():
+        module.training = mode
+    return Evaluation(loss / len(inputs), right / len(inputs) if scored else None)

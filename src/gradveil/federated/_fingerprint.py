@@ -1,0 +1,63 @@
+"""What a run is made of, as one short text: two runs that agree in it continue one another."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._client import Client
+from ._server import Server
+
+
+def fingerprint_of(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
+    """SHA-256 of initial weights, optimizer, data, defenses and options."""
+    content = {
+        "weights": {n: digest(t) for n, t in server.model.state_dict().items()},
+        "kind": server.kind,
+        "optimizer": _optimizer(server.optimizer),
+        "clients": [_client(client) for client in clients],
+        "options": options,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's numbers, with its type and shape."""
+    plain = tensor.detach().cpu().contiguous()
+    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    data = plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return hashlib.sha256(head + data).hexdigest()
+
+
+def _client(client: Client) -> list[Any]:
+    local = None if client.local is None else asdict(client.local)
+    data = [digest(client.inputs), digest(client.targets)]
+    defense = describe(client.defense)
+    return [client.identifier, *data, defense, client.batch_size, client.seed, local]
+
+
+def describe(thing: object) -> Any:
+    """What an object is and its public attributes, all the way down, as plain values."""
+    if isinstance(thing, Tensor):
+        return digest(thing)
+    if isinstance(thing, (bool, int, float, str, type(None))):
+        return thing
+    if isinstance(thing, (list, tuple)):
+        return [describe(part) for part in thing]
+    if isinstance(thing, dict):
+        return {str(key): describe(part) for key, part in thing.items()}
+    kind = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
+    public = {k: describe(v) for k, v in getattr(thing, "__dict__", {}).items() if k[0] != "_"}
+    return [f"{kind.__module__}.{kind.__qualname__}", public]
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:
+    groups = [
+        {key: repr(value) for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    return [type(optimizer).__name__, groups]

@@ -1,0 +1,51 @@
+"""What leaves a client, and what stays with it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gradveil._checks import check_count, check_finite, check_structure
+from gradveil._typing import Tensors
+
+_INDEX_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Reply:
+    """All that leaves a client: the defended values, and how many examples they stand for."""
+
+    values: Tensors
+    examples: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the values: dense, or as pairs of index and value where that is less."""
+        total = 0
+        for value in self.values.values():
+            each = value.element_size()
+            sparse = int(value.count_nonzero()) * (each + _INDEX_BYTES)
+            total += min(value.numel() * each, sparse)
+        return total
+
+    def check(self, expected: Tensors) -> None:
+        """Require the names and shapes of `expected`, finite values and a count of examples."""
+        check_structure(self.values, expected, "reply.values", "the server's parameters")
+        check_finite(self.values, "reply.values")
+        check_count(self.examples, "reply.examples")
+
+
+class Costs(NamedTuple):
+    """What one reply cost, and what it is worth. Local only: none of this is ever sent.
+
+    A simulation may read it; in a deployment it stays in the client's process.
+    """
+
+    loss: float
+    """Of the batch, undefended, before the step."""
+    utility_first: float | None
+    """U1 of the mechanism that made the reply; `None` for a defense without one."""
+    utility_second: float | None
+    """U2, likewise."""
+    seconds_gradient: float
+    """One plain gradient (or local update) of the same batch, timed beside the reply."""
+    seconds_defense: float
+    """What the reply took beyond that; 0 where the clock says less."""

@@ -1,0 +1,128 @@
+"""Many rounds, evaluated now and then, that can be stopped at any moment and continued."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gradveil._checks import check_count
+from gradveil.messages._functional import LossFunction
+
+from ._checkpoint import load_checkpoint, save_checkpoint
+from ._client import Client
+from ._evaluate import evaluate
+from ._fingerprint import describe, digest, fingerprint_of
+from ._history import RoundMetrics, TrainingHistory
+from ._round import play_round
+from ._sampling import count_asked, sample_clients
+from ._server import Server
+
+OnRound = Callable[[RoundMetrics], None]
+
+
+class FederatedRun:
+    """Clients and a server in one process, round after round.
+
+    Args:
+        server: With the model and its optimizer.
+        clients: Each with an identifier of its own.
+        loss_fn: A mean over examples.
+        fraction: The share of clients that is asked in a round (`sample_clients`).
+        seed: Of the sampling of clients.
+        held_out: Inputs and targets for evaluation.
+        evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        clients: Sequence[Client],
+        loss_fn: LossFunction,
+        *,
+        fraction: float = 1.0,
+        seed: int = 0,
+        held_out: tuple[Tensor, Tensor] | None = None,
+        evaluate_every: int = 8,
+    ) -> None:
+        check_count(evaluate_every, "evaluate_every")
+        self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
+        self.clients = _by_identifier(clients)
+        self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
+        self.rounds: list[RoundMetrics] = []
+        kept = [] if held_out is None else [digest(part) for part in held_out]
+        options = {
+            "fraction": count_asked(len(clients), fraction),
+            "seed": seed,
+            "evaluate every": evaluate_every,
+            "held out": kept,
+            "loss": describe(loss_fn),
+        }
+        self.fingerprint = fingerprint_of(server, clients, options)
+
+    def step(self, *, last: bool = False) -> RoundMetrics:
+        """One more round; the last one is evaluated in any case."""
+        number = len(self.rounds) + 1
+        asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
+        found = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
+        if self.held_out is not None and (last or number % self.evaluate_every == 0):
+            loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
+            found = replace(found, held_out_loss=loss, accuracy=accuracy)
+        self.rounds.append(found)
+        return found
+
+    def run(
+        self,
+        rounds: int,
+        *,
+        folder: Path | None = None,
+        checkpoint_every: int = 8,
+        on_round: OnRound = lambda _: None,
+    ) -> TrainingHistory:
+        """Rounds until there are `rounds` in all, with checkpoints in the folder."""
+        while len(self.rounds) < rounds:
+            last = len(self.rounds) + 1 == rounds
+            found = self.step(last=last)
+            if folder is not None and (last or found.round % checkpoint_every == 0):
+                save_checkpoint(folder, self.state_dict(), self.fingerprint)
+            on_round(found)
+        return self.history
+
+    @property
+    def history(self) -> TrainingHistory:
+        """What happened so far."""
+        return TrainingHistory(tuple(self.rounds))
+
+    def resume(self, folder: Path) -> str | None:
+        """Continue from the folder's checkpoint; returns why the newest was refused, if it was."""
+        loaded = load_checkpoint(folder, self.fingerprint)
+        self.load_state_dict(loaded.state)
+        return loaded.refused
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes from round to round: tensors, numbers and text."""
+        return {
+            "history": self.history.to_json(),
+            "model": self.server.model.state_dict(),
+            "optimizer": self.server.optimizer.state_dict(),
+            "clients": {i: client.state_dict() for i, client in self.clients.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        self.server.model.load_state_dict(state["model"])
+        self.server.optimizer.load_state_dict(state["optimizer"])
+        for identifier, client in self.clients.items():
+            client.load_state_dict(state["clients"][identifier])
+        self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
+
+
+def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
+    found = {client.identifier: client for client in clients}
+    if len(found) < len(clients) or not clients:
+        raise ValueError(
+            "Parameter `clients` should hold at least one client, each with an identifier of its"
+            f" own. Found {[client.identifier for client in clients]}. Number them from 0."
+        )
+    return found

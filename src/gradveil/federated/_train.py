@@ -1,0 +1,85 @@
+"""A run from its configuration, with its files."""
+
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gradveil._files import write_atomically
+
+from ._checkpoint import has_checkpoint
+from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
+from ._history import TrainingHistory
+from ._run import FederatedRun, OnRound
+
+
+def build_run(config: TrainingConfig) -> FederatedRun:
+    """The run that a configuration describes, before its first round."""
+    data = split_of(config)
+    return FederatedRun(
+        server_of(config),
+        clients_of(config, data),
+        loss_of(config),
+        fraction=config.fraction,
+        seed=config.seed,
+        held_out=data.held_out,
+        evaluate_every=config.evaluate_every,
+    )
+
+
+def train(
+    config: TrainingConfig,
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 8,
+    on_round: OnRound = lambda _: None,
+    on_notice: Callable[[str], None] = warnings.warn,
+) -> TrainingHistory:
+    """Train, and write checkpoints and results to the folder `out`.
+
+    With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
+    numbers but the times are then those of a run that was never stopped. A checkpoint that is
+    damaged is refused with a notice, and the one before it used.
+    """
+    run, folder = build_run(config), None if out is None else Path(out)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _continue(run, folder, resume, on_notice)
+    run.run(config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round)
+    history = replace(run.history, config=config.to_dict())
+    if folder is not None:
+        save_weights(run.server.model, folder / "model.pt")
+        save_history(history, folder)
+    return history
+
+
+def save_history(history: TrainingHistory, folder: Path) -> None:
+    """`history.json` with everything, `rounds.csv` without times: same seed, same bytes."""
+    write_atomically(folder / "history.json", history.to_json())
+    write_atomically(folder / "rounds.csv", history.to_csv(times=False))
+
+
+def save_weights(model: torch.nn.Module, path: Path) -> None:
+    """The model's `state_dict`, whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def _continue(
+    run: FederatedRun, folder: Path, resume: bool, on_notice: Callable[[str], None]
+) -> None:
+    if not has_checkpoint(folder):
+        return
+    if not resume:
+        raise FileExistsError(
+            f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
+            " it with `resume` (`--resume`), or choose another folder."
+        )
+    refused = run.resume(folder)
+    if refused is not None:
+        on_notice(f"{refused} Continuing from the one before, after round {len(run.rounds)}.")

@@ -1,0 +1,32 @@
+"""The bench of rounds measures what it says; its numbers are never compared with seconds."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientNoise, NoDefense
+from gradveil.bench import bench_federated, round_contenders
+from gradveil.bench._federated import Bare
+from gradveil.data import Dataset
+
+from .small import assert_same, client, model
+
+
+def test_rows_hold_every_contender_in_both_states() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(8, 1, 28, 28, generator=generator)
+    data = Dataset(images, torch.arange(8), (0.5,), (0.5,), 10, "toy")
+    defenses = {"isotropic noise": GradientNoise(0.1)}
+    rows = bench_federated(data, defenses, clients=2, batch=2, rounds=1, trained=1, repeats=1)
+    assert [row.model for row in rows] == ["MNIST CNN, fresh", "MNIST CNN, after 1 rounds"]
+    assert all(row.time_ratio > 0 and row.defense == "isotropic noise" for row in rows)
+
+
+def test_the_baseline_sends_the_plain_gradient() -> None:
+    bare, none = (client(0, d).reply(model(), cross_entropy).values for d in (Bare(), NoDefense()))
+    assert_same(bare, none)
+
+
+def test_contenders_are_those_of_the_claim() -> None:
+    assert {"auto", "auto, one level per layer", "auto, cached for 5 rounds"} <= set(
+        round_contenders(5)
+    )

@@ -1,0 +1,146 @@
+"""Checkpoints: whole, their own run's, and never code."""
+
+import hashlib
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from gradveil import Cached, GradientNoise, OptimalNoise
+from gradveil.federated import CheckpointError, FederatedRun, load_checkpoint, save_checkpoint
+
+from .small import assert_same, client, run, server
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the checkpoints after rounds 4 and 6 of a run."""
+    run(GradientNoise(0.1)).run(6, folder=tmp_path, checkpoint_every=2)
+    return tmp_path
+
+
+def resumed(folder: Path) -> tuple[FederatedRun, str | None]:
+    one = run(GradientNoise(0.1))
+    return one, one.resume(folder)
+
+
+def assert_ends_like_a_whole_run(one: FederatedRun, folder: Path) -> None:
+    whole = run(GradientNoise(0.1))
+    whole.run(9)
+    one.run(9, folder=folder)
+    assert_same(whole.server.model.state_dict(), one.server.model.state_dict())
+    assert whole.history.to_csv(times=False) == one.history.to_csv(times=False)
+
+
+def test_it_continues(folder: Path) -> None:
+    one, refused = resumed(folder)
+    assert refused is None
+    assert len(one.rounds) == 6
+    assert_ends_like_a_whole_run(one, folder)
+
+
+DAMAGES = {
+    "empty": (lambda data: b"", "cut off at its start, or of another kind"),
+    "half": (lambda data: data[: len(data) // 2], "truncated or damaged"),
+    "one byte short": (lambda data: data[:-1], "truncated or damaged"),
+    "one bit": (lambda data: data[:-99] + bytes([data[-99] ^ 1]) + data[-98:], "damaged"),
+    "foreign": (lambda data: pickle.dumps({"step": 3}), "of another kind"),
+    "text": (lambda data: b"hello\nworld\nhow are you", "of another kind"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_bad_one_is_refused_and_the_one_before_used(name: str, folder: Path) -> None:
+    damage, reason = DAMAGES[name]
+    path = folder / "checkpoint"
+    path.write_bytes(damage(path.read_bytes()))
+    one, refused = resumed(folder)
+    assert refused is not None
+    assert re.search(reason, refused)
+    assert len(one.rounds) == 4
+    assert (folder / "checkpoint.refused").exists()
+    assert_ends_like_a_whole_run(one, folder)
+    assert resumed(folder)[1] is None
+
+
+def test_without_a_good_one_it_is_an_error(folder: Path) -> None:
+    for name in ("checkpoint", "checkpoint.previous"):
+        (folder / name).write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"checkpoint` should.*checkpoint.previous` should"):
+        resumed(folder)
+    with pytest.raises(CheckpointError, match=r"should hold a checkpoint\. Found none"):
+        load_checkpoint(folder / "empty", "")
+
+
+def test_between_two_writes_there_is_the_previous_one(folder: Path) -> None:
+    (folder / "checkpoint").unlink()
+    one, refused = resumed(folder)
+    assert refused is None
+    assert_ends_like_a_whole_run(one, folder)
+
+
+OTHERS = {
+    "defense": lambda: run(GradientNoise(0.2)),
+    "seed": lambda: run(GradientNoise(0.1), seed=1),
+    "fraction": lambda: run(GradientNoise(0.1), fraction=0.5),
+    "clients": lambda: run(GradientNoise(0.1), clients=4),
+    "data": lambda: FederatedRun(
+        server(), [client(i, GradientNoise(0.1), count=11) for i in range(3)], cross_entropy
+    ),
+    "weights": lambda: FederatedRun(
+        server(seed=1), [client(i, GradientNoise(0.1)) for i in range(3)], cross_entropy
+    ),
+    "optimizer": lambda: _with_rate(0.02),
+}
+
+
+def _with_rate(lr: float) -> FederatedRun:
+    changed = server()
+    changed.optimizer = torch.optim.Adam(changed.model.parameters(), lr=lr)
+    return FederatedRun(changed, [client(i, GradientNoise(0.1)) for i in range(3)], cross_entropy)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_that_of_another_run_is_refused_and_left_alone(name: str, folder: Path) -> None:
+    before = (folder / "checkpoint").read_bytes()
+    with pytest.raises(CheckpointError, match="should come from a run with this data, model"):
+        OTHERS[name]().resume(folder)
+    assert (folder / "checkpoint").read_bytes() == before
+    assert _with_rate(0.01).resume(folder) is None
+
+
+class Evil:
+    """Would make a folder when unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    """Even with a right checksum and fingerprint."""
+    trap = tmp_path / "trap"
+    save_checkpoint(tmp_path, {"state": Evil(str(trap))}, "print")
+    content = (tmp_path / "checkpoint").read_bytes().split(b"\n", 2)
+    assert hashlib.sha256(content[2]).hexdigest().encode() == content[1]
+    with pytest.raises(CheckpointError, match="should hold tensors, numbers and text"):
+        load_checkpoint(tmp_path, "print")
+    assert not trap.exists()
+
+
+def test_what_a_cached_defense_remembers_is_in_it(tmp_path: Path) -> None:
+    def fresh() -> FederatedRun:
+        return run(Cached(OptimalNoise(0.1), refresh_every=4))
+
+    whole, one = fresh(), fresh()
+    whole.run(6)
+    fresh().run(3, folder=tmp_path)
+    one.resume(tmp_path)
+    one.run(6)
+    assert_same(whole.server.model.state_dict(), one.server.model.state_dict())

@@ -1,0 +1,119 @@
+"""From strings and numbers to a run, and its files."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradveil.federated import (
+    TrainingConfig,
+    TrainingHistory,
+    build_run,
+    model_of,
+    rounds_of_epochs,
+    split_of,
+    train,
+)
+
+SETTINGS: dict[str, Any] = {
+    "model": "tests.federated.small:flat_mlp",
+    "rounds": 6,
+    "limit": 96,
+    "held_out": 32,
+    "clients": 3,
+    "batch_size": 8,
+    "evaluate_every": 2,
+    "defense": "cached(optimal-noise(scale=0.01), refresh_every=2)",
+}
+
+
+@pytest.fixture
+def tiny(images: str) -> TrainingConfig:
+    return TrainingConfig(data=images, **SETTINGS)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    config = TrainingConfig()
+    assert (config.clients, config.batch_size, config.optimizer, config.lr) == (4, 16, "adam", 1e-3)
+    assert sum(p.numel() for p in model_of(config).parameters()) == 119530
+
+
+def test_the_data_is_cut_as_told(tiny: TrainingConfig) -> None:
+    data = split_of(tiny)
+    assert data.held_out is not None
+    assert (len(data.inputs), len(data.held_out[0])) == (96, 32)
+    everything = split_of(replace(tiny, limit=200, held_out=0))
+    assert everything.held_out is None
+    assert torch.equal(everything.inputs[:96], data.inputs)
+    assert torch.equal(everything.inputs[96:128], data.held_out[0])
+    later = split_of(replace(tiny, held_out_start=100))
+    assert later.held_out is not None
+    assert torch.equal(everything.inputs[100:132], later.held_out[0])
+    for start in (95, 256):
+        with pytest.raises(ValueError, match=f"Found `held_out_start = {start}`"):
+            split_of(replace(tiny, held_out_start=start))
+
+
+def test_a_run_has_the_clients_of_its_configuration(tiny: TrainingConfig) -> None:
+    run = build_run(replace(tiny, local_steps=2, optimizer="sgd", lr=1.0, partition="label"))
+    assert sorted(run.clients) == [0, 1, 2]
+    assert all(len(c.inputs) == 32 and c.local.steps == 2 for c in run.clients.values())
+    assert run.server.kind == "update"
+    assert isinstance(run.server.optimizer, torch.optim.SGD)
+
+
+def test_options_of_a_model() -> None:
+    small, large = (
+        sum(p.numel() for p in model_of(TrainingConfig(model=spec)).parameters())
+        for spec in ("conv-net(width=4)", "conv-net(width=8)")
+    )
+    assert small < large
+    with pytest.raises(ValueError, match="There is no model named `convnet`"):
+        model_of(TrainingConfig(model="convnet"))
+
+
+def test_an_epoch_is_seen_once() -> None:
+    assert rounds_of_epochs(1, 4096, TrainingConfig()) == 64
+    assert rounds_of_epochs(1, 4096, TrainingConfig(fraction=0.5)) == 128
+    assert rounds_of_epochs(0.5, 100, TrainingConfig(clients=1)) == 4
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"clients": 0}, {"partition": "x"}, {"optimizer": "y"}, {"lr": 0.0}, {"seed": -1}],
+    ids=str,
+)
+def test_bad_values(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"Parameter `{next(iter(bad))}` should"):
+        TrainingConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_training_writes_its_files_and_learns(tmp_path: Path, tiny: TrainingConfig) -> None:
+    history = train(replace(tiny, rounds=30, lr=0.01), out=tmp_path)
+    assert history.rounds[-1].held_out_loss < 0.8 * history.rounds[1].held_out_loss
+    assert TrainingHistory.from_json((tmp_path / "history.json").read_text()) == history
+    assert (tmp_path / "rounds.csv").read_text() == history.to_csv(times=False)
+    weights = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert weights.keys() == model_of(tiny).state_dict().keys()
+
+
+def test_it_continues_only_when_told(tmp_path: Path, tiny: TrainingConfig) -> None:
+    train(replace(tiny, rounds=2), out=tmp_path)
+    with pytest.raises(FileExistsError, match="Continue it with `resume`"):
+        train(tiny, out=tmp_path)
+    resumed = train(tiny, out=tmp_path, resume=True)
+    assert resumed.to_csv(times=False) == train(tiny).to_csv(times=False)
+
+
+def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, tiny: TrainingConfig) -> None:
+    train(replace(tiny, rounds=4), out=tmp_path, checkpoint_every=2)
+    path = tmp_path / "checkpoint"
+    path.write_bytes(path.read_bytes()[:1000])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed = train(tiny, out=tmp_path, resume=True)
+    assert any("Continuing from the one before, after round 2." in str(w.message) for w in caught)
+    assert resumed.to_csv(times=False) == train(tiny).to_csv(times=False)

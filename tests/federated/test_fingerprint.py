@@ -1,0 +1,67 @@
+"""Two objects have one description if and only if they are the same."""
+
+import json
+import subprocess
+import sys
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from gradveil import Cached, GaussianPrior, GradientNoise, OptimalNoise, Sketch
+from gradveil.federated._fingerprint import describe, digest
+
+from .small import examples, run
+
+
+def prior(seed: int) -> GaussianPrior:
+    return GaussianPrior.fit(examples(20, seed)[0])
+
+
+def things() -> list[object]:
+    return [
+        GradientNoise(0.1),
+        GradientNoise(0.2),
+        OptimalNoise(0.1),
+        OptimalNoise(0.1, estimator=Sketch(3)),
+        OptimalNoise(target_error=0.1, prior=prior(0)),
+        OptimalNoise(target_error=0.1, prior=prior(1)),
+        Cached(OptimalNoise(0.1)),
+        Cached(OptimalNoise(0.1), refresh_every=3),
+        cross_entropy,
+        nn.functional.mse_loss,
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.CrossEntropyLoss(),
+    ]
+
+
+def test_descriptions_tell_apart_what_differs_and_nothing_else() -> None:
+    texts = [json.dumps(describe(thing)) for thing in things()]
+    assert len(set(texts)) == len(texts)
+    assert texts == [json.dumps(describe(thing)) for thing in things()]
+
+
+def test_what_a_defense_remembers_is_no_part_of_it() -> None:
+    cached = Cached(OptimalNoise(0.1), refresh_every=2)
+    one = run(cached)
+    before = describe(one.clients[0].defense)
+    one.step()
+    assert describe(one.clients[0].defense) == before
+
+
+def test_it_is_the_same_in_another_process() -> None:
+    code = (
+        "from gradveil import *; from tests.federated.small import run;"
+        "print(run(Cached(OptimalNoise(0.1))).fingerprint)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == run(Cached(OptimalNoise(0.1))).fingerprint
+
+
+def test_a_digest_sees_type_shape_and_numbers() -> None:
+    zero = torch.zeros(2, 3)
+    changed = zero.clone()
+    changed[1, 2] = -0.0
+    others = [zero.double(), zero.reshape(3, 2), changed, torch.zeros(0), torch.tensor(0.0)]
+    assert len({digest(tensor) for tensor in (zero, *others)}) == 6
+    assert digest(zero.t().contiguous().t()) == digest(zero)

@@ -1,0 +1,117 @@
+"""The server averages what it may average, and refuses the rest."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientMessage, NonFiniteError
+from gradveil.federated import Reply, Server, admit, aggregate
+
+from .small import assert_same, client, examples, model, server
+
+pytestmark = pytest.mark.usefixtures("global_rng_watch")
+EXPECTED = {"w": torch.zeros(2, 3)}
+
+
+def reply(value: float = 1.0, examples: int = 1, name: str = "w", shape: tuple = (2, 3)) -> Reply:
+    return Reply({name: torch.full(shape, value)}, examples)
+
+
+def test_the_mean_weighs_examples() -> None:
+    mean = aggregate([(0, reply(1.0, 1)), (1, reply(5.0, 3))], EXPECTED)
+    torch.testing.assert_close(mean["w"], torch.full((2, 3), 4.0))
+
+
+def test_the_mean_does_not_depend_on_the_order_of_replies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    replies = [(i, Reply({"w": torch.randn(2, 3, generator=generator)}, i + 1)) for i in range(7)]
+    assert_same(aggregate(replies, EXPECTED), aggregate(reversed(replies), EXPECTED))
+
+
+def test_the_mean_of_gradients_is_the_gradient_of_the_union() -> None:
+    trained, (inputs, targets) = model(), examples(12)
+    cuts = [(0, 5), (5, 6), (6, 12)]
+    replies = [
+        (i, Reply(GradientMessage(trained, cross_entropy, targets[a:b])(inputs[a:b]), b - a))
+        for i, (a, b) in enumerate(cuts)
+    ]
+    union = GradientMessage(trained, cross_entropy, targets)(inputs)
+    for name, value in aggregate(replies, union).items():
+        torch.testing.assert_close(value, union[name], rtol=1e-5, atol=1e-7)
+
+
+BAD = {
+    "names": (reply(name="v"), r"missing names \['w'\] and unknown names \['v'\]"),
+    "shapes": (reply(shape=(3, 2)), r"Found shape \(3, 2\) for `w` instead of \(2, 3\)"),
+    "nan": (reply(float("nan")), "should be finite"),
+    "infinity": (reply(float("inf")), "should be finite"),
+    "no examples": (reply(examples=0), "`reply.examples` should be an integer of at least 1"),
+    "negative examples": (reply(examples=-4), "`reply.examples` should be an integer"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_reply_is_an_error_or_refused(name: str) -> None:
+    bad, reason = BAD[name]
+    with pytest.raises(ValueError, match=reason):
+        aggregate([(0, reply()), (1, bad)], EXPECTED)
+    admitted, refused = admit([(0, reply()), (1, bad)], EXPECTED)
+    assert [identifier for identifier, _ in admitted] == [0]
+    assert [identifier for identifier, _ in refused] == [1]
+    with pytest.raises(ValueError, match=reason):
+        raise ValueError(refused[0][1])
+
+
+def test_two_replies_of_one_client() -> None:
+    twice = [(3, reply(1.0)), (3, reply(2.0))]
+    with pytest.raises(ValueError, match="Found two of client 3"):
+        aggregate(twice, EXPECTED)
+    admitted, refused = admit(twice, EXPECTED)
+    assert float(admitted[0][1].values["w"][0, 0]) == 1.0
+    assert len(admitted) == len(refused) == 1
+
+
+def test_no_reply_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one reply"):
+        aggregate([], EXPECTED)
+
+
+def test_fedavg_adds_the_mean_change() -> None:
+    moving = server("update")
+    before = {n: p.detach().clone() for n, p in moving.model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    changes = [
+        {n: torch.randn(p.shape, generator=generator) for n, p in before.items()} for _ in range(2)
+    ]
+    moving.step([(i, Reply(change, 1 + 2 * i)) for i, change in enumerate(changes)])
+    for name, parameter in moving.model.named_parameters():
+        expected = before[name] + 0.25 * changes[0][name] + 0.75 * changes[1][name]
+        torch.testing.assert_close(parameter.detach(), expected)
+
+
+def test_frozen_parameters_and_buffers_stay() -> None:
+    with torch.random.fork_rng(devices=[]):
+        trained = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    trained[0].weight.requires_grad_(False)
+    moving = Server(trained, torch.optim.Adam(trained.parameters(), lr=0.1))
+    before = {n: t.clone() for n, t in trained.state_dict().items()}
+    moving.step([(0, client().reply(trained, cross_entropy))])
+    changed = {n for n, t in trained.state_dict().items() if not torch.equal(t, before[n])}
+    assert changed == {"0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
+    assert all(p.grad is None for p in trained.parameters())
+
+
+def test_weights_that_are_not_finite_are_an_error() -> None:
+    trained = model()
+    moving = Server(trained, torch.optim.SGD(trained.parameters(), lr=1e38))
+    huge = Reply({n: torch.full_like(p, 1e38) for n, p in moving.parameters.items()}, 1)
+    with pytest.raises(NonFiniteError, match="parameters after the step"):
+        moving.step([(0, huge)])
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="Parameter `optimizer` should be given for FedSGD"):
+        Server(model())
+    with pytest.raises(ValueError, match="Parameter `kind` should be one of"):
+        Server(model(), kind="fedprox")
