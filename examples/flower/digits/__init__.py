@@ -1,0 +1,1 @@
+"""Digits learned from clients that defend their gradients: one app, simulated or deployed."""

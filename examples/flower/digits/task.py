@@ -1,0 +1,39 @@
+"""What clients and server agree on: the model and the data."""
+
+from flwr.app import Context
+from torch import Tensor, nn
+
+from gradveil import Defense, load_dataset
+from gradveil.catalog import build_defense
+from gradveil.federated import partition
+from gradveil.models import build_model
+
+HELD_OUT = 512
+
+
+def load_model() -> nn.Module:
+    """The MNIST CNN of the paper, 119,530 parameters."""
+    return build_model("simple-conv-net")
+
+
+def load_part(context: Context) -> tuple[Tensor, Tensor]:
+    """This node's own file or folder, if its configuration names one, or its part of MNIST."""
+    settings = context.node_config
+    if "data" in settings:
+        data = load_dataset(str(settings["data"]))
+        return data.inputs, data.targets
+    data = load_dataset("mnist")
+    inputs, targets = data.inputs[:-HELD_OUT], data.targets[:-HELD_OUT]
+    part = partition(targets, int(settings["num-partitions"]))[int(settings["partition-id"])]
+    return inputs[part], targets[part]
+
+
+def load_defense(context: Context) -> Defense:
+    """The node's own choice comes first, then the app's."""
+    return build_defense(str(context.node_config.get("defense", context.run_config["defense"])))
+
+
+def load_held_out() -> tuple[Tensor, Tensor]:
+    """Public digits, on which the server evaluates."""
+    data = load_dataset("mnist")
+    return data.inputs[-HELD_OUT:], data.targets[-HELD_OUT:]

@@ -1,0 +1,88 @@
+"""Replies as Flower's records and back: the defended values, the number of examples, no more."""
+
+from collections.abc import Mapping
+
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from gradveil._typing import Tensors
+from gradveil.federated import Reply
+
+ARRAYS, METRICS, EXAMPLES = "arrays", "metrics", "num-examples"
+
+
+def reply_to(message: Message, values: Tensors, examples: int) -> Message:
+    """The answer to a train message: one ArrayRecord, one MetricRecord with one number.
+
+    For clients that call a defense themselves::
+
+        sent = defense(gradveil.GradientMessage(model, loss_fn, targets), inputs)
+        return reply_to(message, sent, len(inputs))
+    """
+    content = RecordDict(
+        {ARRAYS: record_of(values), METRICS: MetricRecord({EXAMPLES: int(examples)})}
+    )
+    return Message(content=content, reply_to=message)
+
+
+def read_reply(message: Message, expected: Tensors) -> Reply:
+    """What a client sent, in the types of `expected`; names and shapes are for others to check.
+
+    Other metrics than the number of examples are not looked at.
+
+    Raises:
+        ValueError: If the message is an error, or if its records are not those of a reply.
+    """
+    if message.has_error():
+        raise ValueError(f"The client failed with code {message.error.code}.")
+    arrays, metrics = message.content.array_records, message.content.metric_records
+    if len(arrays) != 1 or len(metrics) != 1:
+        raise ValueError(
+            "A reply should hold exactly one ArrayRecord and one MetricRecord. Found"
+            f" {len(arrays)} and {len(metrics)}. Use `gradveil.flower.reply_to`."
+        )
+    examples = next(iter(metrics.values())).get(EXAMPLES)
+    if not isinstance(examples, int):
+        raise ValueError(f"A reply should tell `{EXAMPLES}` as an integer. Found {examples!r}.")
+    values = tensors_of(next(iter(arrays.values())))
+    return Reply({name: _as(value, expected.get(name)) for name, value in values.items()}, examples)
+
+
+def model_arrays(message: Message) -> Tensors:
+    """The global model's weights and buffers, as the server sent them."""
+    records = message.content.array_records
+    if len(records) != 1:
+        raise ValueError(
+            "A train message should hold exactly one ArrayRecord, the model's state_dict. Found"
+            f" {len(records)}."
+        )
+    return tensors_of(next(iter(records.values())))
+
+
+def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors as Flower keeps them; bfloat16, which it does not know, as float32."""
+    return ArrayRecord({name: Array(_known(tensor)) for name, tensor in tensors.items()})
+
+
+def tensors_of(record: ArrayRecord) -> Tensors:
+    """The tensors of a record, on the CPU.
+
+    Raises:
+        ValueError: If the bytes of one are no numpy array of numbers.
+    """
+    try:
+        return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    except Exception as error:  # bytes from elsewhere: numpy's parser raises what it likes
+        raise ValueError(f"An array should be readable by numpy. Found {error}.") from error
+
+
+def _as(value: Tensor, like: Tensor | None) -> Tensor:
+    """In the type that the server adds in, so that what overflows there is seen in the check."""
+    if not value.is_floating_point():
+        raise ValueError(f"A reply should hold floating-point numbers. Found {value.dtype}.")
+    return value if like is None else value.to(like)
+
+
+def _known(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor

@@ -1,0 +1,120 @@
+"""A training run on Flower's simulation: the same numbers as the local engine."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import (
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from gradveil.federated import (
+    Client,
+    RoundMetrics,
+    TrainingConfig,
+    TrainingHistory,
+    clients_of,
+    loss_of,
+    model_of,
+    save_history,
+    split_of,
+)
+from gradveil.federated._train import save_weights
+
+from ._simulated_server import PARTITION, SimulatedServer
+from ._train import answer
+
+
+def run_simulation_of(
+    config: TrainingConfig,
+    *,
+    out: Path | str | None = None,
+    on_round: Callable[[RoundMetrics], None] = lambda _: None,
+) -> TrainingHistory:
+    """Train as `gradveil.federated.train` does, with every client in Flower's simulation.
+
+    Clients are numbered by their partition; batches, noise and sampling come from the same streams
+    of `config.seed`, so the weights are the local engine's. What only a client sees (its loss,
+    utilities, times) is `None` in the result: replies hold nothing of it. A round without a usable
+    reply leaves the model as it is, and the run goes on.
+
+    Args:
+        config: What to train.
+        out: Folder for `history.json`, `rounds.csv` and `model.pt`.
+        on_round: Called after every round.
+    """
+    from flwr.simulation import run_simulation
+
+    strategy = SimulatedServer(config, on_round)
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy.start(grid=grid, num_rounds=config.rounds)
+
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")  # no telemetry, no advice on how to silence a warning
+    with _quiet():
+        run_simulation(
+            server_app=server,
+            client_app=client_app_of(config),
+            num_supernodes=config.clients,
+            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        )
+    history = TrainingHistory(tuple(strategy.history), config.to_dict(), "flower")
+    if out is not None:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_weights(strategy.model, folder / "model.pt")
+        save_history(history, folder)
+    return history
+
+
+def client_app_of(config: TrainingConfig) -> ClientApp:
+    """The clients of a run: each builds its own part of the data from the configuration."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        identifier = int(context.node_config[PARTITION])
+        return answer(message, context, lambda: _made(config, identifier), loss_of(config))
+
+    @app.query()
+    def identify(message: Message, context: Context) -> Message:
+        told = MetricRecord({PARTITION: int(context.node_config[PARTITION])})
+        return Message(content=RecordDict({"metrics": told}), reply_to=message)
+
+    return app
+
+
+def _made(config: TrainingConfig, identifier: int) -> tuple[Client, nn.Module]:
+    """The client before its first reply, and a model to load weights into."""
+    clients, model = _in_this_process(config)
+    return deepcopy(clients[identifier]), model
+
+
+@lru_cache(maxsize=1)
+def _in_this_process(config: TrainingConfig) -> tuple[list[Client], nn.Module]:
+    return clients_of(config, split_of(config)), model_of(config)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Errors only from Flower, whose tale of each round the history tells better."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

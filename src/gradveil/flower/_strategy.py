@@ -1,0 +1,195 @@
+"""Servers for defended clients: gradients (FedSGD) or weight changes (FedAvg), averaged."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import nn
+
+from gradveil.federated import Reply, Server, admit
+
+from ._records import read_reply, record_of, tensors_of
+
+_log = logging.getLogger("gradveil.flower")
+
+
+class RoundReplies(NamedTuple):
+    """Who answered in a round."""
+
+    counted: tuple[int, ...]
+    """The nodes whose replies moved the model."""
+    skipped: tuple[tuple[int, str], ...]
+    """(node, reason) for each of the others: failed, silent until the timeout, or malformed."""
+    examples: int
+    bytes_sent: int
+    """Of the replies that count; zeros of a pruned reply count as not sent (see `Reply.size`)."""
+
+
+class DefendedStrategy(FedAvg):
+    """What both strategies share: replies are checked, averaged, and given to an optimizer."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(**{"min_train_nodes": 1, **options})
+        if "fraction_evaluate" not in options:  # given as 0, Flower would warn about it
+            self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
+        self.server = server
+        self.rounds: list[RoundReplies] = []
+        self._questions: list[Metadata] = []
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model, as it is now."""
+        return self.server.model
+
+    @property
+    def skipped(self) -> int:
+        """How often a node was asked and does not count, over all rounds."""
+        return sum(len(replies.skipped) for replies in self.rounds)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """As `FedAvg.start`; starts from the model's own weights if no others are given."""
+        if initial_arrays is not None:
+            self.model.load_state_dict(tensors_of(initial_arrays))
+        return super().start(
+            grid,
+            record_of(self.model.state_dict()),
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As `FedAvg`, but nodes that are gone after the first round are not waited for."""
+        messages = super().configure_train(server_round, arrays, config, grid)
+        self.min_available_nodes = self.min_train_nodes
+        return self.ask(messages)
+
+    def ask(self, messages: Iterable[Message]) -> list[Message]:
+        """The messages of this round, whose answers `aggregate_train` expects."""
+        sent = list(messages)
+        self._questions = [message.metadata for message in sent]
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Move the model by the mean of the good replies; count the others and go on.
+
+        A round without a good reply leaves the model and its optimizer as they are.
+        """
+        received, skipped = self._read(replies)
+        counted, refused = admit(received, self.server.parameters)
+        heard = {node for node, _ in [*received, *skipped]}
+        asked = [self.client_of(question.dst_node_id) for question in self._questions]
+        silent = [(node, "No answer in time.") for node in asked if node not in heard]
+        found = _summary(counted, [*skipped, *refused, *silent])
+        self.rounds.append(found)
+        for node, reason in found.skipped:
+            _log.warning("round %d: node %d does not count: %s", server_round, node, reason)
+        if counted:
+            self.server.step(counted)
+        arrays = record_of(self.model.state_dict()) if counted else None
+        return arrays, _metrics(found)
+
+    def client_of(self, node: int) -> int:
+        """The identifier by which replies are told apart, ordered and counted."""
+        return node
+
+    def _read(
+        self, replies: Iterable[Message]
+    ) -> tuple[list[tuple[int, Reply]], list[tuple[int, str]]]:
+        """Replies by node, and (node, reason) for what is none."""
+        received: list[tuple[int, Reply]] = []
+        failed: list[tuple[int, str]] = []
+        for message in replies:
+            node = self.client_of(self._sender(message.metadata))
+            try:
+                received.append((node, read_reply(message, self.server.parameters)))
+            except ValueError as error:
+                failed.append((node, str(error)))
+        return received, failed
+
+    def _sender(self, answer: Metadata) -> int:
+        """The node that was asked: an error that the SuperLink makes for it has another source."""
+        for question in self._questions:
+            if question.message_id and question.message_id == answer.reply_to_message_id:
+                return question.dst_node_id
+        return answer.src_node_id
+
+
+class FedSGD(DefendedStrategy):
+    """The paper's server: a torch optimizer steps on the mean of the clients' gradients.
+
+    g = Σ_k n_k g_k / Σ_k n_k over clients with n_k examples goes to `.grad`. One round is one
+    mini-batch. Clients reply by `train_function(...)` or `reply_to`, with names and shapes of the
+    trainable parameters. A reply that is malformed, not finite, or did not come is skipped and
+    counted (`rounds`, `skipped`, and the round's train metrics); the run goes on with the rest.
+
+    BatchNorm's running statistics are sent to clients with the weights and never come back: a
+    gradient does not hold them, and they would tell of the private data. They stay as they are in
+    `model`, so use BatchNorm in eval mode, with statistics of public data or its initial ones.
+
+    Args:
+        model: The global model, moved in place.
+        optimizer: Over the model's parameters.
+        options: Of Flower's `FedAvg`: `fraction_train`, `min_train_nodes` (1), and
+            `min_available_nodes` (2), which is waited for before the first round only.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        super().__init__(Server(model, optimizer, "gradient"), **options)
+
+
+class FedAvgUpdates(DefendedStrategy):
+    """Federated averaging of defended weight changes: Θ ← Θ + Σ_k n_k Δ_k / Σ_k n_k.
+
+    Flower's own `FedAvg` averages weights; defended clients (`train_function(..., local=...)`) send
+    the change of the weights, because that is what the defense is made for. Replies are treated
+    as by `FedSGD`, and so are BatchNorm's statistics.
+
+    Args:
+        model: The global model, moved in place.
+        optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
+        options: As for `FedSGD`.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
+    ) -> None:
+        super().__init__(Server(model, optimizer, "update"), **options)
+
+
+def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -> RoundReplies:
+    return RoundReplies(
+        tuple(sorted(node for node, _ in counted)),
+        tuple(skipped),
+        sum(reply.examples for _, reply in counted),
+        sum(reply.size for _, reply in counted),
+    )
+
+
+def _metrics(found: RoundReplies) -> MetricRecord:
+    return MetricRecord(
+        {
+            "num-examples": found.examples,
+            "replies": len(found.counted),
+            "skipped": len(found.skipped),
+        }
+    )

@@ -1,0 +1,134 @@
+"""From (model, loss, data, defense) to the train function of a Flower client."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from flwr.app import Context, Error, Message
+from torch import Tensor, nn
+
+from gradveil.data import Dataset
+from gradveil.defenses import Defense
+from gradveil.federated import Client, LocalSteps, Reply
+from gradveil.messages._functional import LossFunction
+
+from ._records import model_arrays, reply_to
+from ._state import load_client, save_client
+
+TrainFunction = Callable[[Message, Context], Message]
+Data = Dataset | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+
+FAILED = 2
+"""Flower's code for a ClientApp that raised an exception."""
+
+_log = logging.getLogger("gradveil.flower")
+
+
+def train_function(
+    model: nn.Module | Callable[[Context], nn.Module],
+    loss_fn: LossFunction,
+    data: Data | Callable[[Context], Data],
+    defense: Defense | Callable[[Context], Defense],
+    *,
+    batch_size: int = 16,
+    local: LocalSteps | None = None,
+) -> TrainFunction:
+    """A function for `ClientApp.train()` that answers with a defended message and nothing else.
+
+    Each message takes the client's next mini-batch. Where it is in its data and what a `Cached`
+    defense remembers is kept in `context.state`, so it continues in a new process as in the same.
+
+    The noise is drawn from the operating system, afresh for each message: a server that knew its
+    seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
+    `--node-config`), which is for tests: never the message, nor the run's configuration.
+
+    If the client fails, the reason goes to its own log, not to the server: Flower would send the
+    text of the exception, which may tell of the data.
+
+    Args:
+        model: The model, or what builds it from the context. Its weights are overwritten by those
+            in the message.
+        loss_fn: Maps (outputs, targets) to one number, a mean over examples.
+        data: The client's own examples, or what loads them from the context: a pair of tensors, a
+            `gradveil.data.Dataset`, or a loader of batches, which is read once from start to end
+            and should not shuffle.
+        defense: The defense, or what makes it from the context.
+        batch_size: Examples in a message.
+        local: FedAvg's local steps, for a `FedAvgUpdates` server; FedSGD's gradient if `None`.
+    """
+
+    def train(message: Message, context: Context) -> Message:
+        def make() -> tuple[Client, nn.Module]:
+            inputs, targets = _tensors(_resolve(data, context))
+            client = Client(
+                _identifier(context),
+                inputs,
+                targets,
+                _resolve(defense, context),
+                batch_size=batch_size,
+                seed=_seed(context),
+                local=local,
+            )
+            return client, _resolve(model, context)
+
+        return answer(message, context, make, loss_fn)
+
+    return train
+
+
+def answer(
+    message: Message,
+    context: Context,
+    make: Callable[[], tuple[Client, nn.Module]],
+    loss_fn: LossFunction,
+) -> Message:
+    """The reply of the client that `make` makes, or an error that tells nothing."""
+    try:
+        reply = _reply(message, context, make, loss_fn)
+        return reply_to(message, reply.values, reply.examples)
+    except Exception:
+        _log.exception("gradveil: this client could not answer; the server is not told why")
+        return Message(
+            Error(FAILED, "The client could not answer. Its own log tells why."), reply_to=message
+        )
+
+
+def _reply(
+    message: Message,
+    context: Context,
+    make: Callable[[], tuple[Client, nn.Module]],
+    loss_fn: LossFunction,
+) -> Reply:
+    client, model = make()
+    load_client(client, context.state)
+    model.load_state_dict(model_arrays(message))
+    try:
+        return client.reply(model, loss_fn)
+    finally:
+        save_client(client, context.state)
+
+
+def _resolve(thing: Any, context: Context) -> Any:
+    """The thing itself, or what a function makes of the context."""
+    is_value = isinstance(thing, (nn.Module, Defense)) or not callable(thing)
+    return thing if is_value else thing(context)
+
+
+def _tensors(data: Data) -> tuple[Tensor, Tensor]:
+    if isinstance(data, Dataset):
+        return data.inputs, data.targets
+    if isinstance(data, tuple):
+        return data
+    inputs, targets = zip(*data, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def _identifier(context: Context) -> int:
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
+def _seed(context: Context) -> int | None:
+    """From the node's own configuration only: whoever knows it can take the noise off."""
+    seed = context.node_config.get("seed")
+    return None if seed is None else int(seed)

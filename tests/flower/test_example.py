@@ -1,0 +1,48 @@
+"""The example app, called as Flower's runtimes call it, in this process."""
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from flwr.app import Context, RecordDict
+
+from .small import LocalGrid
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The app's table in pyproject.toml, with its modules importable."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield tomli.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "digits"]:
+        del sys.modules[name]
+
+
+def load(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def test_two_rounds(settings: dict[str, Any], tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    run = {**settings["config"], "num-rounds": 2, "results": str(results)}
+    nodes = {
+        node: Context(1, node, {"partition-id": i, "num-partitions": 2}, RecordDict(), run)
+        for i, node in enumerate((8, 9))
+    }
+    client, server = (load(settings["components"][kind]) for kind in ("clientapp", "serverapp"))
+    server(LocalGrid(client, nodes), Context(1, 1, {}, RecordDict(), run))
+    found = json.loads(results.read_text())
+    assert [(r["round"], r["replies"], r["num-examples"]) for r in found["rounds"]] == [
+        (1, 2, 32),
+        (2, 2, 32),
+    ]
+    assert found["skipped"] == 0
+    assert found["rounds"][1]["loss"] != found["initial"]["loss"]

@@ -1,0 +1,89 @@
+"""Flower gives the local engine's numbers, batches and noise included."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from gradveil.federated import RoundMetrics, TrainingConfig, build_run, train
+from gradveil.flower import run_simulation_of
+from gradveil.flower._simulated_server import SimulatedServer
+from gradveil.flower._simulation import client_app_of
+
+from .small import LocalGrid
+
+NOISE = TrainingConfig(
+    defense="optimal-noise(scale=0.01)",
+    clients=3,
+    rounds=5,
+    limit=100,
+    held_out=32,
+    evaluate_every=2,
+    batch_size=8,
+)
+CONFIGS = {
+    "noise": NOISE,
+    "cached": replace(NOISE, defense="cached(optimal-noise(scale=0.01), refresh_every=2)"),
+    "fedavg": replace(
+        NOISE, defense="gradient-noise(0.001)", local_steps=2, optimizer="sgd", lr=1.0
+    ),
+    "sampled": replace(NOISE, fraction=0.5, partition="dirichlet", optimizer="sgd", lr=0.1),
+    "pruned": replace(NOISE, defense="optimal-pruning(ratio=0.8)"),
+}
+OWN = {"loss", "utility_first", "utility_second", "seconds_gradient", "seconds_defense"}
+
+
+def without_own(row: RoundMetrics) -> RoundMetrics:
+    """A round without what only clients see."""
+    return replace(row, **dict.fromkeys(OWN))
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> TrainingConfig:
+    """On small images and a small model."""
+    random = np.random.default_rng(0)
+    images, labels = random.random((160, 1, 6, 6), np.float32), random.integers(0, 3, 160)
+    np.savez(tmp_path / "images.npz", inputs=images, targets=labels)
+    small = {"data": str(tmp_path / "images.npz"), "model": "mlp(sizes=[36, 8, 3])"}
+    return replace(CONFIGS[request.param], **small)
+
+
+def test_every_message_in_a_new_process_gives_the_local_engine(config):
+    """All of the Flower engine but ray: each context comes to each message out of bytes."""
+    nodes = {
+        100 - i: Context(1, 100 - i, {"partition-id": i}, RecordDict(), {})
+        for i in range(config.clients)
+    }
+    rows: list[RoundMetrics] = []
+    flower, local = SimulatedServer(config, rows.append), build_run(config)
+    flower.start(grid=LocalGrid(client_app_of(config), nodes), num_rounds=config.rounds)
+    history = local.run(config.rounds)
+    for name, value in local.server.model.state_dict().items():
+        assert torch.equal(flower.model.state_dict()[name], value), name
+    assert rows == flower.history == [without_own(row) for row in history.rounds]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # ray leaves files open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", ["noise", "cached", "fedavg"])
+def test_simulation_equals_the_local_engine(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")  # Flower changes it: this brings it back
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    rows: list[RoundMetrics] = []
+    history = run_simulation_of(CONFIGS[name], out=tmp_path / "flower", on_round=rows.append)
+    expected = train(CONFIGS[name], out=tmp_path / "local")
+    found, right = (torch.load(tmp_path / e / "model.pt") for e in ("flower", "local"))
+    assert found.keys() == right.keys()
+    for key, value in right.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6)
+    assert history.engine == "flower"
+    assert list(history.rounds) == rows
+    assert [row.clients for row in rows] == [row.clients for row in expected.rounds]
+    assert rows[-1].accuracy == expected.rounds[-1].accuracy
+    assert (tmp_path / "flower" / "history.json").read_text() == history.to_json()

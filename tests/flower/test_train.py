@@ -1,0 +1,182 @@
+"""The client's train function: what it sends, what it keeps, and where its noise comes from."""
+
+import json
+import logging
+
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from flwr.common.serde import message_to_proto
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradveil import Cached, Defense, GradientMessage, GradientNoise, NoDefense, OptimalNoise
+from gradveil.federated import Client, LocalSteps
+from gradveil.flower import reply_to, train_function
+
+from . import small
+
+pytestmark = pytest.mark.usefixtures("global_rng_watch")
+CACHED = Cached(OptimalNoise(scale=0.1), refresh_every=3)
+
+
+def function(defense: Defense, **options):
+    return train_function(
+        small.model(1), cross_entropy, small.examples(), defense, batch_size=4, **options
+    )
+
+
+def client(defense: Defense, **options) -> Client:
+    return Client(0, *small.examples(), defense, batch_size=4, seed=0, **options)
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def test_reply_holds_the_defended_values_and_the_number_of_examples_only():
+    sent = function(OptimalNoise(scale=0.1))(
+        small.train_message(small.model()), small.context(seed=0)
+    )
+    expected = client(OptimalNoise(scale=0.1)).reply(small.model(), cross_entropy)
+    assert sorted(sent.content) == ["arrays", "metrics"]
+    assert not sent.content.config_records
+    assert dict(sent.content.metric_records["metrics"]) == {"num-examples": 4}
+    assert_same(small.values_of(sent), expected.values)
+
+
+def test_undefended_values_are_nowhere_in_the_bytes():
+    def find(defense: Defense) -> bool:
+        answer = function(defense)(small.train_message(small.model()), small.context(seed=0))
+        sent = b"".join(a.data for a in answer.content.array_records["arrays"].values())
+        chosen = client(defense).next_indices()
+        inputs, targets = (part[chosen] for part in small.examples())
+        plain = GradientMessage(small.model(), cross_entropy, targets).values(inputs)
+        pairs = [value.flatten()[:2].numpy().tobytes() for value in plain.values()]
+        return any(pair in sent for pair in pairs)
+
+    assert find(NoDefense())
+    assert not find(OptimalNoise(scale=0.1))
+
+
+@pytest.mark.parametrize("defense", [OptimalNoise(scale=0.1), CACHED], ids=["noise", "cached"])
+@pytest.mark.parametrize("local", [None, LocalSteps(2, 0.1)], ids=["fedsgd", "fedavg"])
+def test_every_message_in_a_new_process_gives_the_bytes_of_one_client(defense, local):
+    """Seven messages: over the end of an epoch, and over two refreshes."""
+    train, context = function(defense, local=local), small.context(seed=0)
+    one = client(defense, local=local)
+    for step in range(7):
+        weights = small.model(step)
+        context = small.through_bytes(context)
+        sent = train(small.train_message(weights), context)
+        expected = one.reply(weights, cross_entropy)
+        assert_same(small.values_of(sent), expected.values)
+        assert sent.content.metric_records["metrics"]["num-examples"] == expected.examples
+
+
+def test_same_noise_only_with_the_nodes_own_seed():
+    def sent(**settings):
+        message = small.train_message(small.model(), seed=0)
+        context = small.context(run={"seed": 0}, **settings)
+        return small.values_of(function(GradientNoise(0.1))(message, context))["layers.1.bias"]
+
+    assert torch.equal(sent(seed=3), sent(seed=3))
+    assert not torch.equal(sent(seed=3), sent(seed=4))
+    assert not torch.equal(sent(), sent()), "a seed in the message or the run is not listened to"
+
+
+def test_state_holds_no_seed_of_the_noise_in_deployment():
+    """The state of one node, copied to two processes, gives two different noises."""
+    train, context = function(GradientNoise(0.1)), small.context()
+    train(small.train_message(small.model()), context)
+    first, second = (
+        small.values_of(train(small.train_message(small.model()), small.through_bytes(context)))
+        for _ in range(2)
+    )
+    assert not torch.equal(first["layers.1.bias"], second["layers.1.bias"])
+
+
+def test_order_of_batches_continues_without_a_seed():
+    """Undefended and unseeded, the batches of one epoch are all the data, each once."""
+    train, context = function(NoDefense()), small.context()
+    total = {}
+    for _ in range(3):
+        context = small.through_bytes(context)
+        sent = train(small.train_message(small.model()), context)
+        count = sent.content.metric_records["metrics"]["num-examples"]
+        for name, value in small.values_of(sent).items():
+            total[name] = total.get(name, 0) + value * count / 10
+    inputs, targets = small.examples()
+    whole = GradientMessage(small.model(), cross_entropy, targets).values(inputs)
+    for name, value in whole.items():
+        torch.testing.assert_close(total[name], value)
+
+
+def test_failure_tells_the_server_nothing(caplog):
+    inputs, targets = small.examples()
+    inputs[3, 2] = float("nan")
+    secret = "entries NaN or infinite"
+    train = train_function(small.model(), cross_entropy, (inputs, targets), NoDefense())
+    with caplog.at_level(logging.ERROR, "gradveil.flower"):
+        answer = train(small.train_message(small.model()), small.context())
+    assert answer.has_error()
+    assert not answer.has_content()
+    assert secret in caplog.text
+    assert secret.encode() not in message_to_proto(answer).SerializeToString()
+    assert answer.error.reason == "The client could not answer. Its own log tells why."
+
+
+def test_failed_batch_counts_as_taken():
+    """As in the local engine: the next message takes the next batch, not the failed one again."""
+
+    def loss(outputs, targets):
+        return cross_entropy(outputs, targets) * (float("nan") if broken else 1.0)
+
+    train = train_function(small.model(), loss, small.examples(), NoDefense(), batch_size=4)
+    context, one = small.context(seed=0), client(NoDefense())
+    broken = True
+    assert train(small.train_message(small.model()), context).has_error()
+    broken = False
+    sent = train(small.train_message(small.model()), context)
+    one.load_state_dict({"root": 0, "step": 1, "defense": {}})
+    assert_same(small.values_of(sent), one.reply(small.model(), cross_entropy).values)
+
+
+def test_what_comes_from_the_context():
+    def load(context):
+        assert context.node_config["partition-id"] == 0
+        return DataLoader(
+            TensorDataset(*small.examples()), batch_size=3, generator=torch.Generator()
+        )
+
+    train = train_function(
+        lambda context: small.model(1),
+        cross_entropy,
+        load,
+        lambda context: GradientNoise(context.node_config["scale"]),
+        batch_size=4,
+    )
+    sent = train(small.train_message(small.model()), small.context(seed=0, scale=0.1))
+    expected = client(GradientNoise(0.1)).reply(small.model(), cross_entropy)
+    assert_same(small.values_of(sent), expected.values)
+
+
+def test_state_is_records_that_json_could_hold():
+    train, context = function(CACHED), small.context(seed=0)
+    train(small.train_message(small.model()), context)
+    numbers = context.state.config_records["gradveil"]
+    assert isinstance(numbers, ConfigRecord)
+    assert json.loads(json.dumps(dict(numbers)))["step"] == 1
+    assert sorted(context.state.array_records) == [
+        "gradveil.squared-sensitivities",
+        "gradveil.squared-values",
+    ]
+
+
+def test_reply_to_sends_bfloat16_and_numbers_alone_exactly():
+    values = {"w": torch.tensor([0.5, 3.0], dtype=torch.bfloat16), "s": torch.tensor(0.25)}
+    sent = small.values_of(reply_to(small.train_message(small.model()), values, 2))
+    assert torch.equal(sent["w"], values["w"].float())
+    assert torch.equal(sent["s"], values["s"])
