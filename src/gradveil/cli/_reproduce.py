@@ -1,0 +1,158 @@
+"""`gradveil reproduce`: every figure and every claim of the paper, from a store of cells."""
+
+import os
+from contextlib import closing, contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ._format import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gradveil.studies._engine import Engine
+    from gradveil.studies._status import Work
+    from gradveil.studies._store import Store
+
+
+class Preset(str, Enum):
+    """How much is run."""
+
+    quick = "quick"
+    standard = "standard"
+    paper = "paper"
+
+
+class EngineName(str, Enum):
+    """Where it is run."""
+
+    local = "local"
+    ray = "ray"
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Studies, `all`, or your package.module:STUDY.")
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="How much is run.")] = Preset.quick,
+    engine: Annotated[EngineName, typer.Option(help="Where it is run.")] = EngineName.local,
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at once; all processors if not given.")
+    ] = (None),
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the store and the figures.")] = Path(
+        "reproduction"
+    ),
+    data: Annotated[Path | None, typer.Option(help="Folder of the official data sets.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Show how far it is, run nothing.")] = (
+        False
+    ),
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
+    ] = False,
+    only_figures: Annotated[
+        bool, typer.Option("--only-figures", help="Draw from the store, run nothing.")
+    ] = False,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """Reproduce figures and claims of the paper.
+
+    Stop it at any time, even by force: what is done stays in the store, and the same command goes
+    on. A second one at the same time, with the same folder, shares the work.
+    """
+    from gradveil.studies._registry import select_studies
+    from gradveil.studies._run import work_of, write_all
+
+    from ._reproduce_show import show_status, show_written
+
+    studies = select_studies(names or (["all"] if status or only_figures else []))
+    work = work_of(studies, preset.value)
+    at_once = _processors() if jobs is None else jobs
+    chosen = _engine(engine, jobs, address)
+    if data is not None:
+        _use_data(data)
+    if status:
+        with _opened(out, new="never") as store:
+            show_status(store, work, at_once, format)
+        return
+    with _opened(out, new="error" if only_figures else "made") as store:
+        assert store is not None
+        if not only_figures:
+            _run(store, work, chosen, at_once, retry_failed)
+        written = write_all(store, studies, preset.value, out / preset.value)
+        complete = show_written(store, work, written, out / preset.value, format)
+    if not complete:
+        raise typer.Exit(1)
+
+
+def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_failed: bool) -> None:
+    """Run the cells under a progress bar."""
+    from gradveil.studies._run import prepare, run_cells
+
+    from ._reproduce_show import RunBar
+
+    console = Console(stderr=True)
+    prepared = prepare(store, work, retry_failed)
+    if prepared.damaged:
+        console.print(f"Cells run again because files of theirs are damaged: {prepared.damaged}.")
+    try:
+        with RunBar(console, work, at_once) as bar:
+            run_cells(store, work, engine, bar.show)
+    except KeyboardInterrupt:
+        console.print("Stopped. What is done is kept: the same command goes on.")
+        raise typer.Exit(130) from None
+
+
+def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine":
+    if name is EngineName.ray:
+        from gradveil.studies._engine_ray import RayEngine
+
+        return RayEngine(address, jobs)
+    if address is not None:
+        raise ValueError(
+            "Parameter `address` should be None for the local engine. Found"
+            f" `address = {address!r}`. Add `--engine ray`."
+        )
+    from gradveil.studies._engine_local import LocalEngine
+
+    return LocalEngine(_processors() if jobs is None else jobs)
+
+
+@contextmanager
+def _opened(out: Path, new: str) -> "Iterator[Store | None]":
+    """The store of a folder; where there is none it is made, None (never), or an error."""
+    from gradveil.studies._store import Store, database_path
+
+    folder = out / "store"
+    is_new = not database_path(folder).exists()
+    if is_new and new == "error":
+        raise FileNotFoundError(
+            f"Folder `{out}` should hold a store to draw from. Found none. Leave out"
+            " --only-figures, or name its folder with --out."
+        )
+    if is_new and new == "never":
+        yield None
+        return
+    with closing(Store(folder)) as store:
+        yield store
+
+
+def _processors() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _use_data(folder: Path) -> None:
+    from gradveil.studies._cell import DATA_VARIABLE
+
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"Parameter `data` should be a folder. Found `{folder}`. Check the path."
+        )
+    os.environ[DATA_VARIABLE] = str(folder.resolve())

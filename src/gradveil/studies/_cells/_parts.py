@@ -1,0 +1,53 @@
+"""What cells name in their settings: data sets, models, batches, random streams."""
+
+import hashlib
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from gradveil.bench._cases import train
+from gradveil.data import Dataset, load_dataset
+from gradveil.federated import TrainingConfig, model_of
+from gradveil.studies._cell import Settings, data_folder
+
+OFFICIAL = {"mnist-test": "mnist"}
+"""Data sets that lie in the folder of `gradveil reproduce --data`, in their official files."""
+
+
+@lru_cache(maxsize=4)
+def dataset(name: str) -> Dataset:
+    """ "mnist" and "cifar10" are embedded; "mnist-test" is the official test set."""
+    if name not in OFFICIAL:
+        return load_dataset(name)
+    folder = data_folder()
+    if folder is None:
+        raise FileNotFoundError(
+            f"Data set `{name}` should lie in a folder that you name. Found none. Give the folder"
+            " with the official MNIST files with `gradveil reproduce --data FOLDER`."
+        )
+    return load_dataset(folder, normalization=OFFICIAL[name])
+
+
+def model(settings: Settings) -> nn.Module:
+    """The model that the settings name, fresh, or after some Adam steps on batches of 64."""
+    return _model(
+        settings["model"],
+        settings.get("model_seed", 0),
+        settings.get("trained", 0),
+        settings["data"],
+    )
+
+
+@lru_cache(maxsize=4)
+def _model(spec: str, seed: int, steps: int, data: str) -> nn.Module:
+    made = model_of(TrainingConfig(model=spec, seed=seed))
+    if steps:
+        train(made, dataset(data), steps)
+    return made.eval()
+
+
+def random_stream(seed: int, purpose: str) -> torch.Generator:
+    """A generator for one purpose: what one part draws does not shift what another one draws."""
+    digest = hashlib.sha256(f"gradveil/studies/{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))

@@ -1,0 +1,191 @@
+"""From the store's results to the differences of a claim; each returns a function of results."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ._claims_pairs import (
+    at_equal_level,
+    at_equal_loss,
+    difference,
+    errors_of,
+    losses_of,
+    mean_losses_of,
+    mean_of,
+    negated,
+)
+from ._grids import NOISE, PRUNING
+from ._levels import name_and_level
+from ._numbers import Unit, Units, grouped, select, units_of
+from ._study import StoreResults
+
+Measure = Callable[[StoreResults], Units]
+
+PAIRS = {"pruning": PRUNING, "noise": NOISE}
+TWINS = {"optimal-pruning": "gradient-pruning", "optimal-dpsgd": "dpsgd"}
+
+
+def error_gain(study: str, family: str, metric: str, attacker: str | None = None) -> Measure:
+    """How much better the optimal defense protects at equal level, in the mean over levels."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        units = at_equal_level(
+            errors_of(results.get(study, {}), metric, attacker), optimal, classical
+        )
+        return negated(units) if "psnr" in metric else units
+
+    return measure
+
+
+def fixed_error(
+    study: str,
+    metric: str,
+    optimal: str,
+    level: float,
+    twin_level: float,
+    attacker: str | None = None,
+) -> Measure:
+    """The error of the optimal defense at one level over that of its twin at another."""
+
+    def measure(results: StoreResults) -> Units:
+        found = errors_of(results.get(study, {}), metric, attacker)
+        return difference(found, (optimal, level), (TWINS[optimal], twin_level))
+
+    return measure
+
+
+def fixed_loss(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+    """How much lower the optimal defense's loss after the short training is than its twin's."""
+
+    def measure(results: StoreResults) -> Units:
+        found = losses_of(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def run_gain(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+    """How much lower the optimal defense's mean loss over a training run is than its twin's."""
+
+    def measure(results: StoreResults) -> Units:
+        found = mean_losses_of(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def curve_gain(
+    study: str,
+    family: str,
+    metric: str,
+    attacks: str | None = None,
+    attacker: str | None = None,
+) -> Measure:
+    """The optimal defense's error over its twin's at equal training loss."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        errors = errors_of(results.get(attacks or study, {}), metric, attacker)
+        return at_equal_loss(errors, losses_of(results.get(study, {})), optimal, classical)
+
+    return measure
+
+
+def large_error_gain(study: str, above: float, metric: str) -> Measure:
+    """Optimal noise's error over DP-SGD's at equal scale, above a scale."""
+    classical, optimal = NOISE
+    return lambda results: at_equal_level(
+        errors_of(results.get(study, {}), metric), optimal, classical, low=above
+    )
+
+
+def large_loss_gain(study: str, above: float) -> Measure:
+    """DP-SGD's loss over optimal noise's at equal scale, above a scale."""
+    classical, optimal = NOISE
+    return lambda results: at_equal_level(
+        losses_of(results.get(study, {})), classical, optimal, low=above
+    )
+
+
+def growing_loss_gain(study: str) -> Measure:
+    """DP-SGD's loss over optimal noise's at the largest scale, less that at the smallest."""
+    classical, optimal = NOISE
+
+    def measure(results: StoreResults) -> Units:
+        found = losses_of(results.get(study, {}))
+        levels = sorted(level for name, level in found if name == optimal and level is not None)
+        if len(levels) < 2:
+            return {}
+        small, large = (
+            difference(found, (classical, level), (optimal, level))
+            for level in (levels[0], levels[-1])
+        )
+        return {unit: large[unit] - small[unit] for unit in large if unit in small}
+
+    return measure
+
+
+def beyond_blank(study: str, above: float, metric: str) -> Measure:
+    """The error over that of an image of the mean colour, at scales above this one."""
+
+    def measure(results: StoreResults) -> Units:
+        cells = grouped(
+            select(results.get(study, {}), "attack"), lambda s: name_and_level(s["defense"])
+        )
+        each = []
+        for (_, level), pairs in cells.items():
+            if level is not None and level > above:
+                errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
+                each.append({unit: errors[unit] - blanks[unit] for unit in errors})
+        return mean_of(each)
+
+    return measure
+
+
+def layer_contrast(study: str) -> Measure:
+    """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two)."""
+
+    def measure(results: StoreResults) -> Units:
+        units: dict[Unit, Tensor] = {}
+        for settings, result in select(results.get(study, {}), "training"):
+            means = [sum(levels) / len(levels) for levels in result["levels"].values()]
+            if means and min(means) > 0:
+                contrast = math.log2(max(means) / min(means)) - 1
+                units[(0, settings["seed"])] = torch.tensor([contrast], dtype=torch.float64)
+        return units
+
+    return measure
+
+
+def best_attack_above_bound(study: str) -> Measure:
+    """The error over the bound, of the attack with the least such mean."""
+
+    def measure(results: StoreResults) -> Units:
+        found = results.get(study, {})
+        bounds = {
+            (s["defense"], s["start"]): torch.tensor([r["bound"]], dtype=torch.float64)
+            for s, r in select(found, "bound")
+        }
+        margins: list[Units] = []
+        for pairs in grouped(select(found, "attack"), lambda s: s["attack"]).values():
+            by_defense = grouped(pairs, lambda s: s["defense"])
+            each = [
+                {
+                    unit: error - bounds[(defense, unit[0])]
+                    for unit, error in units_of(mine, "mse").items()
+                    if (defense, unit[0]) in bounds
+                }
+                for defense, mine in by_defense.items()
+            ]
+            margins.append(mean_of(each))
+        margins = [units for units in margins if units]
+        return min(margins, key=lambda units: _mean(units), default={})
+
+    return measure
+
+
+def _mean(units: Units) -> float:
+    return float(torch.cat([*units.values()]).mean())

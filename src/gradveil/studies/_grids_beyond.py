@@ -1,0 +1,133 @@
+"""The presets of the studies beyond the paper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ._grids import MNIST, Grid, every
+
+_QUICK = "steps=60, restarts=1, finish=None"
+
+AWARE = {
+    "quick": replace(MNIST["quick"], ratios=(0.8, 0.9), scales=(0.01, 0.05)),
+    "standard": replace(
+        MNIST["standard"],
+        size=4,
+        starts=every(4, 12),
+        seeds=(0,),
+        steps=1000,
+        ratios=(0.8, 0.9, 0.95),
+        scales=(0.001, 0.01, 0.05),
+    ),
+    "paper": replace(
+        MNIST["paper"],
+        size=4,
+        starts=every(4, 8),
+        steps=2000,
+        ratios=(0.8, 0.9, 0.95),
+        scales=(0.001, 0.01, 0.05),
+    ),
+}
+"""Batches of 4, of which an attacker can rebuild something worth protecting."""
+
+
+def attackers(preset: str) -> dict[str, dict[str, str]]:
+    """What is set for each attacker: the paper's, a tuned one, and one that knows the defense."""
+    grid = AWARE[preset]
+    options = _QUICK if preset == "quick" else f"steps={grid.steps}"
+    finish = ", finish=None" if preset == "quick" else ""
+    return {
+        "paper": {"attack": grid.attack, "mechanism": "unknown"},
+        "strong": {"attack": f"strong({options})", "mechanism": "unknown"},
+        "aware": {
+            "attack": f"adaptive(unaware=strong({options}){finish})",
+            "mechanism": "known",
+        },
+    }
+
+
+def attacker_of(settings: Mapping[str, Any]) -> str:
+    """Which of the attackers a cell has."""
+    return "aware" if settings["mechanism"] == "known" else str(settings["attack"]).split("(")[0]
+
+
+@dataclass(frozen=True)
+class BoundGrid:
+    """Single images, noise planned from public data, and every attack that fits a CNN."""
+
+    data: str
+    starts: tuple[int, ...]
+    scales: tuple[float, ...]
+    attacks: tuple[str, ...]
+    public: Mapping[str, int]
+    prior_samples: int = 1000
+
+
+def _attacks(steps: int, quick: bool) -> tuple[str, ...]:
+    options = f"steps={steps}, restarts=1, finish=None" if quick else f"steps={steps}"
+    finish, search = (", finish=None", "(steps=20)") if quick else ("", "")
+    return (
+        f"paper(steps={steps})",
+        f"strong({options})",
+        f"adaptive(unaware=strong({options}){finish})",
+        f"dlg{search}",
+        f"idlg{search}",
+        f"grad-inversion(steps={steps})",
+    )
+
+
+_PUBLIC = {"start": 2000, "size": 1, "batches": 64}
+
+BOUND = {
+    "quick": BoundGrid(
+        "mnist", every(1, 4), (0.01, 0.1), _attacks(40, True), {**_PUBLIC, "batches": 16}
+    ),
+    "standard": BoundGrid(
+        "mnist", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(1000, False), _PUBLIC
+    ),
+    "paper": BoundGrid(
+        "mnist-test", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(2000, False), _PUBLIC
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PlanGrid:
+    """Estimators and plans on batches of a fresh and of a trained model."""
+
+    grid: Grid
+    batches: int
+    trained: tuple[int, ...]
+    probes: int
+    """Of the reference, for each example."""
+    public_batches: int
+    repeats: int
+    """Of the timing."""
+
+
+PLANS = {
+    "quick": PlanGrid(replace(MNIST["quick"], size=16), 4, (0,), 8, 8, 3),
+    "standard": PlanGrid(MNIST["standard"], 8, (0, 60), 64, 20, 7),
+    "paper": PlanGrid(MNIST["paper"], 8, (0, 60), 64, 20, 7),
+}
+
+
+@dataclass(frozen=True)
+class FedAvgGrid:
+    """Clients that send the weight change after local steps."""
+
+    grid: Grid
+    local: Mapping[str, Any]
+    rounds: int
+    seeds: tuple[int, ...]
+
+
+_LOCAL = {"lr": 0.05, "steps": 4, "batch_size": 2}
+
+FEDAVG = {
+    "quick": FedAvgGrid(
+        replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
+    ),
+    "standard": FedAvgGrid(replace(AWARE["standard"], steps=1000), _LOCAL, 64, tuple(range(8))),
+    "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
+}

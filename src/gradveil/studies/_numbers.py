@@ -1,0 +1,98 @@
+"""From finished cells to means with intervals: what all studies share."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradveil.attacks import bootstrap_interval
+
+from ._cell import Result, Settings
+from ._study import Entry, Results
+
+Pair = tuple[Settings, Result]
+Key = TypeVar("Key")
+
+Unit = tuple[int, int]
+"""A batch (by its first image) and a seed."""
+
+Units = Mapping[Unit, Tensor]
+"""The values of the images of each batch and seed; one value where there are no images."""
+
+
+class Summary(NamedTuple):
+    """A mean with its 95 % interval over batches and seeds; no interval for a single one."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+def select(results: Results, kind: str, **where: Any) -> Iterator[Pair]:
+    """The finished cells of a kind whose settings are these; what is not set counts as None."""
+    for cell, result in results.items():
+        if cell.kind != kind:
+            continue
+        settings = cell.settings
+        if all(settings.get(name) == value for name, value in where.items()):
+            yield settings, result
+
+
+def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, list[Pair]]:
+    """The cells by a key made from their settings, in their order."""
+    groups: dict[Key, list[Pair]] = {}
+    for settings, result in pairs:
+        groups.setdefault(key(settings), []).append((settings, result))
+    return groups
+
+
+def units_of(pairs: Iterable[Pair], value: str) -> dict[Unit, Tensor]:
+    """What cells found, by batch and seed."""
+    return {
+        (s.get("start", 0), s.get("seed", 0)): torch.tensor(r[value], dtype=torch.float64).view(-1)
+        for s, r in pairs
+    }
+
+
+def nested(units: Units) -> list[list[Tensor]]:
+    """Batches of seeds of images, as the bootstrap draws them."""
+    starts = sorted({start for start, _ in units})
+    return [[units[unit] for unit in sorted(units) if unit[0] == start] for start in starts]
+
+
+def summary(units: Units) -> Summary:
+    """The mean over batches, seeds and images, and the bootstrap's interval."""
+    if not units:
+        return Summary(None, None, None, 0)
+    groups = nested(units)
+    if len(groups) == 1:  # seeds of one batch are all that varies
+        groups = [[values] for values in groups[0]]
+    mean = float(torch.stack([torch.stack([v.mean() for v in g]).mean() for g in groups]).mean())
+    if len(groups) == 1:
+        return Summary(mean, None, None, 1)
+    found = bootstrap_interval(groups, generator=torch.Generator().manual_seed(0))
+    return Summary(found.mean, found.low, found.high, len(units))
+
+
+def summarise(pairs: Iterable[Pair], value: str) -> Summary:
+    """The summary of one value of some cells."""
+    return summary(units_of(pairs, value))
+
+
+def summarise_loss(pairs: Iterable[Pair]) -> Summary:
+    """The loss after short trainings, with an interval free of what seeds differ in beforehand.
+
+    Each seed starts from weights of its own, and so from a loss of its own, whatever the defense:
+    its distance to the mean of these is taken off first, which leaves the mean as it is.
+    """
+    pairs = [*pairs]
+    before, after = units_of(pairs, "before"), units_of(pairs, "after")
+    start = torch.cat([*before.values()]).mean() if before else torch.zeros(())
+    return summary({unit: after[unit] - before[unit] + start for unit in after})
+
+
+def number(entry: Entry) -> float:
+    """An entry of a table as a number; NaN, which is not drawn, where there is none."""
+    return float("nan") if entry is None else float(entry)

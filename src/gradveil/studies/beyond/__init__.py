@@ -1,0 +1,22 @@
+"""What the paper does not show: bounds beside attacks, aware attackers, matching, costs, FedAvg."""
+
+from gradveil.studies._study import Study
+
+from ._adaptive import AdaptiveStudy
+from ._bound import BoundStudy
+from ._estimators import EstimatorStudy
+from ._fedavg import FedAvgStudy
+from ._matching import MatchingStudy
+from ._plans import PlanStudy
+
+STUDIES: tuple[Study, ...] = (
+    BoundStudy(),
+    AdaptiveStudy("adaptive-pruning", "pruning"),
+    AdaptiveStudy("adaptive-noise", "noise"),
+    MatchingStudy(),
+    EstimatorStudy(),
+    PlanStudy(),
+    FedAvgStudy(),
+)
+
+__all__ = ["STUDIES"]

@@ -1,0 +1,95 @@
+"""The paper's comparisons against an attacker who knows the defense, with matched images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from gradveil.studies._cell import Cell
+from gradveil.studies._figures import (
+    COLOURS,
+    MARKERS,
+    MSE,
+    figure,
+    mark_levels,
+    no_cells,
+    one_scale,
+)
+from gradveil.studies._figures_curves import level_curve
+from gradveil.studies._grids_beyond import AWARE, attacker_of, attackers
+from gradveil.studies._levels import LABELS, name_and_level
+from gradveil.studies._numbers import grouped, number, select, summarise
+from gradveil.studies._study import Results, Table
+from gradveil.studies.paper._families import AXES, NAMES, PAIRS, levels
+
+METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
+TITLES = {
+    "paper": "the paper's attack",
+    "strong": "tuned attack",
+    "aware": "attack that knows the defense",
+}
+
+
+@dataclass(frozen=True)
+class AdaptiveStudy:
+    """Three attackers on the same batches: the paper's, a tuned one, one that knows the defense."""
+
+    name: str
+    family: str
+    figure: str = "beyond the paper"
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        return f"MNIST: {PAIRS[self.family]} against an attacker who knows the defense"
+
+    def cells(self, preset: str) -> list[Cell]:
+        """Each attacker on each defense, level, batch and seed."""
+        grid = AWARE[preset]
+        specs = grid.levels(NAMES[self.family], levels(grid, self.family))
+        each = attackers(preset).values()
+        return [cell for attacker in each for cell in grid.attack_cells(specs, **attacker)]
+
+    def numbers(self, results: Results) -> Table:
+        """Means of each attacker, defense and level with intervals."""
+        cells = grouped(
+            select(results, "attack"), lambda s: (attacker_of(s), *name_and_level(s["defense"]))
+        )
+        rows = [
+            (*key, metric, *summarise(cells[key], metric))
+            for metric in METRICS
+            for key in sorted(cells, key=lambda k: (k[0], k[1], k[2] or 0.0))
+        ]
+        columns = {"attacker": str, "defense": str, "level": float, "metric": str}
+        numbers = {"mean": float, "low": float, "high": float, "n": int}
+        return Table({**columns, **numbers}, rows)
+
+    def draw(self, table: Table, path_stem: Path) -> None:
+        """A panel for each attacker, on one scale."""
+        rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
+        with figure(path_stem, columns=3, width=2.6) as (made, axes):
+            for axis, (attacker, title) in zip(axes, TITLES.items(), strict=True):
+                mine = [row for row in rows if row["attacker"] == attacker]
+                axis.set(title=title)
+                if not mine:
+                    no_cells(axis)
+                    continue
+                for name in NAMES[self.family]:
+                    curve = [row for row in mine if row["defense"] == name]
+                    style = {"color": COLOURS[name], "marker": MARKERS[name]}
+                    level_curve(axis, curve, LABELS[name], **style)
+                mark_levels(
+                    axis, sorted({number(r["level"]) for r in mine}), self.family == "pruning"
+                )
+            axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
+            made.supxlabel(AXES[self.family], fontsize=8)
+            if rows:
+                one_scale(axes, bottom=0.0)
+                made.legend(*_handles(axes), loc="outside upper center", ncols=2)
+
+
+def _handles(axes: list[Axes]) -> tuple[list[Any], list[str]]:
+    """The first panel that has curves tells what they are."""
+    found = (axis.get_legend_handles_labels() for axis in axes)
+    return next((pair for pair in found if pair[0]), ([], []))

@@ -1,0 +1,113 @@
+"""Training loss against reconstruction error (Figures 4, 7, 9 and 11)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from gradveil.studies._cell import Cell
+from gradveil.studies._figures import COLOURS, MARKERS, MSE, figure, no_cells
+from gradveil.studies._figures_curves import Row, bars
+from gradveil.studies._levels import LABELS, name_and_level
+from gradveil.studies._numbers import grouped, number, select, summarise, summarise_loss
+from gradveil.studies._study import Results, Table
+
+from ._families import FIGURES, GRIDS, NAMES, PAIRS, levels
+
+SAMPLES = {"MNIST": 64, "CIFAR-10": 8}
+
+
+@dataclass(frozen=True)
+class TradeoffStudy:
+    """The loss after 5 steps on one batch against the attack's MSE, one point for each level."""
+
+    name: str
+    data: str
+    family: str
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        return f"{self.data}: privacy against utility, {PAIRS[self.family]}"
+
+    @property
+    def figure(self) -> str:
+        """Where the paper has it."""
+        return FIGURES[self.name]
+
+    def cells(self, preset: str) -> list[Cell]:
+        """The attacks of the reconstruction study, and short trainings with the same defenses."""
+        grid = GRIDS[self.data][preset]
+        specs = grid.levels(NAMES[self.family], levels(grid, self.family))
+        return [*grid.attack_cells(specs), *grid.short_cells(specs)]
+
+    def numbers(self, results: Results) -> Table:
+        """Both means of each defense and level with intervals."""
+        attacks = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
+        losses = grouped(select(results, "short-training"), lambda s: name_and_level(s["defense"]))
+        rows = [
+            (
+                *defense,
+                *summarise(attacks[defense], "unmatched_mse"),
+                *summarise(attacks[defense], "mse"),
+                *summarise_loss(losses[defense]),
+            )
+            for defense in sorted(attacks, key=lambda d: (d[0], d[1] or 0.0))
+            if defense in losses
+        ]
+        columns: dict[str, type] = {"defense": str, "level": float}
+        for name in ("error", "matched", "loss"):
+            for part in ("mean", "low", "high"):
+                columns[f"{name}_{part}"] = float
+            columns[f"{name}_n"] = int
+        return Table(columns, rows)
+
+    def draw(self, table: Table, path_stem: Path) -> None:
+        """Error to the right, loss upwards: the lower right corner is best."""
+        with figure(path_stem, width=4.4, height=3.2) as (_, [axis]):
+            rows = table.as_dicts()
+            if not rows:
+                no_cells(axis)
+            for name in dict.fromkeys(str(row["defense"]) for row in rows):
+                self._points(axis, [row for row in rows if row["defense"] == name], name)
+            samples = SAMPLES[self.data]
+            axis.set(xlabel=MSE, ylabel=f"loss after 5 steps on {samples} samples (nats)")
+            if rows:
+                axis.legend(title="size: " + ("ratio" if self.family == "pruning" else "scale"))
+
+    def _points(self, axis: Axes, rows: list[Row], name: str) -> None:
+        x, y = ([number(row[f"{part}_mean"]) for row in rows] for part in ("error", "loss"))
+        axis.errorbar(
+            x,
+            y,
+            xerr=bars(rows, "error"),
+            yerr=bars(rows, "loss"),
+            fmt="none",
+            ecolor=COLOURS[name],
+            elinewidth=0.7,
+            alpha=0.6,
+        )
+        axis.plot(x, y, color=COLOURS[name], lw=0.8, alpha=0.7)
+        sizes = [18.0 + 70.0 * place / max(1, len(rows) - 1) for place in range(len(rows))]
+        axis.scatter(
+            x,
+            y,
+            s=sizes,
+            color=COLOURS[name],
+            marker=MARKERS[name],
+            label=LABELS[name],
+            edgecolors="white",
+            linewidths=0.5,
+            zorder=3,
+        )
+        for row, a, b in zip(rows, x, y, strict=True):
+            level = number(row["level"])
+            text = f"{level * 100:g}%" if self.family == "pruning" else f"{level:g}"
+            axis.annotate(
+                text,
+                (a, b),
+                xytext=(5, 4),
+                textcoords="offset points",
+                fontsize=6.5,
+                color=COLOURS[name],
+            )

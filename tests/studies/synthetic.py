@@ -1,0 +1,94 @@
+"""Results that no one computed: what cells might find, with effects that a test plants."""
+
+import math
+
+import torch
+
+from gradveil.studies._cell import Cell, Result
+from gradveil.studies._levels import name_and_level
+from gradveil.studies._registry import STUDIES
+from gradveil.studies._study import Results, StoreResults
+
+LAYERS = ("conv_layers.0", "conv_layers.3", "fc_layers.1", "fc_layers.3")
+
+
+def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
+    """What the cell might find; `effect` favours the optimal defenses, 0 makes all alike."""
+    settings = cell.settings
+    generator = torch.Generator().manual_seed(int(cell.key[:8], 16))
+    noise = torch.randn(64, generator=generator).mul(scatter).tolist()
+    name, level = name_and_level(settings.get("defense", ""))
+    gain = effect if name.startswith("optimal") else 0.0
+    strength = _strength(level)
+    if cell.kind == "attack":
+        return _attack(settings, strength, gain, noise)
+    if cell.kind == "training":
+        losses = [2.3 * math.exp(-t / 40) - 0.3 * gain + x for t, x in enumerate(noise)]
+        losses = (losses * 2)[: settings["rounds"]]
+        levels = {
+            f"{layer}.{kind}": [0.1 * (place + 1) ** (4 * effect)] * settings["rounds"]
+            for place, layer in enumerate(LAYERS)
+            for kind in ("weight", "bias")
+        }
+        end = {"held_out_loss": losses[-1], "accuracy": 0.5, "bytes_sent": 1, "skipped": 0}
+        return Result({"losses": losses, "levels": levels, **end})
+    if cell.kind == "short-training":
+        after = 2.0 + 0.5 * strength - 0.3 * gain * (1 + strength) + 0.2 * noise[0]
+        return Result({"before": 2.3, "after": after, "accuracy": 0.2})
+    return Result(_other(cell.kind, strength, gain, noise[0]))
+
+
+def synthetic_store(
+    preset: str = "quick", effect: float = 0.0, scatter: float = 0.05
+) -> StoreResults:
+    """The results of every study."""
+    return {
+        name: synthetic_results(study.cells(preset), effect, scatter)
+        for name, study in STUDIES.items()
+    }
+
+
+def synthetic_results(cells: list[Cell], effect: float = 0.0, scatter: float = 0.05) -> Results:
+    """The results of some cells."""
+    return {cell: synthetic(cell, effect, scatter) for cell in cells}
+
+
+def _attack(settings: dict, strength: float, gain: float, noise: list[float]) -> Result:
+    aware = 0.2 if settings["mechanism"] == "known" else 0.0
+    size = settings["size"]
+    base = 0.4 + 0.4 * strength + gain - aware
+    mse = [max(0.01, base + x) for x in noise[:size]]
+    psnr = [10 * math.log10(1 / (0.095 * x)) for x in mse]
+    shape = (size, 3, 32, 32) if "cifar" in settings["data"] else (size, 1, 28, 28)
+    images = torch.linspace(0, 1, math.prod(shape)).reshape(shape)
+    values = {
+        "mse": mse,
+        "psnr": psnr,
+        "ssim": [0.3] * size,
+        "unmatched_mse": [x + 0.15 for x in mse],
+        "unmatched_psnr": [x - 1 for x in psnr],
+        "unmatched_ssim": [0.2] * size,
+        "assignment": list(range(size)),
+        "blank_mse": [1.0 - gain] * size,
+        "status": "finished",
+    }
+    tensors = {"images": images, "originals": images.flip(-1)}
+    return Result(values, {name: (lambda value=value: value) for name, value in tensors.items()})
+
+
+def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, object]:
+    found: dict[str, dict[str, object]] = {
+        "layer-sizes": {"sizes": [["conv_layers.0.weight", 288], ["conv_layers.0.bias", 32]]},
+        "bound": {"bound": 0.05 * (1 + strength) + 0.1 * abs(noise), "prior_variance": 0.72},
+        "estimator-share": {"share": 0.7 + 0.2 * noise},
+        "estimator-cost": {"ratio": 3.0 + noise},
+        "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
+    }
+    return found[kind]
+
+
+def _strength(level: float | None) -> float:
+    """From 0 to about 1 over ratios as over scales."""
+    if level is None:
+        return 0.0
+    return level if level >= 0.5 else max(0.0, (math.log10(level) + 4) / 4)

@@ -1,0 +1,145 @@
+"""Claims: planted effects are found, chance is not, and every verdict can come out."""
+
+import json
+
+import pytest
+import torch
+
+from gradveil.studies._claims import CLAIMS, as_markdown, find, write_claims
+from gradveil.studies._claims_judge import (
+    MINIMUM_GROUPS,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    UNDECIDED,
+    judge,
+)
+from gradveil.studies._claims_list import AWARE, PAPER
+from gradveil.studies._claims_pairs import at_equal_level, at_equal_loss
+from gradveil.studies._registry import STUDIES
+
+from .synthetic import synthetic_store
+
+
+def units(mean: float, groups: int = 8, scatter: float = 0.1, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    shifts = torch.randn(groups, generator=generator) * scatter
+    return {(16 * g, 0): torch.full((4,), mean) + float(shifts[g]) for g in range(groups)}
+
+
+@pytest.mark.parametrize(
+    ("mean", "margin", "verdict"),
+    [
+        (0.5, None, REPRODUCED),
+        (-0.5, None, NOT_REPRODUCED),
+        (0.0, None, UNDECIDED),
+        (0.0, 0.3, REPRODUCED),
+        (0.9, 0.3, NOT_REPRODUCED),
+        (-0.9, 0.3, NOT_REPRODUCED),
+        (0.3, 0.3, UNDECIDED),
+    ],
+)
+def test_each_verdict_comes_out(mean, margin, verdict):
+    found = judge(units(mean), margin)
+    assert found.verdict == verdict
+    assert found.low < found.mean < found.high
+
+
+def test_few_batches_decide_nothing():
+    assert judge(units(5.0, groups=MINIMUM_GROUPS)).verdict == REPRODUCED
+    few = judge(units(5.0, groups=MINIMUM_GROUPS - 1))
+    assert few.verdict == UNDECIDED
+    assert "at least 6" in few.reason
+    assert judge({}).verdict == UNDECIDED
+
+
+def test_seeds_of_one_batch_are_no_further_batches():
+    repeated = {(16 * (g % 3), g): values for g, values in enumerate(units(5.0, 12).values())}
+    found = judge(repeated)
+    assert (found.pairs, found.groups, found.verdict) == (12, 3, UNDECIDED)
+
+
+def test_chance_is_rarely_taken_for_an_effect():
+    verdicts = [judge(units(0.0, groups=12, seed=seed)).verdict for seed in range(60)]
+    assert verdicts.count(UNDECIDED) >= 50
+
+
+def test_the_effect_is_the_mean_over_the_scatter():
+    found = judge({(g, 0): torch.tensor([float(x)]) for g, x in enumerate((1, 2, 3) * 3)})
+    assert found.effect == pytest.approx(2 / torch.tensor([1.0, 2, 3] * 3).std().item())
+
+
+def test_a_planted_effect_is_found_in_every_claim_of_superiority():
+    findings = find(synthetic_store("quick", effect=0.4))
+    wrong = [
+        (f.claim.name, f.variant, f.judgement)
+        for f in findings
+        if f.claim.margin is None
+        and f.judgement.groups >= MINIMUM_GROUPS
+        and f.judgement.verdict != REPRODUCED
+    ]
+    assert wrong == []
+
+
+def test_a_planted_opposite_is_not_reproduced():
+    findings = find(synthetic_store("quick", effect=-0.4))
+    by_name = {(f.claim.name, f.variant): f.judgement.verdict for f in findings}
+    for name in ("mnist-pruning-mse", "mnist-pruning-psnr", "mnist-noise-training"):
+        assert by_name[name, PAPER] == NOT_REPRODUCED
+    assert by_name["mnist-pruning-tradeoff", PAPER] == UNDECIDED  # no loss that both reach
+    findings = find(synthetic_store("quick", effect=-0.1), CLAIMS[4:5])
+    assert findings[0].claim.name == "mnist-pruning-tradeoff"
+    assert findings[0].judgement.verdict == NOT_REPRODUCED
+
+
+def test_without_an_effect_most_claims_are_undecided_and_similar_things_are_similar():
+    findings = find(synthetic_store("standard", effect=0.0))
+    by_name = {(f.claim.name, f.variant): f.judgement for f in findings}
+    assert by_name["mnist-noise-similar", PAPER].verdict == REPRODUCED
+    named = ("mnist-pruning-mse", "mnist-pruning-training", "cifar-noise-error")
+    assert [by_name[name, PAPER].verdict for name in named].count(UNDECIDED) >= 2
+
+
+def test_a_flip_against_an_aware_attacker_is_said_plainly(tmp_path):
+    store = dict(synthetic_store("quick", effect=0.4))
+    store["adaptive-pruning"] = synthetic_store("quick", effect=-0.4)["adaptive-pruning"]
+    write_claims(store, tmp_path)
+    text = (tmp_path / "claims.md").read_text()
+    flipped = [line for line in text.splitlines() if line.startswith("- **Flips.**")]
+    assert any(AWARE in line for line in flipped)
+    assert "6 batches of 4, attacked with `paper(steps=80)`" in text
+    plain = json.loads((tmp_path / "claims.json").read_text())
+    assert len(plain) == sum(len(claim.variants) for claim in CLAIMS)
+    assert {"verdict", "mean", "low", "high", "effect", "pairs", "groups"} <= plain[0].keys()
+
+
+def test_claims_need_no_cell_at_all(tmp_path):
+    write_claims({name: {} for name in STUDIES}, tmp_path)
+    assert "0 reproduced, 0 not reproduced" in (tmp_path / "claims.md").read_text()
+    assert "no pairs" in as_markdown(find({}))
+
+
+def test_pairs_take_only_what_both_have():
+    found = {
+        ("a", 0.9): {(0, 0): torch.tensor([2.0]), (4, 0): torch.tensor([3.0])},
+        ("b", 0.9): {(4, 0): torch.tensor([1.0]), (8, 0): torch.tensor([0.0])},
+    }
+    assert at_equal_level(found, "a", "b") == {(4, 0): torch.tensor([2.0])}
+
+
+def test_curves_are_compared_at_losses_that_both_reach():
+    def at(error: float, loss: float, level: float, name: str):
+        unit = {(0, 0): torch.tensor([error, error], dtype=torch.float64)}
+        return {(name, level): unit}, {(name, level): {(0, 0): torch.tensor([loss])}}
+
+    points = [
+        at(1.0, 1.0, 0.1, "a"),
+        at(3.0, 3.0, 0.2, "a"),
+        at(0.0, 0.0, 0.1, "b"),
+        at(2.0, 4.0, 0.2, "b"),
+    ]
+    errors = {key: value for error, _ in points for key, value in error.items()}
+    losses = {key: value for _, loss in points for key, value in loss.items()}
+    found = at_equal_loss(errors, losses, "a", "b")
+    assert found[0, 0].tolist() == pytest.approx([1.0, 1.0])  # the mean of x - x/2 over [1, 3]
+    apart = {**losses, **{("b", x): {(0, 0): torch.tensor([9.0])} for x in (0.1, 0.2)}}
+    assert at_equal_loss(errors, apart, "a", "b") == {}
