@@ -12,6 +12,7 @@
 
 from ._checks import NonFiniteError
 from .attacks import Observation, ThreatModel, score
+from .auditing import AuditResult, audit
 from .data import load_dataset
 from .defenses import (
     DPSGD,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DPSGD",
+    "AuditResult",
     "Bound",
     "Cached",
     "Defense",
@@ -72,6 +74,7 @@ __all__ = [
     "Structured",
     "ThreatModel",
     "Utility",
+    "audit",
     "fisher_trace",
     "gain_over_isotropic",
     "load_dataset",

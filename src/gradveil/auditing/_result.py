@@ -145,6 +145,10 @@ class Setup:
     is_image: bool
     device: str
     command: str = ""
+    threat_mechanism: str = "known"
+    """What attacks that use the defense are told of it: "known", "realised" or "unknown"."""
+    equal: str = ""
+    """What was held equal among the defenses, in words with numbers."""
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -158,6 +162,8 @@ class AuditResult:
     """The first batch's images as PNG files in base64."""
     complete: bool = True
     """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of this run: what was left out, what the bounds do not count."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""

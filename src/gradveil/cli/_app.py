@@ -5,8 +5,12 @@ import sys
 
 import typer
 
-from ._audit import audit
+from ._audit import run_audit
 from ._bench import bench
+from ._bound import bound
+from ._list import list_names
+from ._reproduce import reproduce
+from ._train import train
 
 app = typer.Typer(
     name="gradveil",
@@ -15,7 +19,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(audit)
+app.command("audit")(run_audit)
+app.command()(bound)
+app.command("list")(list_names)
+app.command()(reproduce)
+app.command()(train)
 app.add_typer(bench, name="bench")
 
 

@@ -1,127 +1,162 @@
-"""`gradveil audit`: for now, what each defense guarantees and costs on one batch, unattacked."""
+"""`gradveil audit`: a thin shell over `gradveil.audit`."""
 
-import json
-import time
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from gradveil import (
-    Defense,
-    GaussianPrior,
-    GradientMessage,
-    GradientNoise,
-    GradientPruning,
-    Mechanism,
-    Moments,
-    NoDefense,
-    OptimalNoise,
-    OptimalPruning,
-    load_dataset,
-    measure,
-    reconstruction_bound,
-    utility,
-)
-from gradveil.models import build_model
+from gradveil.attacks import Attack, LocalSteps, ThreatModel
+from gradveil.auditing import AuditResult, audit, write_results
+from gradveil.auditing._defaults import QUICK_DEFENSES, QUICK_STEPS, default_attacks
+from gradveil.auditing._write import prepare_folder
 
+from ._audit_table import show_audit
 from ._format import Format
+from ._loading import load_data, load_model, split_public
+from ._progress import bar
 
-NOTE = (
-    "Each optimal defense has the utility of the classical one above it. No attacker's mean"
-    " squared error per pixel, in normalised units, is below the bound on data of the stated prior;"
-    " real images carry more prior knowledge than a Gaussian, and the bound does not count what"
-    " noise levels planned from the private batch reveal. ± is the standard error of the bound's"
-    " random probes, the same for all rows. No attack was run, and none of these defenses carries"
-    " an (ε, δ) guarantee."
-)
+INTERRUPTED = 130
 
 
-def audit(
-    batch_size: Annotated[int, typer.Option(help="Images in the private batch.")] = 4,
-    scale: Annotated[float, typer.Option(help="Standard deviation of the isotropic noise.")] = 0.05,
+class Match(str, Enum):
+    """What is held equal."""
+
+    utility = "utility"
+    scale = "scale"
+    error = "error"
+
+
+class MessageKind(str, Enum):
+    """What clients send."""
+
+    gradient = "gradient"
+    update = "update"
+
+
+def run_audit(
+    dataset: Annotated[str, typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.")] = "mnist",
+    data: Annotated[
+        Path | None, typer.Option(help="Your own data: an .npz file or a folder.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name, or package.module:factory for your own.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
+    batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
+    seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="As 'optimal-noise' or 'optimal-noise(scale=0.1)'; repeatable."),
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="As 'strong(steps=300)'; repeatable.")
+    ] = None,
+    match: Annotated[Match, typer.Option(help="What is held equal.")] = Match.utility,
+    scale: Annotated[
+        float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
+    ] = None,
     ratio: Annotated[
-        float, typer.Option(help="Share of entries that magnitude pruning cuts.")
-    ] = 0.9,
-    seed: Annotated[int, typer.Option(help="Of the random probes and the noise.")] = 0,
-    format: Annotated[Format, typer.Option(help="A table to read, or JSON for machines.")] = (
-        Format.table
-    ),
+        float | None, typer.Option(help="Of the reference pruning; 0.9 if left.")
+    ] = None,
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="labels=known|counts|unknown, mechanism=known|realised|unknown,"
+            " statistics=known|unknown; with commas, or repeated."
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of the attacks; 150 if left.")] = None,
+    message: Annotated[
+        MessageKind, typer.Option(help="FedSGD's gradient or FedAvg's update.")
+    ] = MessageKind.gradient,
+    local_steps: Annotated[int, typer.Option(help="FedAvg's steps on a client.")] = 2,
+    local_lr: Annotated[float, typer.Option(help="FedAvg's rate on a client.")] = 0.1,
+    time_budget: Annotated[
+        float | None, typer.Option(help="Seconds for all attacks together.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
+    quick: Annotated[bool, typer.Option(help="Three defenses, one attack, no training.")] = False,
+    format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
-    """Show what each defense guarantees and costs on embedded MNIST images, at equal utility.
+    """Show what leaks, what is guaranteed and what it costs, for each defense at equal utility."""
+    granted = parse_threat(threat or [])
+    prepare_folder(out)
+    samples = load_data(dataset, data, device)
+    name, network = load_model(model, weights, samples, seed, device)
+    private, public = split_public(samples, batch_size * batches)
+    attacks: list[str | Attack] | None = None if attack is None else [*attack]
+    if quick:
+        defense, steps = defense or [*QUICK_DEFENSES], steps or QUICK_STEPS
+        attacks = attacks or [default_attacks(steps, samples.inputs.dim() == 4)[0]]
+    with bar(Console(stderr=True)) as progress:
+        result = audit(
+            network,
+            cross_entropy,
+            private,
+            defense,
+            attacks,
+            public=public,
+            normalization=samples,
+            batches=batches,
+            seeds=seeds,
+            match=match.value,
+            scale=scale,
+            ratio=ratio,
+            threat=granted,
+            local=LocalSteps(local_lr, local_steps) if message is MessageKind.update else None,
+            steps=steps,
+            training=not quick,
+            time_budget=time_budget,
+            seed=seed,
+            progress=progress,
+            names={"data": samples.name, "model": name, "command": _command()},
+        )
+    _finish(result, out, format)
 
-    A demonstration of the core, end to end; attacks are not part of it yet.
+
+def parse_threat(parts: list[str]) -> ThreatModel:
+    """`labels=known,mechanism=unknown` and the like; what is not named is known.
+
+    >>> parse_threat(["labels=counts,statistics=unknown"])
+    ThreatModel(labels='counts', mechanism='known', statistics=False)
     """
-    data = load_dataset("mnist")
-    inputs, targets = data.batch(0, batch_size)
-    prior = GaussianPrior.fit(data.inputs)
-    message = GradientMessage(build_model("simple-conv-net"), cross_entropy, targets)
-    moments = measure(message, inputs, generator=torch.Generator().manual_seed(seed))
-    values = message(inputs)
-    rows = []
-    defenses = _defenses(values, scale, ratio)
-    for name, defense in track(defenses.items(), "defending", console=Console(stderr=True)):
-        start = time.perf_counter()
-        sent = defense(message, inputs, torch.Generator().manual_seed(seed))
-        seconds = time.perf_counter() - start
-        mechanism = defense.plan(moments)
-        assert isinstance(mechanism, Mechanism)
-        first, second = utility(values, mechanism)
-        bound = reconstruction_bound(
-            message, inputs, mechanism, prior, generator=torch.Generator().manual_seed(seed)
+    granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
+    for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in granted or not value:
+            raise ValueError(
+                f"Option `--threat` should read key=value with a key of {', '.join(granted)}."
+                f" Found {part!r}. Try labels=unknown."
+            )
+        granted[key] = value
+    if granted["statistics"] not in ("known", "unknown"):
+        raise ValueError(
+            "Option `--threat` should have statistics=known or statistics=unknown. Found"
+            f" statistics={granted['statistics']}."
         )
-        rows.append(
-            {
-                "defense": name,
-                "utility_first": first,
-                "utility_second": second,
-                "bound_per_pixel": bound.per_entry,
-                "bound_standard_error": bound.standard_error / inputs.numel(),
-                "entries_sent": sum(int(s.count_nonzero()) for s in sent.values()),
-                "seconds": seconds,
-            }
-        )
-    _show(rows, prior, format)
+    return ThreatModel(granted["labels"], granted["mechanism"], granted["statistics"] == "known")
 
 
-def _defenses(values: dict[str, torch.Tensor], scale: float, ratio: float) -> dict[str, Defense]:
-    moments = Moments.of_values(values, input_size=1)  # utilities do not depend on the inputs' size
-    isotropic, magnitude = GradientNoise(scale), GradientPruning(ratio, noise=GradientNoise(scale))
-    second = -utility(values, isotropic.plan(moments)).second
-    first = utility(values, magnitude.plan(moments)).first
-    return {
-        "no defense": NoDefense(),
-        "noise": isotropic,
-        "optimal noise": OptimalNoise(utility_budget=second),
-        "pruning + noise": magnitude,
-        "optimal pruning + noise": OptimalPruning(utility_budget=first, noise=GradientNoise(scale)),
-    }
-
-
-def _show(rows: list[dict[str, object]], prior: GaussianPrior, format: Format) -> None:
+def _finish(result: AuditResult, out: Path, format: Format) -> None:
+    report = write_results(result, out)
     if format is Format.json:
-        print(json.dumps({"prior": prior.name, "rows": rows}))
-        return
-    table = Table(
-        title="Guarantee and cost at equal utility: MNIST, the paper's CNN, untrained",
-        caption=f"Prior: {prior.name}.",
-    )
-    for column in ("defense", "U1", "U2", "bound per pixel", "sent", "seconds"):
-        table.add_column(column, justify="left" if column == "defense" else "right")
-    for row in rows:
-        bound = row["bound_per_pixel"]
-        table.add_row(
-            str(row["defense"]),
-            f"{row['utility_first']:.4g}",
-            f"{row['utility_second']:.3g}",
-            f"{bound:.3f} ± {row['bound_standard_error']:.3f}" if bound else "no guarantee",
-            f"{row['entries_sent']:,}",
-            f"{row['seconds']:.2f}",
-        )
-    console = Console()
-    console.print(table)
-    console.print(NOTE, highlight=False)
+        print(result.to_json())
+    else:
+        console = Console()
+        show_audit(result, console if console.is_terminal else Console(width=100))
+    stopped = "" if result.complete else "It was stopped early; what is finished was written. "
+    print(f"{stopped}Report: {report}", file=sys.stderr if format is Format.json else sys.stdout)
+    if not result.complete and any("user" in note for note in result.notes):
+        raise typer.Exit(INTERRUPTED)
+
+
+def _command() -> str:
+    return f"gradveil {shlex.join(sys.argv[1:])}"

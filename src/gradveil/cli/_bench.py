@@ -96,6 +96,82 @@ def cached(
     )
 
 
+@bench.command()
+def federated(
+    clients: Annotated[int, typer.Option(help="Clients in a round.")] = 4,
+    batch: Annotated[int, typer.Option(help="Examples of each client.")] = 16,
+    refresh_every: Annotated[int, typer.Option(help="Rounds between measurements.")] = 10,
+    repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 5,
+    trained: Annotated[int, typer.Option(help="Rounds of training before the second part.")] = 60,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    out: Annotated[Path | None, typer.Option(help="Folder for federated.json.")] = None,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """A defended round of federated training over an undefended one, timed side by side."""
+    from gradveil._files import write_atomically
+    from gradveil.bench import FederatedRow, bench_federated, round_contenders
+    from gradveil.data import load_dataset
+
+    with Console(stderr=True).status("starting") as status:
+        rows = bench_federated(
+            load_dataset(mnist),
+            round_contenders(refresh_every),
+            clients=clients,
+            batch=batch,
+            rounds=refresh_every,
+            trained=trained,
+            repeats=repeats,
+            progress=status.update,
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "federated.json", _as_json(rows))
+    if format is Format.json:
+        print(_as_json(rows))
+    else:
+        Console().print(_table(rows, [field.name for field in dataclasses.fields(FederatedRow)]))
+
+
+@bench.command()
+def attack(
+    budget: Annotated[
+        list[float] | None, typer.Option(help="Seconds for each batch; repeatable. 5, 20, 60.")
+    ] = None,
+    batches: Annotated[int, typer.Option(help="Batches, 100 images apart.")] = 3,
+    images: Annotated[int, typer.Option(help="Images in a batch.")] = 4,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    quick: Annotated[bool, typer.Option(help="One batch, 2 seconds.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for results and the chart.")] = None,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """Steps per second of each attack, and the PSNR it reaches in a given time."""
+    from gradveil._files import write_atomically
+    from gradveil.bench import AttackRow, attack_contenders, bench_attack
+    from gradveil.bench._attack_chart import draw_attacks
+    from gradveil.data import load_dataset
+
+    budgets = budget or [5.0, 20.0, 60.0]
+    if quick:
+        budgets, batches = [2.0], 1
+    with Console(stderr=True).status("starting") as status:
+        rows = bench_attack(
+            load_dataset(mnist),
+            attack_contenders(),
+            starts=range(0, 100 * batches, 100),
+            images=images,
+            budgets=budgets,
+            progress=status.update,
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "attack.json", _as_json(rows))
+        draw_attacks(rows, out / "attack.png")
+    if format is Format.json:
+        print(_as_json(rows))
+    else:
+        Console().print(_table(rows, [field.name for field in dataclasses.fields(AttackRow)]))
+
+
 def _as_json(rows: list) -> str:  # type: ignore[type-arg]
     return json.dumps(
         {

@@ -1,0 +1,232 @@
+"""Every attack on every defense, batch and seed, until time or patience end."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradveil.attacks import Adaptive, Attack, Observation, Reconstruction, ThreatModel, observe
+from gradveil.attacks._optimise import Watch
+from gradveil.attacks._reconstruction import INTERRUPTED
+from gradveil.attacks._scores import score
+from gradveil.catalog import spec_of
+from gradveil.defenses import Defense
+
+from ._measure_one import seeded
+from ._meter import Meter
+from ._pictures import pictures
+from ._result import AttackResult, RunResult
+from ._subject import Subject
+from ._summary import attack_result
+
+UNKNOWN_WORK = 500.0
+"""Of an attack that does not say how many steps it takes, in steps."""
+
+
+@dataclass
+class Attacked:
+    """What was found so far, by defense and attack."""
+
+    runs: dict[tuple[str, str], list[RunResult]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+
+    def results(self, name: str, attacks: Sequence["Named"]) -> tuple[AttackResult, ...]:
+        """The attacks on one defense that gave something."""
+        found = [(one, self.runs.get((name, one.spec), [])) for one in attacks]
+        return tuple(attack_result(one.spec, one.knows, runs) for one, runs in found if runs)
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An attack with its specification."""
+
+    spec: str
+    attack: Attack
+    knows: bool
+    """Whether it makes use of the defense."""
+
+    @property
+    def work(self) -> float:
+        """Roughly how many gradients of the message it takes for one observation."""
+        inner = getattr(self.attack, "unaware", self.attack)
+        steps = float(getattr(inner, "steps", UNKNOWN_WORK)) * getattr(inner, "restarts", 1)
+        return steps * 2.5 if isinstance(self.attack, Adaptive) else steps
+
+
+def named(attacks: Sequence[Attack]) -> list[Named]:
+    """The attacks by their specifications; repeated ones once."""
+    found = {}
+    for attack in attacks:
+        spec = spec_of(attack)
+        knows = bool(getattr(attack, "knows_defense", isinstance(attack, Adaptive)))
+        found[spec] = Named(spec, attack, knows)
+    return list(found.values())
+
+
+@dataclass
+class AttackRuns:
+    """One audit's attacks."""
+
+    subject: Subject
+    defenses: Mapping[str, Defense]
+    attacks: Sequence[Named]
+    threat: ThreatModel
+    seeds: int
+    seed: int
+    watch: Watch
+    meter: Meter
+    found: Attacked = field(default_factory=Attacked)
+
+    def run(self) -> Attacked:
+        """All of it; what is finished when it is stopped (Ctrl-C, the time budget)."""
+        jobs = [job for attack in self.attacks for job in self._jobs(attack)]
+        try:
+            for place, (attack, names, batch, seed) in enumerate(jobs):
+                if self.watch.is_over():
+                    return self._stopped("The time budget ended before all attacks had run.")
+                left = self.watch.left()
+                budget = None if left is None else left / (len(jobs) - place)
+                if not self._run_one(attack, names, batch, seed, budget):
+                    return self._stopped("Stopped by the user before all attacks had run.")
+        except KeyboardInterrupt:
+            return self._stopped("Stopped by the user before all attacks had run.")
+        return self.found
+
+    def _stopped(self, text: str) -> Attacked:
+        self.found.complete = False
+        self.found.note(text)
+        return self.found
+
+    def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
+        """Attacks that take several observations and do not look at the defense get all at once."""
+        if attack.knows and self.threat.mechanism == "unknown":
+            self.found.note(
+                f"`{attack.spec}` was left out: the threat model does not tell the mechanism."
+            )
+            return []
+        names = list(self.defenses)
+        together = hasattr(attack.attack, "many") and not attack.knows
+        groups = [names] if together else [[name] for name in names]
+        return [
+            (attack, group, batch, seed)
+            for batch in range(self.subject.batches)
+            for seed in range(self.seeds)
+            for group in groups
+        ]
+
+    def _run_one(
+        self, attack: Named, names: list[str], batch: int, seed: int, budget: float | None
+    ) -> bool:
+        """Whether it came to its end (a time budget counts as one)."""
+        whom = names[0] if len(names) == 1 else f"{len(names)} defenses"
+        self.meter.start(f"{_short(attack)} on {whom}", attack.work * len(names))
+        observations = [self._observe(attack, name, batch, seed) for name in names]
+        start = time.perf_counter()
+        try:
+            ready = _prepared(attack, budget, self.meter)
+            results = _attack(ready, observations, (self.seed, 2, batch, seed))
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            self.found.note(f"`{attack.spec}` was left out on {whom}: {_one_line(error)}")
+            return True
+        seconds = (time.perf_counter() - start) / len(names)
+        for name, result in zip(names, results, strict=True):
+            if result.status != INTERRUPTED:
+                run = self._scored(result, batch, seed, seconds)
+                self.found.runs.setdefault((name, attack.spec), []).append(run)
+        return all(result.status != INTERRUPTED for result in results)
+
+    def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:
+        """The same message for every attack: only what it is told differs."""
+        subject = self.subject
+        threat = self.threat if attack.knows else replace(self.threat, mechanism="unknown")
+        return observe(
+            subject.model,
+            subject.loss_fn,
+            subject.batch(batch),
+            deepcopy(self.defenses[name]),
+            threat=threat,
+            num_classes=subject.data.num_classes,
+            input_range=subject.data.range,
+            local=subject.local,
+            generator=seeded(self.seed, 1, batch, seed),
+        )
+
+    def _scored(self, result: Reconstruction, batch: int, seed: int, seconds: float) -> RunResult:
+        data = self.subject.data
+        scores = score(result, self.subject.batch(batch), normalization=data)
+        first = batch == 0 and seed == 0
+        matched = data.to_pixels(result.inputs[scores.assignment])
+        return RunResult(
+            batch=batch,
+            seed=seed,
+            status=result.status,
+            seconds=seconds,
+            mse=tuple(scores.mse.tolist()),
+            mse_pixels=tuple(scores.mse_pixels.tolist()),
+            psnr=None if scores.psnr is None else tuple(scores.psnr.tolist()),
+            ssim=None if scores.ssim is None else tuple(scores.ssim.tolist()),
+            unmatched_mse=tuple(scores.unmatched_mse.tolist()),
+            label_accuracy=scores.label_accuracy,
+            history=tuple((step, cost) for step, cost in result.history if math.isfinite(cost)),
+            pictures=pictures(matched) if first else (),
+        )
+
+
+def _attack(
+    attack: Any, observations: list[Observation], seed: tuple[int, ...]
+) -> list[Reconstruction]:
+    """All observations at once where the attack can and the model lets it, else one by one."""
+    if hasattr(attack, "many"):
+        with suppress(RuntimeError):  # a layer that does not batch over candidates
+            found: list[Reconstruction] = attack.many(observations, seeded(*seed))
+            return found
+    return [attack(observation, seeded(*seed)) for observation in observations]
+
+
+def _prepared(named: Named, budget: float | None, meter: Meter) -> Any:
+    """The attack with its time budget, telling how far it is."""
+    attack: Any = named.attack
+    steps_done, work = 0, named.work
+
+    def tell(step: int, steps: int, cost: float) -> None:
+        nonlocal steps_done
+        steps_done += 1
+        meter.at(steps_done / work)
+
+    if isinstance(attack, Adaptive):
+        work = work / max(1, attack.unaware.restarts) * 0.9
+        return replace(
+            attack,
+            unaware=replace(attack.unaware, progress=tell),
+            progress=tell,
+            time_budget=_least(budget, attack.time_budget),
+        )
+    changes: dict[str, Any] = {}
+    if hasattr(attack, "progress"):
+        changes["progress"] = tell
+        work = work / max(1, getattr(attack, "restarts", 1))
+    if budget is not None and hasattr(attack, "time_budget"):
+        changes["time_budget"] = _least(budget, attack.time_budget)
+    return replace(attack, **changes) if changes else attack
+
+
+def _least(budget: float | None, own: float | None) -> float | None:
+    given = [limit for limit in (budget, own) if limit is not None]
+    return min(given) if given else None
+
+
+def _short(attack: Named) -> str:
+    return attack.spec.partition("(")[0]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,262 @@
+"""The audit itself: measure every defense, attack it, and say what was found."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradveil._checks import check_count
+from gradveil.attacks import Attack, LocalSteps, ThreatModel
+from gradveil.attacks._optimise import Watch
+from gradveil.catalog import build_attack, spec_of
+from gradveil.data import Dataset
+from gradveil.data._normalization import NormalizationLike
+from gradveil.defenses import Defense
+from gradveil.messages._functional import LossFunction
+from gradveil.sensitivity import measure_with_values
+
+from ._attack_runs import Attacked, AttackRuns, Named, named
+from ._defaults import DEFENSES, STEPS, default_attacks
+from ._matching_budget import Budget, make_budget, solve
+from ._measure_one import Measurement, measure_one, seeded
+from ._meter import Meter, Progress
+from ._pictures import pictures
+from ._result import AuditResult, DefenseResult, Setup, TrainingResult
+from ._subject import Batch, Subject, make_subject
+from ._training import defended_training
+from ._verdict import verdict
+from ._wanted import Wanted, wanted_defenses
+
+MEASURING = 300.0
+"""The work of measuring one defense, in steps of an attack."""
+
+PLAN_NOTE = (
+    "Plans are made from the private batch. The bounds do not count what noise levels planned from"
+    " it reveal by themselves; plans from public data reveal nothing."
+)
+
+
+def audit(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Batch,
+    defenses: Sequence[str | Defense] | None = None,
+    attacks: Sequence[str | Attack] | None = None,
+    *,
+    public: Batch | None = None,
+    normalization: Dataset | NormalizationLike = None,
+    batches: int = 1,
+    seeds: int = 1,
+    match: str = "utility",
+    scale: float | None = None,
+    ratio: float | None = None,
+    threat: ThreatModel | None = None,
+    local: LocalSteps | None = None,
+    steps: int | None = None,
+    training: bool = True,
+    time_budget: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    names: Mapping[str, str] | None = None,
+) -> AuditResult:
+    """What leaks, what is guaranteed and what it costs, for each defense on the same private data.
+
+    Amounts that are left out ("optimal-noise") are solved for at the first batch, such that what
+    `match` names is equal; amounts that are given stay. Bounds, utilities and layers are those of
+    the first batch too; attacks run on all batches and seeds. Ctrl-C, and the time budget, end it
+    with what is finished (`complete` is False).
+
+    Args:
+        model: Any classifier; never modified.
+        loss_fn: Maps (outputs, targets) to one number.
+        batch: The private inputs and their class labels.
+        defenses: Defenses or specifications; no defense and noise, DP-SGD, pruning and noisy
+            pruning, classical and optimal, if `None`.
+        attacks: Attacks or specifications; the unaware and the adaptive one, if `None`.
+        public: Other examples with labels, from which the prior and the training come. Without
+            them both use the private ones, and say so.
+        normalization: The way back to [0, 1] units, as for `gradveil.score`; from the observed
+            range if `None`.
+        batches: Into how many batches of equal size `batch` is cut.
+        seeds: How many times each batch is defended and attacked.
+        match: "utility", "scale" or "error": what is held equal.
+        scale: Of the isotropic noise that is the reference; the root mean square of the message's
+            entries if `None`.
+        ratio: Of the magnitude pruning that is the reference.
+        threat: What attackers are granted; those that do not use the defense are not told of it.
+            Labels, mechanism and statistics are known if `None`.
+        local: FedAvg's local steps; gradients are sent if `None`.
+        steps: Of the attacks; their own if `None`.
+        training: Whether to train a few steps under each defense.
+        time_budget: Seconds for the attacks; with one, results depend on the machine.
+        seed: Of everything random.
+        progress: Called with (what is running, the share that is done).
+        names: What to call "data" and "model" in the result, and its "command".
+
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[4, 6, 2])
+    >>> private = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
+    >>> result = audit(model, nn.functional.cross_entropy, private, ["optimal-noise"], [])
+    >>> [(found.name, found.bound is not None) for found in result.defenses]
+    [('optimal noise', True)]
+    """
+    check_count(seeds, "seeds")
+    names = names or {}
+    threat = threat or ThreatModel(mechanism="known")
+    wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
+    subject = make_subject(
+        model,
+        loss_fn,
+        batch,
+        batches=batches,
+        public=public,
+        normalization=normalization,
+        local=local,
+        name=names.get("data", "data"),
+    )
+    attackers = named(_attacks(attacks, steps, subject.is_image))
+    work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
+    meter = Meter(work * len(wanted), progress)
+    budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
+    measured, found = _measured(subject, solved, seed, training, meter), Attacked(complete=False)
+    if len(measured) == len(solved):
+        watch = Watch(time_budget)
+        runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
+        found = runs.run()
+    else:
+        found.note("Stopped by the user before all defenses were measured.")
+    setup = _setup(subject, seeds, seed, match, threat, budget, wanted, names)
+    return _result(subject, setup, solved, measured, attackers, found)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    costs: Measurement
+    training: TrainingResult | None
+
+
+def _attacks(
+    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
+) -> list[Attack]:
+    if asked is None:
+        return default_attacks(STEPS if steps is None else steps, is_image)
+    built = [build_attack(one) if isinstance(one, str) else one for one in asked]
+    return [one if steps is None else _with_steps(one, steps) for one in built]
+
+
+def _with_steps(attack: Any, steps: int) -> Any:
+    from dataclasses import is_dataclass, replace
+
+    if hasattr(attack, "unaware"):
+        return replace(attack, unaware=replace(attack.unaware, steps=steps))
+    known = is_dataclass(attack) and hasattr(attack, "steps")
+    return replace(attack, steps=steps) if known else attack  # type: ignore[type-var]
+
+
+def _solved(
+    subject: Subject,
+    wanted: Sequence[Wanted],
+    match: str,
+    scale: float | None,
+    ratio: float | None,
+    seed: int,
+) -> tuple[Budget, dict[str, Defense]]:
+    inputs, targets = subject.batch(0)
+    values, moments = measure_with_values(
+        subject.message(targets), inputs, "auto", generator=seeded(seed)
+    )
+    budget = make_budget(match, values, moments, subject.prior, scale, ratio)
+    return budget, {one.name: solve(one, budget, moments) for one in wanted}
+
+
+def _measured(
+    subject: Subject, solved: Mapping[str, Defense], seed: int, training: bool, meter: Meter
+) -> dict[str, _Measured]:
+    """All defenses, or those that were finished before Ctrl-C."""
+    found: dict[str, _Measured] = {}
+    try:
+        for name, defense in solved.items():
+            meter.start(f"measuring {name}", MEASURING)
+            costs = measure_one(subject, defense, seed)
+            meter.at(0.7)
+            trained = defended_training(subject, defense, seed) if training else None
+            found[name] = _Measured(costs, trained)
+    except KeyboardInterrupt:
+        pass
+    return found
+
+
+def _result(
+    subject: Subject,
+    setup: Setup,
+    solved: Mapping[str, Defense],
+    measured: Mapping[str, _Measured],
+    attackers: Sequence[Named],
+    found: Attacked,
+) -> AuditResult:
+    guess = _guess_error(subject)
+    results = []
+    for name, one in measured.items():
+        attacks = found.results(name, attackers)
+        results.append(
+            DefenseResult(
+                name=name,
+                defense=spec_of(solved[name]),
+                training=one.training,
+                attacks=attacks,
+                verdict=verdict(attacks, guess, one.costs.bound, subject.is_image),
+                **vars(one.costs),
+            )
+        )
+    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *found.notes]
+    pixels = subject.data.to_pixels(subject.batch(0)[0])
+    return AuditResult(setup, tuple(results), pictures(pixels), found.complete, tuple(notes))
+
+
+def _guess_error(subject: Subject) -> float:
+    """The squared error in [0, 1] units of the mean of the public examples as a guess."""
+    data = subject.data
+    guess = data.to_pixels(subject.guess.expand_as(data.inputs)).clamp(0, 1)
+    return float((guess - data.to_pixels(data.inputs)).square().mean())
+
+
+def _setup(
+    subject: Subject,
+    seeds: int,
+    seed: int,
+    match: str,
+    threat: ThreatModel,
+    budget: Budget,
+    wanted: Sequence[Wanted],
+    names: Mapping[str, str],
+) -> Setup:
+    from gradveil import __version__
+
+    solved = any(one.open for one in wanted)
+    return Setup(
+        data=subject.data.name,
+        model=names.get("model", type(subject.model).__name__),
+        parameters=sum(p.numel() for p in subject.model.parameters()),
+        input_shape=tuple(subject.data.inputs.shape[1:]),
+        batch_size=subject.batch_size,
+        batches=subject.batches,
+        seeds=seeds,
+        seed=seed,
+        match=match if solved else "given",
+        message="gradient" if subject.local is None else "update",
+        threat_labels=threat.labels,
+        threat_statistics=threat.statistics,
+        is_image=subject.is_image,
+        device=str(subject.data.inputs.device),
+        command=names.get("command", ""),
+        threat_mechanism=threat.mechanism,
+        equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        versions={
+            "gradveil": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
+    )

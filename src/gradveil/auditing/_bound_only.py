@@ -1,0 +1,156 @@
+"""The bound, the utility and the gain of one defense, without attacks: at one amount or many."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from gradveil.defenses import Defense
+from gradveil.defenses._noise import NoiseDefense
+from gradveil.defenses._pruning import PruningDefense
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import Moments, measure_with_values
+from gradveil.theory import gain_over_isotropic, utility
+
+from ._matching_budget import Budget, make_budget, solve
+from ._measure_one import bound_of, formal_privacy, seeded
+from ._result import BoundResult
+from ._subject import Subject
+from ._wanted import wanted_defenses
+
+FACTORS = tuple(2.0**k for k in range(-3, 4))
+"""A sweep's scales over the defense's own."""
+
+RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+@dataclass(frozen=True)
+class BoundPoint:
+    """What one amount of a defense gives."""
+
+    defense: str
+    amount: float | None
+    """The scale or the ratio."""
+    utility_first: float
+    utility_second: float
+    bound: BoundResult | None
+    """`None`: no guarantee."""
+    gain_over_isotropic: float | None
+    """Flat-prior trace bound over that of isotropic noise of equal U2; `None` without noise."""
+    formal_privacy: str
+
+
+class BoundStudy:
+    """One defense on the first batch of a subject, its message measured once."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        spec: str | Defense,
+        seed: int,
+        *,
+        scale: float | None = None,
+        ratio: float | None = None,
+    ) -> None:
+        self.subject, self.seed = subject, seed
+        inputs, targets = subject.batch(0)
+        self.values, self.moments = measure_with_values(
+            subject.message(targets), inputs, "auto", generator=seeded(seed)
+        )
+        (wanted,) = wanted_defenses([spec])
+        self.budget: Budget = make_budget(
+            "scale", self.values, self.moments, subject.prior, scale, ratio
+        )
+        self.defense = solve(wanted, self.budget, self.moments)
+
+    def point(self, defense: Defense | None = None) -> BoundPoint:
+        """The numbers of the defense, or of a variant of it."""
+        from gradveil.catalog import spec_of
+
+        defense = self.defense if defense is None else defense
+        mechanism = defense.plan(self.moments)
+        first, second = utility(self.values, mechanism)
+        power = max(_power(self.moments), 1e-300)
+        bound = bound_of(self.subject, mechanism, self.seed)
+        noisy = bound is not None and isinstance(mechanism, Mechanism)
+        gain = gain_over_isotropic(self.moments, mechanism) if noisy else None  # type: ignore[arg-type]
+        return BoundPoint(
+            defense=spec_of(defense),
+            amount=amount_of(defense),
+            utility_first=first / power,
+            utility_second=second / power,
+            bound=bound,
+            gain_over_isotropic=gain if gain is None or math.isfinite(gain) else None,
+            formal_privacy=formal_privacy(defense, bound),
+        )
+
+    def sweep(self) -> list[Defense]:
+        """The defense at other scales, or at other ratios if it prunes."""
+        defense = self.defense
+        if isinstance(defense, PruningDefense):
+            return [
+                replace(defense, ratio=r, utility_budget=None, target_error=None) for r in RATIOS
+            ]
+        if isinstance(defense, NoiseDefense):
+            own = _scale(defense, self.moments)
+            return [
+                replace(defense, scale=own * f, utility_budget=None, target_error=None)
+                for f in FACTORS
+            ]
+        raise ValueError(
+            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
+            f" {type(defense).__name__}."
+        )
+
+
+def amount_of(defense: Defense) -> float | None:
+    """The scale or the ratio that it was given."""
+    value = getattr(defense, "ratio" if isinstance(defense, PruningDefense) else "scale", None)
+    return None if value is None else float(value)
+
+
+def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
+    """The bounds over the amount, as a picture."""
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from gradveil._files import write_atomically
+
+    figure, axis = plt.subplots(figsize=(6, 4))
+    shown = [p for p in points if p.bound is not None]
+    amounts = [p.amount or 0.0 for p in shown]
+    method = shown[0].bound.method if shown and shown[0].bound else "full"
+    axis.plot(amounts, [p.bound.mse for p in shown if p.bound], "o-", label=f"{method} bound")
+    if method != "trace":
+        axis.plot(amounts, [p.bound.trace_mse for p in shown if p.bound], "s--", label="trace")
+    ratio = points[0].defense.find("pruning") >= 0
+    axis.set(
+        xlabel="share of entries pruned" if ratio else "scale of the noise",
+        ylabel="least mean squared error per entry",
+        title=points[0].defense.partition("(")[0],
+        xscale="linear" if ratio else "log",
+        yscale="log" if shown else "linear",
+    )
+    if shown:
+        axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120, bbox_inches="tight")
+    plt.close(figure)
+    write_atomically(path, file.getvalue())
+
+
+def _power(moments: Moments) -> float:
+    return sum(float(s.sum(dtype=torch.float64)) for s in moments.squared_values.values())
+
+
+def _scale(defense: NoiseDefense, moments: Moments) -> float:
+    std = defense.plan(moments).std
+    assert isinstance(std, dict)
+    squares = sum(float(s.square().sum(dtype=torch.float64)) for s in std.values())
+    return math.sqrt(squares / moments.size)

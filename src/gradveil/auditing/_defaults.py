@@ -1,0 +1,92 @@
+"""What an audit does where the user does not say."""
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from gradveil.attacks import Adaptive, Attack, InvertingGradients
+from gradveil.data import Dataset
+from gradveil.models import build_model, model_names
+
+DEFENSES = (
+    "no-defense",
+    "gradient-noise",
+    "optimal-noise",
+    "dpsgd",
+    "optimal-dpsgd",
+    "gradient-pruning",
+    "optimal-pruning",
+    "gradient-pruning(noise=gradient-noise)",
+    "optimal-pruning(noise=optimal-noise)",
+)
+"""Each optimal defense after its classical twin; their amounts are solved for."""
+
+QUICK_DEFENSES = ("no-defense", "gradient-noise", "optimal-noise")
+
+STEPS, QUICK_STEPS = 150, 200
+"""Of the attacks: 150 let them show on MNIST what leaks, within minutes."""
+
+RATIO = 0.9
+"""The share of entries that the reference of the pruning defenses cuts."""
+
+CLAMPED = 0.01
+"""The share of entries that DP-SGD clamps where no threshold is given."""
+
+TRAINING_STEPS, TRAINING_SEEDS, CLIENTS, RATE = 5, 3, 4, 1e-3
+"""Defended training: Adam with this rate on the mean of the clients' messages."""
+
+FULL_LIMIT = 2**30
+"""Up to how many input entries times message entries the full bound is computed."""
+
+BOUND_PROBES = 2
+"""Random probes of the full bound where the inputs are large: each is a linear system to solve."""
+
+PRIOR_LIMIT = 4096
+"""Up to how many entries of an example a Gaussian prior is fitted."""
+
+
+def default_attacks(steps: int, is_image: bool) -> list[Attack]:
+    """The attack that does not know the defense, and the one that does.
+
+    Neither ends with second-order steps, which cost as much again for messages that leak anyway.
+    """
+    if not is_image:
+        unaware = InvertingGradients(steps, total_variation=0.0)
+        return [unaware, Adaptive(unaware, prior=None, finish=None)]
+    unaware = InvertingGradients(steps, total_variation=1e-2)
+    return [unaware, Adaptive(unaware, finish=None)]
+
+
+def default_model_name(data: Dataset) -> str:
+    """The paper's model for images of its sizes, a small perceptron for everything else."""
+    shape = tuple(data.inputs.shape[1:])
+    if len(shape) == 3 and shape[1:] == (28, 28):
+        return "simple-conv-net"
+    return "conv-net" if len(shape) == 3 and shape[1:] == (32, 32) else "mlp"
+
+
+def model_for(name: str, data: Dataset, seed: int) -> nn.Module:
+    """A model by name in the sizes of the data, or the user's own factory as it is."""
+    options: dict[str, Any] = {}
+    if name in model_names():
+        shape = tuple(data.inputs.shape[1:])
+        fitting = {
+            "num_classes": data.num_classes,
+            "num_channels": shape[0],
+            "input_shape": shape,
+            "image": shape[-1],
+            "sizes": [data.inputs[0].numel(), 32, data.num_classes],
+            "width": 16,
+        }
+        known = _parameters(name)
+        options = {key: value for key, value in fitting.items() if key in known}
+        if name == "patch-transformer":
+            del options["width"]
+    return build_model(name, seed=seed, **options)
+
+
+def _parameters(name: str) -> set[str]:
+    from gradveil.models._registry import _MODELS
+
+    return set(inspect.signature(_MODELS[name]).parameters)

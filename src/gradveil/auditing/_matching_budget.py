@@ -1,0 +1,151 @@
+"""Amounts of noise and pruning under which the defenses can be compared."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_choice, check_not_negative, check_ratio
+from gradveil._typing import Tensors
+from gradveil.defenses import Defense, GradientNoise, GradientPruning
+from gradveil.defenses._noise import NoiseDefense
+from gradveil.defenses._pruning import PruningDefense
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import Moments
+from gradveil.theory import GaussianPrior, fisher_trace, utility
+
+from ._defaults import CLAMPED, RATIO
+from ._wanted import Wanted
+
+MATCHES = ("utility", "scale", "error")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is held equal, read off two references: isotropic noise and magnitude pruning.
+
+    - "utility": noise has the second-order utility U2 of isotropic noise of `scale`, pruning the
+      first-order utility U1 of magnitude pruning of `ratio`, noisy pruning both.
+    - "scale": all noise has `scale`, all pruning `ratio`.
+    - "error": all noise is such that the trace bound is that of isotropic noise of `scale`; all
+      pruning has `ratio`.
+    """
+
+    match: str
+    scale: float
+    ratio: float
+    clip: float
+    second: float
+    first: float
+    error: float
+    prior: GaussianPrior | None
+
+    def explain(self) -> str:
+        """What is equal, in one or two sentences."""
+        noise, pruning = f"isotropic noise of scale {self.scale:.3g}", f"{self.ratio:.0%}"
+        if self.match == "scale":
+            return f"All noise has the scale {self.scale:.3g}, all pruning cuts {pruning}."
+        if self.match == "error":
+            return (
+                f"Wherever there is noise, the trace bound is that of {noise},"
+                f" {self.error:.3g} per entry; all pruning cuts {pruning}."
+            )
+        return (
+            f"Noise and DP-SGD have the second-order utility U2 of {noise}; pruning has the"
+            f" first-order utility U1 of magnitude pruning of {pruning}; noisy pruning has both."
+            " Equal within a family, not across: there, compare the loss after training."
+        )
+
+
+def make_budget(
+    match: str,
+    values: Tensors,
+    moments: Moments,
+    prior: GaussianPrior | None,
+    scale: float | None = None,
+    ratio: float | None = None,
+) -> Budget:
+    """The budget at a message; the scale is the root mean square of its entries unless given."""
+    check_choice(match, "match", MATCHES)
+    row = torch.cat([value.flatten() for value in values.values()]).abs()
+    if scale is None:
+        scale = float(row.double().square().mean().sqrt())
+    check_not_negative(scale, "scale")
+    ratio = RATIO if ratio is None else ratio
+    check_ratio(ratio, "ratio")
+    noise = GradientNoise(scale).plan(moments)
+    known = 0.0 if prior is None else prior.trace(moments.input_size)
+    trace = fisher_trace(moments, noise) + known
+    return Budget(
+        match=match,
+        scale=scale,
+        ratio=ratio,
+        clip=_threshold(row),
+        second=-utility(values, noise).second,
+        first=utility(values, GradientPruning(ratio).plan(moments)).first,
+        error=moments.input_size / trace if trace > 0 else float("inf"),
+        prior=prior,
+    )
+
+
+def solve(wanted: Wanted, budget: Budget, moments: Moments) -> Defense:
+    """The defense with its open amounts found, as a plain scale and ratio."""
+    defense, missing = wanted.defense, wanted.open
+    if "clip" in missing:
+        defense = replace(defense, clip=budget.clip)  # type: ignore[type-var]
+    if isinstance(defense, NoiseDefense) and "scale" in missing:
+        return _solve_noise(defense, budget, moments)
+    if isinstance(defense, PruningDefense):
+        if "ratio" in missing:
+            defense = _solve_ratio(defense, budget, moments)
+        if "noise" in missing:
+            defense = _solve_noise_of(defense, budget, moments)
+    return defense
+
+
+def _solve_noise(defense: NoiseDefense, budget: Budget, moments: Moments) -> NoiseDefense:
+    """√(mean_i Σ_ii) of the plan that meets the budget."""
+    if budget.match == "scale":
+        return replace(defense, scale=budget.scale)
+    std = _levels(_with_budget(defense, budget).plan(moments).std)
+    return replace(defense, scale=float((std.square().sum() / moments.size).sqrt()))
+
+
+def _solve_ratio(defense: PruningDefense, budget: Budget, moments: Moments) -> PruningDefense:
+    """The share that is pruned by the plan that meets the budget, to whole entries."""
+    if budget.match != "utility":
+        return replace(defense, ratio=budget.ratio)
+    planned = replace(defense, ratio=None, utility_budget=budget.first, noise=None).plan(moments)
+    assert planned.keep is not None
+    kept = round(float(_levels(planned.keep).sum()))
+    return replace(defense, ratio=1 - kept / moments.size)
+
+
+def _solve_noise_of(defense: PruningDefense, budget: Budget, moments: Moments) -> PruningDefense:
+    """The noise's scale: the root mean square over what is kept."""
+    assert defense.noise is not None
+    if budget.match == "scale":
+        return replace(defense, noise=replace(defense.noise, scale=budget.scale))
+    noise = _with_budget(defense.noise, budget)
+    planned: Mechanism = replace(defense, noise=noise).plan(moments)
+    assert planned.keep is not None
+    kept = (_levels(planned.keep) > 0).sum().clamp(min=1)
+    scale = float((_levels(planned.std).square().sum() / kept).sqrt())
+    return replace(defense, noise=replace(defense.noise, scale=scale))
+
+
+def _with_budget(noise: NoiseDefense, budget: Budget) -> NoiseDefense:
+    if budget.match == "error":
+        return replace(noise, scale=None, target_error=budget.error, prior=budget.prior)
+    return replace(noise, scale=None, utility_budget=budget.second)
+
+
+def _levels(level: object) -> Tensor:
+    assert isinstance(level, dict)
+    return torch.cat([tensor.double().flatten() for tensor in level.values()])
+
+
+def _threshold(row: Tensor) -> float:
+    """The magnitude that a share `CLAMPED` of the entries exceeds."""
+    place = max(1, round((1 - CLAMPED) * len(row)))
+    return float(row.kthvalue(place).values) or 1.0

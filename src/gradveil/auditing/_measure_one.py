@@ -1,0 +1,144 @@
+"""What one defense guarantees and costs on the first batch, without attacking it."""
+
+import math
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
+from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.messages import values_of
+from gradveil.theory import reconstruction_bound, utility
+
+from ._defaults import BOUND_PROBES, FULL_LIMIT
+from ._result import BoundResult, LayerResult
+from ._subject import Subject
+
+TIMINGS = 5
+"""Repetitions of each timing."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that needs no attack and no training."""
+
+    utility_first: float
+    utility_second: float
+    bound: BoundResult | None
+    formal_privacy: str
+    bytes_sent: int
+    time_ratio: float
+    layers: tuple[LayerResult, ...]
+
+
+def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
+    """Plan on the first batch and read everything off the mechanism."""
+    inputs, targets = subject.batch(0)
+    message, generator = subject.message(targets), seeded(seed)
+    values, moments = deepcopy(defense).observe(message, inputs, generator)
+    mechanism = defense.plan(moments)
+    power = sum(float(value.square().sum(dtype=torch.float64)) for value in values.values())
+    first, second = utility(values, mechanism)
+    bound = bound_of(subject, mechanism, seed)
+    return Measurement(
+        utility_first=first / power if power else 1.0,
+        utility_second=second / power if power else 0.0,
+        bound=bound,
+        formal_privacy=formal_privacy(defense, bound),
+        bytes_sent=bytes_of(mechanism.apply(values, generator)),
+        time_ratio=_time_ratio(subject, defense),
+        layers=tuple(_layer(name, value, mechanism) for name, value in values.items()),
+    )
+
+
+def bound_of(
+    subject: Subject, mechanism: AnyMechanism, seed: int, probes: int = BOUND_PROBES
+) -> BoundResult | None:
+    """The full bound where it can be computed, and the trace bound; `None`: no guarantee."""
+    inputs, targets = subject.batch(0)
+    options: dict[str, Any] = {"prior": subject.prior}
+    message = subject.message(targets)
+    trace = reconstruction_bound(
+        message, inputs, mechanism, method="trace", generator=seeded(seed), **options
+    )
+    if not 0 < trace.total < math.inf:
+        return None
+    best, entries = trace, sum(p.numel() for p in message.parameters.values())
+    if subject.prior is not None and inputs.numel() * entries <= FULL_LIMIT:
+        best = reconstruction_bound(
+            message, inputs, mechanism, probes=probes, generator=seeded(seed), **options
+        )
+    return BoundResult(
+        method=best.method,
+        prior=best.prior,
+        mse=best.per_entry,
+        mse_standard_error=best.standard_error / inputs.numel(),
+        trace_mse=trace.per_entry,
+        psnr_ceiling=_psnr_ceiling(subject, best.per_entry),
+        counts_plan=best.counts_plan,
+    )
+
+
+def formal_privacy(defense: Defense, bound: BoundResult | None) -> str:
+    """Which formal guarantee a defense carries, in words."""
+    if bound is None:
+        return "none: what is sent, is sent without noise"
+    if isinstance(defense, (DPSGD, OptimalDPSGD)):
+        return (
+            "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
+        )
+    return "no (ε, δ): nothing limits what one example can change"
+
+
+def bytes_of(sent: Tensors) -> int:
+    """4 bytes for each entry; where zeros are left out, 4 more for the place of each other one."""
+    entries = sum(value.numel() for value in sent.values())
+    others = sum(int(value.count_nonzero()) for value in sent.values())
+    return min(4 * entries, 8 * others)
+
+
+def seeded(*numbers: int) -> torch.Generator:
+    """A generator that is a function of these numbers."""
+    seed = 0
+    for number in numbers:
+        seed = (1_000_003 * seed + number + 1) % 2**62
+    return generator_or_fresh(torch.Generator().manual_seed(seed))
+
+
+def _psnr_ceiling(subject: Subject, mse: float) -> float | None:
+    """10 log10(1 / (std² mse)), with the least std where channels differ."""
+    if not subject.is_image:
+        return None
+    return -10 * math.log10(mse * min(subject.data.std) ** 2)
+
+
+def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
+    std: Any = mechanism.std if isinstance(mechanism, Mechanism) else 0.0
+    keep: Any = mechanism.keep if isinstance(mechanism, Mechanism) else None
+    std, keep = (x[name] if isinstance(x, dict) else x for x in (std, keep))
+    noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()
+    kept = torch.as_tensor(1.0 if keep is None else keep, dtype=torch.float64).mean()
+    return LayerResult(name, value.numel(), float(noise), float(kept))
+
+
+def _time_ratio(subject: Subject, defense: Defense) -> float:
+    """Both at their fastest: all that other programs do, makes them slower."""
+    inputs, targets = subject.batch(0)
+    message, own = subject.message(targets), deepcopy(defense)
+    plain = _fastest(lambda: values_of(message, inputs))
+    return _fastest(lambda: own(message, inputs, seeded(0))) / plain
+
+
+def _fastest(job: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(TIMINGS):
+        start = time.perf_counter()
+        job()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,0 +1,176 @@
+"""What is audited, checked once: everything after it can rely on it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_count, check_inputs
+from gradveil.attacks import LocalSteps
+from gradveil.data import Dataset
+from gradveil.data._normalization import NormalizationLike, resolve_normalization
+from gradveil.data._raw import Raw, finish
+from gradveil.messages import GradientMessage, LocalUpdateMessage
+from gradveil.messages._functional import LossFunction
+from gradveil.theory import GaussianPrior
+
+from ._defaults import PRIOR_LIMIT
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, the private batches, and what everybody may know."""
+
+    model: nn.Module
+    loss_fn: LossFunction
+    data: Dataset
+    """The private examples, with their units."""
+    batch_size: int
+    public: Batch | None
+    """Other examples: the prior and the training come from them."""
+    prior: GaussianPrior | None
+    local: LocalSteps | None
+    """FedAvg's local steps; `None`: gradients are sent."""
+
+    def batch(self, index: int) -> Batch:
+        """One of the private batches."""
+        return self.data.batch(index * self.batch_size, self.batch_size)
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+        return len(self.data) // self.batch_size
+
+    @property
+    def is_image(self) -> bool:
+        """Whether examples are images (channels, height, width)."""
+        return self.data.inputs.dim() == 4
+
+    @property
+    def guess(self) -> Tensor:
+        """What one guesses of an example without any message: the mean of the public ones."""
+        return (self.data.inputs if self.public is None else self.public[0]).mean(0)
+
+    def message(self, targets: Tensor) -> GradientMessage | LocalUpdateMessage:
+        """What a client with these targets would send."""
+        if self.local is None:
+            return GradientMessage(self.model, self.loss_fn, targets)
+        return LocalUpdateMessage(
+            self.model, self.loss_fn, targets, lr=self.local.lr, steps=self.local.steps
+        )
+
+
+def make_subject(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Batch,
+    *,
+    batches: int,
+    public: Batch | None,
+    normalization: Dataset | NormalizationLike,
+    local: LocalSteps | None,
+    name: str,
+) -> Subject:
+    """Check what the user handed in; `batch` is cut into `batches` of equal size."""
+    device = _device(model)
+    inputs, targets = _examples(batch, device, "batch")
+    check_count(batches, "batches")
+    if len(inputs) % batches:
+        raise ValueError(
+            f"Parameter `batches` should divide the number of examples. Found {len(inputs)}"
+            f" examples for {batches} batches. Leave some out."
+        )
+    size = len(inputs) // batches
+    classes = _classes(model, loss_fn, inputs[:size], targets)
+    data = _in_units(inputs, targets, normalization, classes, name)
+    others = None if public is None else _examples(public, device, "public")
+    prior = _prior(inputs, others)
+    return Subject(model, loss_fn, data, size, others, prior, local)
+
+
+def _device(model: nn.Module) -> torch.device:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"Parameter `model` should be a torch.nn.Module. Found {type(model).__name__}."
+        )
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise TypeError(
+            f"Parameter `{name}` should be a pair of inputs and targets. Found"
+            f" {type(batch).__name__}."
+        )
+    inputs, targets = batch
+    check_inputs(inputs, "inputs")
+    whole = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
+    if not whole or len(targets) != len(inputs):
+        found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
+        raise ValueError(
+            "Parameter `targets` should hold one class label (int64) for each of the"
+            f" {len(inputs)} inputs. Found {found or type(targets).__name__}."
+        )
+    return inputs.to(device), targets.to(device)
+
+
+def _classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
+    """How many classes the model knows; an error if the labels have more."""
+    message = GradientMessage(model, loss_fn, targets[: len(inputs)])
+    outputs = _outputs(message, inputs)
+    classes = int(outputs.shape[1])
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"Parameter `targets` should hold labels from 0 to {classes - 1}: the model has"
+            f" {classes} outputs. Found labels from {low} to {high}. Use a model with at least"
+            f" {high + 1} outputs."
+        )
+    return classes
+
+
+def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
+    shape = tuple(inputs.shape)
+    try:
+        with torch.no_grad():
+            outputs: Any = message.loss.outputs(message.parameters, inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"Parameter `model` should accept inputs of shape {shape}. Found that it fails with"
+            f" `{type(error).__name__}: {error}`. Check that model and data belong together."
+        ) from error
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            "Parameter `model` should return one row of class scores for each example. Found"
+            f" {found} for inputs of shape {shape}."
+        )
+    return outputs
+
+
+def _in_units(
+    inputs: Tensor,
+    targets: Tensor,
+    normalization: Dataset | NormalizationLike,
+    classes: int,
+    name: str,
+) -> Dataset:
+    if isinstance(normalization, Dataset):
+        found = (normalization.mean, normalization.std)
+    else:
+        raw = Raw(inputs.cpu(), targets.cpu(), None, classes, name)
+        read = finish(raw, None, resolve_normalization(normalization))
+        found = (read.mean, read.std)
+    return Dataset(inputs, targets, *found, num_classes=classes, name=name)
+
+
+def _prior(inputs: Tensor, public: Batch | None) -> GaussianPrior | None:
+    """A Gaussian fitted to public examples; to the private ones where there are no others."""
+    samples, kind = (inputs, "the audited") if public is None else (public[0], "other")
+    if len(samples) < 2 or samples[0].numel() > PRIOR_LIMIT:
+        return None
+    fitted = GaussianPrior.fit(samples)
+    return replace(fitted, name=f"Gaussian fitted to {len(samples)} {kind} examples")

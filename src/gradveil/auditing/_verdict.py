@@ -1,0 +1,65 @@
+"""One sentence for a reader without the theory, made from what was measured and nothing else."""
+
+from collections.abc import Sequence
+
+from ._result import AttackResult, BoundResult
+
+COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
+"""Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
+a near copy, up to `RECOGNISABLE` as recognisable, from `NOTHING` on as nothing beyond the guess,
+in between as blurred. On MNIST a guess has about 12 dB, so these are about 22, 16 and 12 dB."""
+
+
+def verdict(
+    attacks: Sequence[AttackResult], guess_error: float, bound: BoundResult | None, is_image: bool
+) -> str:
+    """What the strongest attack found in this run, and what is guaranteed beyond it.
+
+    Args:
+        attacks: What was run on the defense.
+        guess_error: The mean squared error in [0, 1] units of guessing the mean.
+        bound: What the theory says.
+        is_image: Whether the words may speak of images.
+    """
+    if not attacks:
+        return f"Not attacked in this run; {_guarantee(bound)}."
+    best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
+    ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
+    what = "images" if is_image else "values"
+    found = {
+        "copy": f"rebuilt near copies of the {what}",
+        "recognisable": f"recovered recognisable {what}"
+        if is_image
+        else "recovered much of the values",
+        "blurred": f"recovered blurred or partial {what}" if is_image else "recovered some values",
+        "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
+    }[_grade(ratio)]
+    who = "that knows the defense" if best.knows_defense else "that does not know the defense"
+    only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
+    return (
+        f"In this run the strongest attack, one {who}, {found} ({_numbers(best, ratio)}){only};"
+        f" {_guarantee(bound)}."
+    )
+
+
+def _grade(ratio: float) -> str:
+    for grade, limit in (("copy", COPY), ("recognisable", RECOGNISABLE), ("blurred", NOTHING)):
+        if ratio <= limit:
+            return grade
+    return "nothing"
+
+
+def _numbers(attack: AttackResult, ratio: float) -> str:
+    share = f"{ratio:.0%} of the error of guessing the mean"
+    return share if attack.psnr is None else f"{attack.psnr.mean:.1f} dB, {share}"
+
+
+def _guarantee(bound: BoundResult | None) -> str:
+    if bound is None:
+        return "nothing is guaranteed"
+    if bound.prior == "flat":
+        return "its bound assumes that nothing is known of the data, and guarantees nothing"
+    return (
+        f"if its noise levels are not betrayed and the data are Gaussian, no attacker's mean"
+        f" squared error is below {bound.mse:.2g} per entry"
+    )

@@ -1,0 +1,90 @@
+"use strict";
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  const key = (row, column) => {
+    const text = row.cells[column].dataset.value;
+    if (text === undefined) return null;
+    return Number.isNaN(Number(text)) ? text : Number(text);
+  };
+  const compare = (a, b, sign) => {
+    if (a === null || b === null) return (a === null) - (b === null);
+    if (typeof a === "number" && typeof b === "number") return sign * (a - b);
+    return sign * String(a).localeCompare(String(b), "en", { numeric: true });
+  };
+  const sort = (table, column) => {
+    const heads = all("thead th", table);
+    const up = heads[column].getAttribute("aria-sort") !== "ascending";
+    heads.forEach((th, i) => {
+      th.setAttribute("aria-sort", i !== column ? "none" : up ? "ascending" : "descending");
+    });
+    const rows = [...table.tBodies[0].rows];
+    rows.sort((a, b) => compare(key(a, column), key(b, column), up ? 1 : -1));
+    table.tBodies[0].append(...rows);
+  };
+  for (const table of all("table.sortable")) {
+    all("thead button", table).forEach((button, column) => {
+      button.addEventListener("click", () => sort(table, column));
+    });
+  }
+
+  if (typeof Plotly === "undefined") return;
+  const read = (name) => JSON.parse(document.getElementById(`data-${name}`).textContent);
+  const data = { views: read("views"), curves: read("curves") };
+  const config = { displayModeBar: false, displaylogo: false, responsive: true };
+  const hidden = { views: new Set(), curves: new Set() };
+  const choice = (axis) => document.querySelector(`[data-axis=${axis}]`).value;
+
+  const figure = (chart) => {
+    const group = chart.dataset.chart;
+    const name = group === "views" ? `${choice("x")}/${choice("y")}` : chart.dataset.name;
+    return data[group][name];
+  };
+  const scalable = (chart) => {
+    for (const svg of all("svg.main-svg", chart)) {
+      const [width, height] = ["width", "height"].map((side) => svg.getAttribute(side));
+      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      chart.style.setProperty("--ratio", `${width} / ${height}`);
+    }
+  };
+  const draw = (chart) => {
+    const { data: traces, layout } = figure(chart);
+    const off = hidden[chart.dataset.chart];
+    const shown = traces.map((trace) => ({
+      ...trace,
+      visible: !off.has(`defense ${trace.meta.defense}`) && !off.has(`mark ${trace.meta.mark}`),
+    }));
+    return Plotly.react(chart, shown, structuredClone(layout), config);
+  };
+  const charts = all("[data-chart]");
+  for (const chart of charts) {
+    draw(chart).then(() => {
+      scalable(chart);
+      chart.on("plotly_afterplot", () => scalable(chart));
+    });
+  }
+  addEventListener("beforeprint", () => {
+    for (const chart of charts) {
+      const wide = chart.classList.contains("tall");
+      Plotly.relayout(chart, { width: wide ? 680 : 330, height: wide ? 400 : 260 });
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const chart of charts) Plotly.relayout(chart, { width: null, height: null });
+  });
+  for (const select of all("[data-axis]")) {
+    select.addEventListener("change", () => draw(document.getElementById("chart-views")));
+  }
+  for (const legend of all("[data-legend]")) {
+    const group = legend.dataset.legend;
+    legend.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (!button) return;
+      const { mark, defense } = button.dataset;
+      const name = mark === undefined ? `defense ${defense}` : `mark ${mark}`;
+      const shown = hidden[group].delete(name) || !hidden[group].add(name);
+      button.setAttribute("aria-pressed", String(shown));
+      charts.filter((chart) => chart.dataset.chart === group).forEach(draw);
+    });
+  }
+})();

@@ -1,0 +1,101 @@
+"""`gradveil list`: everything that has a name."""
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, Entry
+
+from ._format import Format
+
+Row = dict[str, str]
+
+
+def list_names(
+    format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
+) -> None:
+    """List data sets, models, defenses with their parameters, attacks and estimators."""
+    groups = everything()
+    if format is Format.json:
+        print(json.dumps(groups, indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    for group, rows in groups.items():
+        table = Table(title=group, title_justify="left", show_lines=False)
+        for column in ("name", "what it is", "reference"):
+            table.add_column(column, no_wrap=column == "name")
+        for row in rows:
+            takes = f"\n[dim]{row['parameters']}[/]" if row.get("parameters") else ""
+            table.add_row(row["name"], row["summary"] + takes, row["reference"])
+        console.print(table)
+
+
+def everything() -> dict[str, list[Row]]:
+    """The groups with their rows: name, summary, reference and, where there are, parameters."""
+    return {
+        "data sets": _data_sets(),
+        "models": _models(),
+        "defenses": [_row(entry) for entry in DEFENSES.values()],
+        "attacks": [_row(entry) for entry in ATTACKS.values()],
+        "estimators": [_row(entry) for entry in ESTIMATORS.values()],
+    }
+
+
+def _row(entry: Entry) -> Row:
+    return {
+        "name": entry.name,
+        "summary": entry.summary,
+        "reference": entry.reference,
+        "parameters": _parameters(entry.build),
+    }
+
+
+def _parameters(make: Callable[..., object]) -> str:
+    names = [
+        p.name if p.default is p.empty else f"{p.name}={_default(p.default)}"
+        for p in inspect.signature(make).parameters.values()
+        if p.name != "_" and p.kind is not p.VAR_KEYWORD
+    ]
+    return ", ".join(names)
+
+
+def _default(value: object) -> str:
+    plain = isinstance(value, (bool, int, float, str, tuple, type(None)))
+    return repr(value) if plain else "..."
+
+
+def _data_sets() -> list[Row]:
+    known = {
+        "mnist": ("5,000 real MNIST images, embedded.", "LeCun et al. 1998"),
+        "cifar10": ("The first 20 CIFAR-10 test images, embedded.", "Krizhevsky 2009"),
+        "FILE.npz": ("Your own: images and labels, or inputs and targets, or x and y.", ""),
+        "FOLDER": ("MNIST's or CIFAR-10's official files.", ""),
+        "hf:NAME": ("From the Hugging Face hub, where installed.", "Lhoest et al. 2021"),
+    }
+    return [{"name": n, "summary": s, "reference": r} for n, (s, r) in known.items()]
+
+
+def _models() -> list[Row]:
+    from gradveil.models import MLP, ConvNet, LeNet, PatchTransformer, SimpleConvNet, model_names
+
+    classes = {
+        "conv-net": (ConvNet, "Geiping et al. 2020, arXiv:2003.14053"),
+        "le-net": (LeNet, "Zhu et al. 2019, arXiv:1906.08935"),
+        "mlp": (MLP, ""),
+        "patch-transformer": (PatchTransformer, "Dosovitskiy et al. 2021, arXiv:2010.11929"),
+        "simple-conv-net": (SimpleConvNet, "Optimal Defenses Against Gradient Reconstruction"),
+    }
+    return [
+        {
+            "name": name,
+            "summary": (inspect.getdoc(classes[name][0]) or "").splitlines()[0],
+            "reference": classes[name][1],
+            "parameters": _parameters(classes[name][0]),
+        }
+        for name in model_names()
+    ]

@@ -1,0 +1,77 @@
+"""What several commands take: data, a model, its weights, a device."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil.auditing._defaults import default_model_name, model_for
+from gradveil.data import Dataset, load_dataset
+
+
+def load_data(dataset: str, path: Path | None, device: str) -> Dataset:
+    """A data set by name, or the user's own from a path."""
+    data = load_dataset(dataset if path is None else path)
+    where = checked_device(device)
+    return replace(data, inputs=data.inputs.to(where), targets=data.targets.to(where))
+
+
+def load_model(
+    name: str | None, weights: Path | None, data: Dataset, seed: int, device: str
+) -> tuple[str, nn.Module]:
+    """A model by name or factory (the data's default if `None`), with weights from a file."""
+    name = name or default_model_name(data)
+    model = model_for(name, data, seed)
+    if weights is not None:
+        load_weights(model, weights)
+    return name, model.to(checked_device(device))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Put a state dict into a model; a file that could run code is refused."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Parameter `weights` should be a file. Found that `{path}` does not exist."
+        )
+    try:
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise ValueError(
+            f"Parameter `weights` should be a state dict of plain tensors, as `torch.save("
+            f"model.state_dict(), path)` writes it. Found that `{path}` holds something else, or"
+            f" code, which is not run ({type(error).__name__}). Save the state dict again."
+        ) from None
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise ValueError(
+            "Parameter `weights` should be a state dict, tensors by name. Found"
+            f" {type(state).__name__} in `{path}`. Save `model.state_dict()`."
+        )
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Parameter `weights` should fit the model {type(model).__name__}. Found {error}"
+        ) from None
+
+
+def checked_device(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"Parameter `device` should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
+            f" {name!r}: {str(error).splitlines()[0]}"
+        ) from None
+    return device
+
+
+def split_public(data: Dataset, private: int) -> tuple[tuple[Tensor, Tensor], Any]:
+    """The first examples as the private ones, and all others as public ones (`None`: too few)."""
+    batch = data.batch(0, private)
+    rest = data.inputs[private:], data.targets[private:]
+    return batch, rest if len(rest[0]) >= 2 else None

@@ -1,0 +1,55 @@
+"""Verdicts say what was measured, and no more."""
+
+import pytest
+
+from gradveil.auditing._result import AttackResult, BoundResult, Estimate
+from gradveil.auditing._verdict import verdict
+
+BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
+
+
+def attack(error: float, knows: bool = False) -> AttackResult:
+    value = Estimate(error, error, error)
+    return AttackResult("a", knows, value, value, value, None, None, 1.0, ())
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (0.001, "near copies"),
+        (0.03, "recognisable images"),
+        (0.06, "blurred or partial images"),
+        (0.2, "nothing beyond the mean image"),
+    ],
+)
+def test_words_follow_the_error_over_that_of_a_guess(error, words):
+    assert words in verdict([attack(error)], 0.1, None, True)
+
+
+def test_the_strongest_attack_counts():
+    text = verdict([attack(0.2), attack(0.001, knows=True)], 0.1, BOUND, True)
+    assert "near copies" in text
+    assert "one that knows the defense" in text
+
+
+def test_a_weak_attack_proves_nothing():
+    text = verdict([attack(0.2)], 0.1, None, True)
+    assert "In this run" in text
+    assert "a stronger one may find more" in text
+    assert "nothing is guaranteed" in text
+
+
+def test_a_bound_comes_with_its_conditions():
+    text = verdict([attack(0.2)], 0.1, BOUND, True)
+    assert "0.05" in text
+    assert "if " in text
+    assert "Gaussian" in text
+
+
+def test_without_an_attack_nothing_is_said_of_leaks():
+    assert verdict([], 0.1, None, True) == "Not attacked in this run; nothing is guaranteed."
+
+
+def test_tables_are_not_called_images():
+    for error in (0.001, 0.03, 0.06, 0.2):
+        assert "image" not in verdict([attack(error)], 0.1, BOUND, False)

@@ -1,0 +1,208 @@
+"""`gradveil audit` as a user runs it: own models and data, mistakes, interruptions."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gradveil.auditing import AuditResult
+from gradveil.cli import app
+
+MODULE = '''
+import torch
+from torch import nn
+
+
+class TinyViT(nn.Module):
+    """Patches of 4x4, one attention block, a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Unfold(4, stride=4)
+        self.embed = nn.Linear(16, 8)
+        self.positions = nn.Parameter(0.1 * torch.randn(4, 8))
+        self.block = nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        tokens = self.embed(self.patches(x).transpose(1, 2)) + self.positions
+        return self.head(self.block(tokens).mean(1))
+
+
+def table_net():
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+'''
+MAIN = "from gradveil.cli import main; main()"
+QUICK = ["--batch-size", "2", "--steps", "4", "--defense", "no-defense", "--defense"]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with a module of models and two data sets."""
+    (tmp_path / "own_models.py").write_text(MODULE)
+    numbers = np.random.default_rng(0)
+    labels = np.arange(20) % 3
+    images = numbers.integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    rows = numbers.normal(size=(20, 5)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", x=rows, y=labels)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+def invoke(*arguments: str):
+    """The command in this process; its mistakes are exceptions."""
+    return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["audit", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "is_image"),
+    [("images.npz", "own_models:TinyViT", True), ("table.npz", "own_models:table_net", False)],
+)
+def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image):
+    done = invoke("--data", data, "--model", model, *QUICK, "optimal-noise", "--out", "result")
+    assert done.exit_code == 0, (done.output, done.exception)
+    result = AuditResult.load(workplace / "result" / "results.json")
+    assert result.setup.is_image is is_image
+    assert result.setup.model == model
+    noisy = result.defenses[1]
+    assert noisy.name == "optimal noise"
+    assert noisy.bound.mse > 0
+    assert noisy.training.steps == 5
+    assert [len(one.runs) for one in noisy.attacks] == [1, 1]
+    assert (noisy.attacks[0].psnr is not None) is is_image
+    assert (workplace / "result" / "report.html").exists()
+    for line in ("no guarantee", "optimal noise", "result/report.html", "Prior: Gaussian"):
+        assert line in " ".join(done.stdout.split()), line
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_json_is_the_file(workplace):
+    done = invoke(
+        "--data", "table.npz", *QUICK, "gradient-noise", "--quick", "--format", "json",
+        "--threat", "labels=counts", "--threat", "statistics=unknown",
+    )  # fmt: skip
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(done.stdout) == json.loads(Path("gradveil-audit/results.json").read_text())
+    setup = json.loads(done.stdout)["setup"]
+    assert (setup["threat_labels"], setup["threat_statistics"]) == ("counts", False)
+
+
+def test_weights_are_used(workplace):
+    from own_models import table_net
+
+    torch.save(table_net().state_dict(), "weights.pt")
+    done = invoke("--data", "table.npz", "--model", "own_models:table_net", "--quick", "--weights",
+                  "weights.pt", *QUICK, "gradient-noise")  # fmt: skip
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+class Malicious:
+    """Would run code when unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("pwned",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "missing.npz"], "which does not exist"),
+        (["--dataset", "mnits"], "Did you mean `mnist`?"),
+        (["--model", "simple-convnet"], "Did you mean `simple-conv-net`?"),
+        (["--defense", "optimal-nose"], "Did you mean `optimal-noise`?"),
+        (["--attack", "adaptiv"], "Did you mean `adaptive`?"),
+        (["--threat", "label=known"], "labels, mechanism, statistics"),
+        (["--weights", "missing.pt"], "does not exist"),
+        (["--weights", "code.pt"], "code, which is not run"),
+        (["--weights", "other.pt"], "should fit the model"),
+        (["--model", "own_models:TinyViT"], "should accept inputs of shape (2, 5)"),
+        (["--device", "abacus"], "device of this machine"),
+        (["--out", "table.npz"], "should be a folder"),
+        (["--batch-size", "50"], "Choose a smaller batch"),
+    ],
+)
+def test_mistakes_are_named(workplace, arguments, words):
+    torch.save(Malicious(), "code.pt")
+    torch.save({"a": torch.ones(1)}, "other.pt")
+    data = [] if {"--dataset", "--data"} & {*arguments} else ["--data", "table.npz"]
+    size = [] if "--batch-size" in arguments else ["--batch-size", "2"]
+    done = invoke(*data, *size, *arguments)
+    assert isinstance(done.exception, (ValueError, OSError)), done.output
+    assert words in " ".join(str(done.exception).split())
+    assert not Path("pwned").exists()
+    assert not Path("gradveil-audit/results.json").exists()
+
+
+def test_more_labels_than_outputs_is_one_line_exit_code_2_and_json(workplace):
+    rows = np.zeros((4, 5), dtype=np.float32)
+    np.savez("many.npz", x=rows, y=np.array([0, 7, 1, 2]))
+    done = run(
+        "audit", "--data", "many.npz", "--model", "own_models:table_net", "--batch-size", "2",
+        "--format", "json",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "the model has 3 outputs" in json.loads(done.stdout)["error"]
+    assert len([line for line in done.stderr.splitlines() if line.startswith("gradveil: ")]) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(workplace):
+    Path("locked").write_text("")
+    done = invoke("--data", "table.npz", "--out", "locked/deeper")
+    assert isinstance(done.exception, OSError)
+
+
+def test_a_full_disk_leaves_nothing_half_written(workplace):
+    """A limit on the size of files stands for the disk: writes fail in the same way."""
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); {MAIN}"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    done = subprocess.run(
+        [sys.executable, "-c", code, "audit", "--data", "table.npz", "--quick", *QUICK,
+         "gradient-noise", "--out", "full"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(Path("full").iterdir()) == []
+
+
+def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "audit", "--data", "table.npz", "--quick", "--steps",
+         "10000000", "--batch-size", "2", "--out", "stopped"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=workplace,
+    )  # fmt: skip
+    assert process.stderr is not None
+    seen = ""
+    while "inverting" not in seen and process.poll() is None:
+        seen += process.stderr.read(1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "stopped early; what is finished was written" in " ".join(output.split())
+    result = AuditResult.load(workplace / "stopped" / "results.json")
+    assert not result.complete
+    assert len(result.defenses) == 3

@@ -1,0 +1,69 @@
+"""`gradveil bound`."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gradveil.cli import app
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    numbers = np.random.default_rng(0)
+    rows = numbers.normal(size=(30, 5)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", x=rows, y=np.arange(30) % 3)
+    monkeypatch.chdir(tmp_path)
+
+
+def bound(*arguments: str) -> str:
+    done = CliRunner().invoke(
+        app, ["bound", "--data", "table.npz", "--batch-size", "2", *arguments]
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def test_optimal_noise_gains_over_isotropic_noise():
+    (optimal,) = json.loads(bound("--format", "json"))
+    (isotropic,) = json.loads(bound("--defense", "gradient-noise", "--format", "json"))
+    assert optimal["gain_over_isotropic"] > 1
+    assert isotropic["gain_over_isotropic"] == pytest.approx(1)
+    assert optimal["bound"]["prior"] == "Gaussian fitted to 28 other examples"
+    assert optimal["bound"]["mse"] >= optimal["bound"]["trace_mse"] > 0
+
+
+def test_pruning_without_noise_has_no_guarantee():
+    shown = bound("--defense", "gradient-pruning")
+    assert "no guarantee" in shown
+    assert "Formal privacy: none" in shown
+
+
+def test_a_sweep_draws_a_rising_curve():
+    points = json.loads(bound("--sweep", "--out", "curve", "--format", "json"))
+    assert len(points) == 7
+    errors = [point["bound"]["mse"] for point in points]
+    assert errors == sorted(errors)
+    assert Path("curve/bound.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(Path("curve/bound.json").read_text()) == points
+    with open("curve/bound.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["bound_mse"]) for row in rows] == errors
+
+
+def test_a_sweep_over_ratios():
+    spec = "optimal-pruning(noise=gradient-noise(0.1))"
+    points = json.loads(bound("--sweep", "--defense", spec, "--format", "json"))
+    assert [point["amount"] for point in points] == [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99]
+    utilities = [point["utility_first"] for point in points]
+    assert utilities == sorted(utilities, reverse=True)
+
+
+def test_nothing_to_sweep_is_an_error():
+    done = CliRunner().invoke(
+        app, ["bound", "--data", "table.npz", "--defense", "no-defense", "--sweep"]
+    )
+    assert "has a scale or a ratio" in str(done.exception)
