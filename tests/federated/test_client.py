@@ -49,7 +49,7 @@ def test_nothing_but_values_and_a_count_leaves() -> None:
     assert not any(torch.isin(reply.values[n], g).any() for n, g in undefended.items())
 
 
-@pytest.mark.parametrize("local", [None, LocalSteps(2, 0.1)], ids=["FedSGD", "FedAvg"])
+@pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["FedSGD", "FedAvg"])
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_reply_with_costs_is_the_same_reply(name: str, local: LocalSteps | None) -> None:
     trained = model()
@@ -148,7 +148,7 @@ def test_what_a_defense_remembers_is_the_clients_own() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_fedavg_sends_the_change_of_local_sgd(batch_size: int | None, momentum: float) -> None:
     trained = model()
-    sender = client(0, local=LocalSteps(3, 0.1, batch_size, momentum))
+    sender = client(0, local=LocalSteps(0.1, 3, batch_size, momentum))
     chosen = sender.next_indices()
     inputs, targets = sender.inputs[chosen], sender.targets[chosen]
     sent = sender.reply(trained, cross_entropy).values

@@ -62,7 +62,7 @@ def test_undefended_values_are_nowhere_in_the_bytes():
 
 
 @pytest.mark.parametrize("defense", [OptimalNoise(scale=0.1), CACHED], ids=["noise", "cached"])
-@pytest.mark.parametrize("local", [None, LocalSteps(2, 0.1)], ids=["fedsgd", "fedavg"])
+@pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["fedsgd", "fedavg"])
 def test_every_message_in_a_new_process_gives_the_bytes_of_one_client(defense, local):
     """Seven messages: over the end of an epoch, and over two refreshes."""
     train, context = function(defense, local=local), small.context(seed=0)

@@ -1,5 +1,7 @@
 """Attacks that rebuild private data from what was sent, and the yardstick that scores them."""
 
+from gradveil.messages import LocalSteps
+
 from ._adaptive import Adaptive
 from ._analytic import Analytic
 from ._cafe import CAFE
@@ -9,7 +11,9 @@ from ._idlg import IDLG
 from ._intervals import Interval, bootstrap_interval, paired_interval
 from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
-from ._observation import LocalSteps, Observation, observe
+from ._observation import Observation, observe
+from ._peel import Peel
+from ._progress_bar import progress_bar
 from ._reconstruction import Attack, Reconstruction
 from ._refine import Finish
 from ._regularisers import TotalVariation
@@ -36,6 +40,7 @@ __all__ = [
     "InvertingGradients",
     "LocalSteps",
     "Observation",
+    "Peel",
     "Reconstruction",
     "Scores",
     "ThreatModel",
@@ -48,6 +53,7 @@ __all__ = [
     "observe",
     "observe_vertical",
     "paired_interval",
+    "progress_bar",
     "recover_labels",
     "score",
     "vertical_net",

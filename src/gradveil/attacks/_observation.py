@@ -11,20 +11,10 @@ from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, LocalUpdateMessage, Message
+from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.messages._functional import LossFunction, trainable_parameters
 
 from ._threat import ThreatModel
-
-
-@dataclass(frozen=True)
-class LocalSteps:
-    """FedAvg's local training, as `LocalUpdateMessage` takes it; public in every federation."""
-
-    lr: float
-    steps: int
-    batch_size: int | None = None
-    momentum: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,16 +59,7 @@ class Observation:
         """The message that these targets would make, as a function of the inputs."""
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
-        local = self.local
-        return LocalUpdateMessage(
-            self.model,
-            self.loss_fn,
-            targets,
-            lr=local.lr,
-            steps=local.steps,
-            batch_size=local.batch_size,
-            momentum=local.momentum,
-        )
+        return self.local.message(self.model, self.loss_fn, targets)
 
     def _check_labels(self) -> None:
         if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):

@@ -7,8 +7,10 @@
 (2, 64)
 """
 
+from gradveil.messages import LocalSteps
+
 from ._checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from ._client import Client, LocalSteps, NoDataError
+from ._client import Client, NoDataError
 from ._config import (
     Split,
     TrainingConfig,

@@ -3,7 +3,6 @@
 import secrets
 import time
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, LocalUpdateMessage, values_of
+from gradveil.messages import GradientMessage, LocalSteps, LocalUpdateMessage, values_of
 from gradveil.messages._functional import LossFunction, check_match
 from gradveil.theory import utility
 
@@ -26,17 +25,6 @@ AnyMessage = GradientMessage | LocalUpdateMessage
 
 class NoDataError(ValueError):
     """A client without examples was asked for a reply."""
-
-
-@dataclass(frozen=True)
-class LocalSteps:
-    """FedAvg: how a client moves the weights before it sends their (defended) change."""
-
-    steps: int
-    lr: float
-    batch_size: int | None = None
-    """Examples in a local mini-batch; the client's whole batch if `None`."""
-    momentum: float = 0.0
 
 
 class Client:
@@ -135,15 +123,7 @@ class Client:
         inputs, targets = self.inputs[chosen], self.targets[chosen]
         if self.local is None:
             return GradientMessage(model, loss_fn, targets), inputs
-        return LocalUpdateMessage(
-            model,
-            loss_fn,
-            targets,
-            lr=self.local.lr,
-            steps=self.local.steps,
-            batch_size=self.local.batch_size,
-            momentum=self.local.momentum,
-        ), inputs
+        return self.local.message(model, loss_fn, targets), inputs
 
     def _generator(self) -> torch.Generator:
         """For the probes and the noise of the reply whose batch was just taken."""

@@ -13,9 +13,10 @@ from gradveil._checks import check_choice, check_count, check_not_negative, chec
 from gradveil.catalog import Entry, build_defense
 from gradveil.catalog._spec import build
 from gradveil.data import load_dataset
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model, model_names
 
-from ._client import Client, LocalSteps
+from ._client import Client
 from ._partition import KINDS, partition
 from ._sampling import count_asked
 from ._server import Server
@@ -83,7 +84,7 @@ class TrainingConfig:
         """FedAvg's local steps."""
         if self.local_steps is None:
             return None
-        return LocalSteps(self.local_steps, self.local_lr, self.local_batch_size)
+        return LocalSteps(self.local_lr, self.local_steps, self.local_batch_size)
 
 
 @dataclass(frozen=True)

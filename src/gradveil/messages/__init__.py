@@ -4,7 +4,14 @@ A message is anything callable of the shape ``inputs -> {parameter name: tensor}
 """
 
 from ._gradient import GradientMessage
-from ._local_update import LocalUpdateMessage
+from ._local_update import LocalSteps, LocalUpdateMessage
 from ._protocol import Message, separates, values_of
 
-__all__ = ["GradientMessage", "LocalUpdateMessage", "Message", "separates", "values_of"]
+__all__ = [
+    "GradientMessage",
+    "LocalSteps",
+    "LocalUpdateMessage",
+    "Message",
+    "separates",
+    "values_of",
+]

@@ -1,5 +1,6 @@
 """FedAvg's message: the weight change after local steps."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,23 @@ from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, LossFunction, check_match
 from ._gradient import GradientMessage
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """FedAvg's local training, public in every federation: what `LocalUpdateMessage` takes."""
+
+    lr: float
+    steps: int
+    batch_size: int | None = None
+    """Examples in a local mini-batch; the client's whole batch if `None`."""
+    momentum: float = 0.0
+
+    def message(
+        self, model: nn.Module, loss_fn: LossFunction, targets: Tensor
+    ) -> "LocalUpdateMessage":
+        """The weight change that these steps make."""
+        return LocalUpdateMessage(model, loss_fn, targets, **asdict(self))
 
 
 class LocalUpdateMessage:
