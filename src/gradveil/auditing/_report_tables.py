@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gradveil.attacks._reconstruction import FINISHED
 
-from ._report_numbers import interval, number, percent, plural, size
+from ._report_numbers import interval, number, percent, plural, short, size
 from ._report_style import attack_names, attack_on
 from ._result import AttackResult, AuditResult, BoundResult, DefenseResult, Estimate
 
@@ -99,7 +99,7 @@ def guarantee_table(result: AuditResult) -> Table:
 def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditResult) -> list[Cell]:
     training, bound = defense.training, defense.bound
     cells = [
-        Cell(defense.name, defense.name, defense.defense),
+        Cell(defense.name, defense.name, short(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
         _estimate_cell(training.loss_after if training else None),

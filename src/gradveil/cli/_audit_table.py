@@ -6,7 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradveil.auditing import AttackResult, AuditResult, DefenseResult, Estimate
+from gradveil.auditing import AttackResult, AuditResult, DefenseResult
+from gradveil.auditing._report_numbers import estimate, number, size
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
@@ -38,7 +39,7 @@ def show_audit(result: AuditResult, console: Console) -> None:
 
 def _cost_table(result: AuditResult) -> Table:
     table = _blank("What it costs and what it guarantees")
-    for name in ("defense", "setting", "U1", "U2", "loss", "kB", "time", "bound (trace)", "dB ≤"):
+    for name in ("defense", "setting", "U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
         left = name in ("defense", "setting")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "setting")
     for defense in result.defenses:
@@ -48,17 +49,16 @@ def _cost_table(result: AuditResult) -> Table:
 
 def _cost_row(defense: DefenseResult) -> list[str]:
     bound, training = defense.bound, defense.training
-    ceiling = bound.psnr_ceiling if bound else None
     return [
         defense.name,
         setting(defense.defense),
-        f"{defense.utility_first:.3f}",
-        f"{defense.utility_second:.1e}" if defense.utility_second else "0",
-        f"{training.loss_after.mean:.3f}" if training else "-",
-        f"{defense.bytes_sent / 1000:.0f}",
-        f"{defense.time_ratio:.1f}×",
-        f"{bound.mse:.3f} ({bound.trace_mse:.4f})" if bound else "no guarantee",
-        "" if ceiling is None else f"{ceiling:.1f}",
+        number(defense.utility_first),
+        number(defense.utility_second),
+        number(training.loss_after.mean) if training else "-",
+        size(defense.bytes_sent),
+        f"{number(defense.time_ratio)}×",
+        f"{number(bound.mse)} ({number(bound.trace_mse)})" if bound else "no guarantee",
+        number(bound.psnr_ceiling) if bound else "",
     ]
 
 
@@ -75,34 +75,36 @@ def setting(spec: str) -> str:
 
 
 def _attack_table(result: AuditResult) -> Table:
-    image = result.setup.is_image
+    image, labels = result.setup.is_image, result.setup.threat_labels != "known"
     table = _blank("What attacks recovered (*: knows the defense)")
     table.add_column("defense", no_wrap=True)
     table.add_column("attack", no_wrap=True)
-    for name in ("MSE", *(("PSNR [dB]", "SSIM") if image else ()), "labels", "s"):
+    names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()), "s")
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks):
-            table.add_row("" if place else defense.name, *_attack_row(attack, image))
+            table.add_row("" if place else defense.name, *_attack_row(attack, image, labels))
     return table
 
 
-def _attack_row(attack: AttackResult, image: bool) -> list[str]:
+def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
-    cells = [f"{attack.attack.partition('(')[0]}{star}", _interval(attack.mse, 3)]
+    cells = [f"{attack.attack.partition('(')[0]}{star}", estimate(attack.mse)]
     if image:
-        cells += [_interval(attack.psnr, 1), f"{attack.ssim.mean:.2f}" if attack.ssim else "-"]
-    labels = "-" if attack.label_accuracy is None else f"{attack.label_accuracy:.0%}"
-    return [*cells, labels, f"{attack.seconds:.0f}"]
+        cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
+    if labels:
+        found = attack.label_accuracy
+        cells.append("-" if found is None else f"{found:.0%}")
+    return [*cells, f"{attack.seconds:.0f}"]
 
 
 def _blank(title: str) -> Table:
     return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-
-
-def _interval(value: Estimate | None, digits: int) -> str:
-    if value is None:
-        return "-"
-    return f"{value.mean:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
