@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._files import write_atomically
 from gradveil.auditing._bound_only import BoundPoint, BoundStudy, draw_sweep
+from gradveil.auditing._report_numbers import number, short
 from gradveil.auditing._subject import make_subject
 from gradveil.auditing._write import prepare_folder
 
@@ -113,13 +114,12 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
 
 def _cells(point: BoundPoint) -> list[str]:
     found, gain = point.bound, point.gain_over_isotropic
-    ceiling = found.psnr_ceiling if found else None
     return [
-        point.defense,
-        f"{point.utility_first:.4f}",
-        f"{point.utility_second:.2e}" if point.utility_second else "0",
-        f"{found.mse:.4f} ± {found.mse_standard_error:.4f}" if found else "no guarantee",
-        f"{found.trace_mse:.4f}" if found else "-",
-        "-" if ceiling is None else f"{ceiling:.1f}",
-        "-" if gain is None else f"{gain:.2f}×",
+        short(point.defense),
+        number(point.utility_first),
+        number(point.utility_second),
+        number(found.mse) if found else "no guarantee",
+        number(found.trace_mse) if found else "-",
+        number(found.psnr_ceiling) if found else "-",
+        "-" if gain is None else f"{number(gain)}×",
     ]
