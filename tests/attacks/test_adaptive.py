@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from gradveil import (
     DPSGD,
@@ -11,8 +12,21 @@ from gradveil import (
     OptimalPruning,
     OptimalRounding,
     Rounding,
+    load_dataset,
 )
-from gradveil.attacks import Adaptive, Finish, InvertingGradients, Observation, TotalVariation
+from gradveil.attacks import (
+    Adaptive,
+    Finish,
+    InvertingGradients,
+    Observation,
+    ThreatModel,
+    TotalVariation,
+    observe,
+    score,
+)
+from gradveil.attacks._candidates import message_of
+from gradveil.attacks._planning import plan_channel
+from gradveil.models import build_model
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 
@@ -76,6 +90,68 @@ def test_a_time_budget_is_said():
         conv_net(1, (6, 6)), smooth_images(1, 1, (6, 6)), [0], GradientNoise(0.1), mechanism="known"
     )
     assert adaptive(time_budget=0.0)(observation).status == "time budget"
+
+
+def test_pruning_with_noise_is_censored_too():
+    """A pruned entry is below what half of the kept ones exceed, whatever the noise."""
+    truth = smooth_images(2, 1, (6, 6))
+    defense = GradientPruning(0.6, noise=GradientNoise(0.002))
+    observation = observed(conv_net(1, (6, 6)), truth, [0, 1], defense, mechanism="known")
+    labels = torch.tensor([0, 1])
+    channel = plan_channel(observation, labels, truth, 2, generator())
+    values, pruned = message_of(observation)(truth, labels), channel.sent == 0
+    assert not bool(channel.silent.any())
+    assert bool((values[pruned].abs() <= channel.high[pruned] + 1e-6).all())
+    assert float(channel.high[pruned].max()) < float(values.abs().max())
+    unaware = error(UNAWARE(observation, generator()).inputs, truth)
+    assert error(adaptive()(observation, generator()).inputs, truth) < unaware
+
+
+def test_many_at_once_are_better_than_the_unaware_attack():
+    model, defense = conv_net(1, (6, 6)), GradientPruning(0.6)
+    truths = [smooth_images(2, 1, (6, 6), seed=seed) for seed in range(2)]
+    observations = [observed(model, x, [0, 1], defense, mechanism="known") for x in truths]
+    together = adaptive().many(observations, generator())
+    for found, truth, observation in zip(together, truths, observations, strict=True):
+        unaware = error(UNAWARE(observation, generator()).inputs, truth)
+        assert error(found.inputs, truth) < unaware
+        assert found.targets.tolist() == [0, 1]
+
+
+def test_where_nothing_is_hidden_the_unaware_solution_stays():
+    truth = smooth_images(2, 1, (6, 6))
+    observation = observed(conv_net(1, (6, 6)), truth, [0, 1], mechanism="known")
+    peeling = InvertingGradients.strong(steps=300)
+    found = Adaptive(peeling)(observation, generator())
+    assert torch.equal(found.inputs, peeling(observation, generator()).inputs)
+    assert error(found.inputs, truth) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "defense",
+    [GradientPruning(0.9), OptimalPruning(0.9), GradientNoise(0.02), OptimalNoise(0.02)],
+    ids=lambda d: type(d).__name__,
+)
+def test_on_the_papers_cnn_it_is_better_than_the_unaware_attack(defense):
+    data, starts = load_dataset("mnist"), (1000, 1100, 1200)
+    batches = [data.batch(start, 4) for start in starts]
+    model = build_model("simple-conv-net", seed=0).eval()
+    observations = [
+        observe(
+            model, cross_entropy, batch, defense, threat=ThreatModel(mechanism="known"),
+            num_classes=10, input_range=data.range, generator=generator(start),
+        )
+        for start, batch in zip(starts, batches, strict=True)
+    ]  # fmt: skip
+    unaware = InvertingGradients(steps=250, total_variation=1e-2)
+    attacks = {"unaware": unaware, "adaptive": Adaptive(unaware, finish=None)}
+    means = {}
+    for name, attack in attacks.items():
+        found = zip(attack.many(observations, generator()), batches, strict=True)
+        scores = [score(r, b, normalization=data, ssim=False).psnr.mean() for r, b in found]
+        means[name] = float(torch.stack(scores).mean())
+    assert means["adaptive"] > means["unaware"]
 
 
 class Affine(nn.Module):

@@ -53,3 +53,15 @@ def test_attacks_stay_above_the_bound():
     assert means["adaptive"] < means["unaware"]
     prior_alone = float(prior.covariance.diagonal().mean())
     assert bound < means["adaptive"] < 1.1 * prior_alone
+
+
+def test_an_attacker_who_knows_more_than_the_prior_goes_below_its_bound():
+    """Pixels of ±1 have the moments of N(0, I), whose bound is 1 / (1/σ² + 1) an entry."""
+    draws, size, std = 200, 16, 0.5
+    truth = torch.randint(2, (draws, size), generator=generator()).double() * 2 - 1
+    sent = truth + std * torch.randn(draws, size, generator=generator(1), dtype=torch.float64)
+    bound = 1 / (1 / std**2 + 1)
+    gaussian = (sent / (1 + std**2) - truth).square().mean()
+    informed = (sent.sign() - truth).square().mean()
+    assert abs(float(gaussian) - bound) < 0.02
+    assert float(informed) < 0.6 * bound

@@ -79,6 +79,30 @@ def test_large_batches_in_strong_noise_are_not_worse_than_a_blind_guess() -> Non
     assert mean_accuracy(small_net(), 64, GradientNoise(0.3), 6) >= blind_accuracy(64, 6) - 0.03
 
 
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    """The small net after some steps on other images than the tests'."""
+    model, data = small_net(), load_dataset("mnist", limit=1500)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(60):
+        inputs, targets = data.batch(500 + 16 * step, 16)
+        optimiser.zero_grad()
+        LOSS(model(inputs), targets).backward()
+        optimiser.step()
+    return model
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [NoDefense(), GradientNoise(0.01), GradientPruning(0.9)],
+    ids=lambda value: type(value).__name__,
+)
+def test_trained_models_are_read_better_than_by_a_blind_guess(
+    trained: nn.Module, defense: Defense
+) -> None:
+    assert mean_accuracy(trained, 16, defense, 12) > blind_accuracy(16, 12) + 0.03
+
+
 def test_fedavg_updates() -> None:
     data = load_dataset("mnist", limit=64)
     for number, local in enumerate([LocalSteps(0.05, 1), LocalSteps(0.05, 4, 4, momentum=0.5)]):

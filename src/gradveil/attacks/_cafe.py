@@ -11,7 +11,7 @@ from gradveil._random import generator_or_fresh, normal_like
 from gradveil._typing import Tensors
 
 from ._lbfgs import Point, minimise_lbfgs
-from ._optimise import Watch, clamp
+from ._optimise import Progress, Watch, clamp
 from ._reconstruction import FINISHED, Reconstruction
 from ._vertical import Block, VerticalNet, VerticalObservation, VerticalWorker, of_all
 
@@ -41,11 +41,13 @@ class CAFE:
         steps: L-BFGS iterations of step 3.
         total_variation: λ.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps, cost) of the present worker's block.
     """
 
     steps: int = 200
     total_variation: float = 1e-6
     time_budget: float | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
@@ -98,7 +100,9 @@ class CAFE:
             layer_inputs = start.flatten(1)
         lower = [_part(o.sent, f"{prefix}features.") for o in observation.observations]
         cost = _BlockCost(worker, usage, deltas, layer_inputs, lower, self.total_variation)
-        point = minimise_lbfgs(cost, (start,), steps=self.steps, watch=watch)
+        point = minimise_lbfgs(
+            cost, (start,), steps=self.steps, watch=watch, progress=self.progress
+        )
         point.variables = (clamp(point.variables[0], low, high),)
         return point
 

@@ -47,6 +47,15 @@ class Channel:
             torch.where(self.silent, (1 - opening) * weight, weight),
         )
 
+    def unexplained(self, evidence: Evidence, values: Tensor) -> float:
+        """The share of the signal's power by which values miss the evidence, beyond the noise."""
+        noise = self.std.square()
+        misses = evidence.residual(values).square() * (evidence.weight > 0)
+        expected = noise.sum() + 3 * (2 * noise.square().sum()).sqrt()
+        power = self.sent.square().sum()
+        signal = (power - noise.sum()).clamp(min=1e-2 * power)
+        return float(((misses.sum() - expected) / signal).clamp(min=0))
+
 
 def open_channel(
     observation: Observation, sent: Tensors, mechanism: AnyMechanism, sensitivities: Tensors | None
@@ -103,18 +112,26 @@ def _pruned(row: Tensor, mechanism: Mechanism, sent: Tensors, observation: Obser
 def _limits(
     observation: Observation, row: Tensor, pruned: Tensor, sensitivities: Tensors | None
 ) -> Tensor:
-    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value."""
+    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value.
+
+    Without noise the least kept entry is the threshold. With it, that of every kept entry g + std ε
+    is above the threshold at least half of the time, so their median is a safe limit. A threshold
+    on sensitivities is known only as well as these are at the attacker's estimate: at a poor one
+    half of the true values were beyond it, so no limit is below the median of what was kept.
+    """
     nothing = torch.full_like(row, torch.inf)
     defense, kept = observation.defense, row[~pruned].abs()
     if observation.plan_is_public or not bool(pruned.any()) or len(kept) == 0:
         return nothing
-    if isinstance(defense, GradientPruning) and defense.noise is None:
-        return torch.full_like(row, float(kept.min()))
-    if isinstance(defense, OptimalPruning) and defense.noise is None and sensitivities is not None:
+    if isinstance(defense, GradientPruning):
+        least = kept.min() if defense.noise is None else kept.median()
+        return torch.full_like(row, float(least))
+    if isinstance(defense, OptimalPruning) and sensitivities is not None:
         sensitivity = flatten(sensitivities).sqrt()
         ratios = (sensitivity[~pruned] / kept).sort().values
-        threshold = ratios[int(0.98 * (len(ratios) - 1))].clamp(min=1e-30)
-        return MARGIN * sensitivity / threshold
+        share = 0.98 if defense.noise is None else 0.5
+        threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
+        return (MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
     return nothing
 
 

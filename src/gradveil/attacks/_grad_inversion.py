@@ -12,7 +12,7 @@ from ._batch_norm import BatchNormDistance
 from ._candidates import labels_of, message_of, noise_start, sent_row
 from ._inverting_gradients import DISTANCES
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Watch, minimise
+from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._regularisers import total_variation
 from ._scores import match
@@ -46,6 +46,7 @@ class GradInversion:
         distance: D, "cosine" or "euclidean" (the paper's).
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         chunk: How many seeds are differentiated at once; `None`: all.
+        progress: Called with (step, steps, cost).
     """
 
     steps: int = 1000
@@ -60,6 +61,7 @@ class GradInversion:
     distance: str = "cosine"
     time_budget: float | None = None
     chunk: int | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         self._descent(0, None)
@@ -105,7 +107,16 @@ class GradInversion:
             data=(mean, torch.full_like(mean.flatten(1)[:, 0], drawn)),
             low=observation.low,
             high=observation.high,
+            progress=self._progress_of(number),
         )
+
+    def _progress_of(self, number: int) -> Progress | None:
+        """The whole attack's progress, seen from one round."""
+        told, before = self.progress, number * self._steps_of_round
+        if told is None:
+            return None
+        total = self.rounds * self._steps_of_round
+        return lambda step, _, cost: told(before + step, total, cost)
 
     @property
     def _steps_of_round(self) -> int:

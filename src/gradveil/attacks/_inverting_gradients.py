@@ -15,6 +15,7 @@ from ._candidates import check_alike, labels_of, message_of, noise_start, sent_r
 from ._matching import cosine_distance, euclidean_distance, euclidean_evidence
 from ._observation import Observation
 from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
+from ._peel import Peel
 from ._reconstruction import FINISHED, Reconstruction
 from ._refine import Finish
 from ._regularisers import TotalVariation, total_variation
@@ -48,6 +49,8 @@ class InvertingGradients:
         smoothing: The width of the smooth twin's activations at the start, falling geometrically to
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
+        peel: Solves the model's last layers first, with no more steps for them than the attack
+            itself has; where that works, nothing else is done, and elsewhere nothing changes.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -68,6 +71,7 @@ class InvertingGradients:
     time_budget: float | None = None
     chunk: int | None = None
     progress: Progress | None = None
+    peel: Peel | None = None
 
     def __post_init__(self) -> None:
         self.descent()
@@ -83,7 +87,7 @@ class InvertingGradients:
 
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
-        """Annealed total variation and activations, restarts, a second-order finish."""
+        """Peeling; annealed total variation and activations, restarts, a second-order finish."""
         tuned: dict[str, Any] = {
             "total_variation": 3e-2,
             "total_variation_end": 3e-3,
@@ -91,6 +95,7 @@ class InvertingGradients:
             "distance": "euclidean",
             "smoothing": 0.3,
             "finish": Finish(),
+            "peel": Peel(),
         }
         return cls(**{**tuned, **changes})
 
@@ -124,19 +129,43 @@ class InvertingGradients:
         """Attack several observations of one model in one batched run."""
         check_alike(observations)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        labels = torch.stack([labels_of(o, generator) for o in observations])
+        labels = [labels_of(o, generator) for o in observations]
+        peeled = [
+            self._peeled(observation, found, generator, watch)
+            for observation, found in zip(observations, labels, strict=True)
+        ]
+        rest = [number for number, found in enumerate(peeled) if found is None]
+        if rest:
+            left = [observations[number] for number in rest]
+            others = iter(self._descend(left, [labels[n] for n in rest], generator, watch))
+            return [found or next(others) for found in peeled]
+        return [found for found in peeled if found is not None]
+
+    def _peeled(
+        self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
+    ) -> Reconstruction | None:
+        if self.peel is None or watch.is_over():
+            return None
+        peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
+        return peel(observation, labels, generator, watch, self.progress)
+
+    def _descend(
+        self,
+        observations: Sequence[Observation],
+        labels: list[Tensor],
+        generator: torch.Generator,
+        watch: Watch,
+    ) -> list[Reconstruction]:
+        """First-order steps for all at once, then the finish of each."""
+        rows = torch.stack(labels)
         sent = torch.stack([sent_row(o) for o in observations])
         start = torch.cat([noise_start(o, self.restarts, generator) for o in observations])
-        data = (
-            labels.repeat_interleave(self.restarts, 0),
-            sent.repeat_interleave(self.restarts, 0),
-        )
         first = observations[0]
         found = minimise(
             self.cost(first),
             start,
-            self.descent(),
-            data=data,
+            replace(self.descent(), time_budget=watch.left()),
+            data=tuple(row.repeat_interleave(self.restarts, 0) for row in (rows, sent)),
             low=first.low,
             high=first.high,
             progress=self.progress,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ._optimise import Watch
+from ._optimise import Progress, Watch
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
 
 _MEMORY = 100
@@ -34,6 +34,7 @@ def minimise_lbfgs(
     steps: int,
     watch: Watch,
     tolerance: float = 0.0,
+    progress: Progress | None = None,
 ) -> Point:
     """Minimise cost(*variables) by L-BFGS with a strong Wolfe line search.
 
@@ -43,6 +44,7 @@ def minimise_lbfgs(
         steps: Iterations at most, of one or a few evaluations each.
         watch: Says when the time is up.
         tolerance: A cost that is good enough to stop.
+        progress: Told after every block of iterations how far it is.
     """
     start = tuple(v.detach().clone(memory_format=torch.contiguous_format) for v in start)
     variables = tuple(v.clone().requires_grad_() for v in start)
@@ -65,7 +67,7 @@ def minimise_lbfgs(
         return value
 
     try:
-        _run(optimiser, closure, best, steps, tolerance)
+        _run(optimiser, closure, best, steps, tolerance, progress)
     except _TimeIsUp:
         best.status = TIME_BUDGET
     except KeyboardInterrupt:
@@ -79,11 +81,14 @@ def _run(
     best: Point,
     steps: int,
     tolerance: float,
+    progress: Progress | None,
 ) -> None:
     """Blocks of iterations, until the cost is low enough or does not fall any more."""
     for step in range(0, steps, _BLOCK):
         before = best.cost
         optimiser.step(closure)  # type: ignore[arg-type]
         best.history.append((step + _BLOCK, best.cost))
+        if progress is not None:
+            progress(min(step + _BLOCK, steps), steps, best.cost)
         if best.cost <= tolerance or not best.cost < before:
             return

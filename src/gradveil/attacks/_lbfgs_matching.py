@@ -11,7 +11,7 @@ from gradveil._random import generator_or_fresh, normal_like
 
 from ._lbfgs import Point, minimise_lbfgs
 from ._observation import Observation
-from ._optimise import Watch
+from ._optimise import Progress, Watch
 from ._reconstruction import FINISHED
 
 
@@ -26,6 +26,7 @@ class LBFGSMatching:
         start_scale: Standard deviation of the normal starts. The papers' 1 converges several times
             more slowly on their own network than 0.1.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps, cost) of the present start.
     """
 
     steps: int = 2000
@@ -33,6 +34,7 @@ class LBFGSMatching:
     tolerance: float = 3e-8
     start_scale: float = 0.1
     time_budget: float | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
@@ -54,7 +56,12 @@ class LBFGSMatching:
         for _ in range(self.restarts):
             start = tuple(self.start_scale * normal_like(blank, generator) for blank in blanks)
             point = minimise_lbfgs(
-                cost, start, steps=self.steps, watch=watch, tolerance=self.tolerance
+                cost,
+                start,
+                steps=self.steps,
+                watch=watch,
+                tolerance=self.tolerance,
+                progress=self.progress,
             )
             points.append(point)
             if point.cost <= self.tolerance or point.status != FINISHED:

@@ -1,5 +1,6 @@
 """Costs and qualities, measured side by side in one run."""
 
+from ._attack import AttackRow, attack_contenders, bench_attack
 from ._cached import CachedResult, bench_cached
 from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
@@ -8,11 +9,14 @@ from ._sensitivity import SensitivityRow, bench_sensitivity
 from ._timing import time_ratios
 
 __all__ = [
+    "AttackRow",
     "CachedResult",
     "FederatedRow",
     "PaperAlgorithm",
     "PeakMemory",
     "SensitivityRow",
+    "attack_contenders",
+    "bench_attack",
     "bench_cached",
     "bench_federated",
     "bench_sensitivity",

@@ -1,0 +1,33 @@
+"""What attacks reach against time, as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ._attack import AttackRow
+
+
+def draw_attacks(rows: Sequence[AttackRow], path: Path) -> None:
+    """One line for each attack: seconds to the right, PSNR upwards."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4.2))
+    markers = "oXPsD^v*<>"
+    for index, name in enumerate(dict.fromkeys(row.attack for row in rows)):
+        mine = [row for row in rows if row.attack == name]
+        axis.plot(
+            [row.seconds for row in mine],
+            [row.psnr for row in mine],
+            marker=markers[index % len(markers)],
+            label=name,
+        )
+    axis.set_xscale("log")
+    axis.set_xlabel("seconds for a batch")
+    axis.set_ylabel("PSNR in dB, matched")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
