@@ -17,7 +17,7 @@ audit: setup
 	$(BIN)/gradveil audit
 
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 slow: setup
 	$(BIN)/python -m pytest -q -m slow
