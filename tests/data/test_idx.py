@@ -96,7 +96,9 @@ def test_damaged_images(tmp_path: Path, write_idx: Helper, content: bytes, messa
         load_dataset(tmp_path, limit=2)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(bytes(1000))[:-12]])
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(bytes(1000))[:-12]], ids=["other", "truncated"]
+)
 def test_damaged_gzip(tmp_path: Path, write_idx: Helper, content: bytes) -> None:
     write_idx(tmp_path, compress=True)
     (tmp_path / f"{IMAGES}.gz").write_bytes(content)
