@@ -45,7 +45,8 @@ class Adaptive:
     attack. The unaware attack's own result and starts from noise go through the same last stages,
     and the most likely one wins. Where even that one leaves a part of the message unexplained, all
     are wrong, each in its own way, and their mean, images of equal labels matched first, is nearer
-    to the truth than any: that is returned.
+    to the truth than any: that is returned. The unaware result as it was counts, too, for a plan
+    made at a bad estimate may have led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
@@ -148,7 +149,7 @@ class _Run:
         if depends_on_inputs(self.first):
             channels = [self._plan(o, x) for o, x in zip(self.observations, best, strict=True)]
         polished = self._polish(channels, candidates)
-        return self._finished(channels, polished, candidates.shape[1])
+        return self._finished(channels, polished, candidates)
 
     def _is_solved(self, observation: Observation, channel: Channel, found: Reconstruction) -> bool:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
@@ -181,22 +182,28 @@ class _Run:
         return self._minimise(cost, candidates.flatten(0, 1), descent, rows)
 
     def _finished(
-        self, channels: list[Channel], polished: Minimum, each: int
+        self, channels: list[Channel], polished: Minimum, before: Tensor
     ) -> list[Reconstruction]:
-        results = []
+        results, each = [], before.shape[1]
         for number, (observation, channel) in enumerate(
             zip(self.observations, channels, strict=True)
         ):
             mine = slice(number * each, (number + 1) * each)
             part = Minimum(polished.inputs[mine], polished.costs[mine], status=polished.status)
-            end = self._agreed(observation, channel, part, self._finish(observation, channel, part))
+            end = self._finish(observation, channel, part)
+            end = self._agreed(observation, channel, part, end, before[number, 0])
             history = [(step, float(past[mine].min())) for step, past in polished.history]
             labels = _labels(observation)
             results.append(Reconstruction(end.inputs, labels, end.cost, history, end.status))
         return results
 
     def _agreed(
-        self, observation: Observation, channel: Channel, polished: Minimum, end: Refined
+        self,
+        observation: Observation,
+        channel: Channel,
+        polished: Minimum,
+        end: Refined,
+        unaware: Tensor,
     ) -> Refined:
         """The end if it explains the message; the mean of all candidates if none does."""
         message, evidence = message_of(observation), self._final(channel)
@@ -206,7 +213,7 @@ class _Run:
             if end.status != FINISHED or left <= EXPLAINED * self.attack.looseness[1]:
                 return end
             others = polished.inputs[polished.costs.argsort()[1:]]
-            mean = consensus(torch.cat([end.inputs.unsqueeze(0), others]), labels)[0]
+            mean = consensus(torch.cat([end.inputs[None], others, unaware[None]]), labels)[0]
             cost = evidence.misfit(message(mean, labels)) + self.energy(mean)
         return Refined(mean, float(cost), end.status)
 
