@@ -79,7 +79,7 @@ def _attack_table(result: AuditResult) -> Table:
     table = _blank("What attacks recovered (*: knows the defense)")
     table.add_column("defense", no_wrap=True)
     table.add_column("attack", no_wrap=True)
-    names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()), "s")
+    names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()))
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
@@ -96,7 +96,7 @@ def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     if labels:
         found = attack.label_accuracy
         cells.append("-" if found is None else f"{found:.0%}")
-    return [*cells, f"{attack.seconds:.0f}"]
+    return cells
 
 
 def _blank(title: str) -> Table:
