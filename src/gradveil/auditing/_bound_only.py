@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from gradveil._drawing import new_figure, save_png
 from gradveil.defenses import Defense
 from gradveil.defenses._noise import NoiseDefense
 from gradveil.defenses._pruning import PruningDefense
@@ -113,16 +114,8 @@ def amount_of(defense: Defense) -> float | None:
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     """The bounds over the amount, as a picture."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from gradveil._files import write_atomically
-
-    figure, axis = plt.subplots(figsize=(6, 4))
+    figure = new_figure(6, 4)
+    axis = figure.subplots()
     shown = [p for p in points if p.bound is not None]
     amounts = [p.amount or 0.0 for p in shown]
     method = shown[0].bound.method if shown and shown[0].bound else "full"
@@ -139,10 +132,7 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     )
     if shown:
         axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120, bbox_inches="tight")
-    plt.close(figure)
-    write_atomically(path, file.getvalue())
+    save_png(figure, path, dpi=120, tight=True)
 
 
 def _power(moments: Moments) -> float:

@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradveil._drawing import new_figure, save_png
+
 from ._attack import AttackRow
 
 
 def draw_attacks(rows: Sequence[AttackRow], path: Path) -> None:
     """One line for each attack: seconds to the right, PSNR upwards."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(7, 4.2))
+    figure = new_figure(7, 4.2)
+    axis = figure.subplots()
     markers = "oXPsD^v*<>"
     for index, name in enumerate(dict.fromkeys(row.attack for row in rows)):
         mine = [row for row in rows if row.attack == name]
@@ -29,5 +27,4 @@ def draw_attacks(rows: Sequence[AttackRow], path: Path) -> None:
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, frameon=False)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_png(figure, path)

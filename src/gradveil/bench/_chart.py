@@ -3,29 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradveil._drawing import new_figure, save_png
+
 from ._sensitivity import SensitivityRow
 
 
 def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     """One panel for each model and batch: cost to the right, quality upwards."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     graded = [row for row in rows if row.share_of_optimum is not None]
     panels = list(dict.fromkeys((row.model, row.batch) for row in graded))
     names = list(dict.fromkeys(row.estimator for row in graded))
     columns = min(4, len(panels))
     lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        lines,
-        columns,
-        figsize=(3.4 * columns, 3.1 * lines),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    figure = new_figure(3.4 * columns, 3.1 * lines)
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     markers = "oXPsD^v*<>"
     for panel, axis in zip(panels, axes.flat, strict=False):
         for index, name in enumerate(names):
@@ -50,5 +41,4 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=9, frameon=False)
     figure.tight_layout(rect=(0, 0.09 if lines > 1 else 0.16, 1, 1))
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_png(figure, path)

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gradveil._files import write_atomically
+
 from ._format import Format
 
 if TYPE_CHECKING:
@@ -59,14 +61,9 @@ def sensitivity(
             reference_probes,
             progress=status.update,
         )
+    _report(rows, SensitivityRow, "sensitivity", out, format)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "sensitivity.json").write_text(_as_json(rows))
         draw_sensitivity(rows, out / "sensitivity.png")
-    if format is Format.json:
-        print(_as_json(rows))
-    else:
-        Console().print(_table(rows, [field.name for field in dataclasses.fields(SensitivityRow)]))
 
 
 @bench.command()
@@ -108,7 +105,6 @@ def federated(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """A defended round of federated training over an undefended one, timed side by side."""
-    from gradveil._files import write_atomically
     from gradveil.bench import FederatedRow, bench_federated, round_contenders
     from gradveil.data import load_dataset
 
@@ -123,13 +119,7 @@ def federated(
             repeats=repeats,
             progress=status.update,
         )
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "federated.json", _as_json(rows))
-    if format is Format.json:
-        print(_as_json(rows))
-    else:
-        Console().print(_table(rows, [field.name for field in dataclasses.fields(FederatedRow)]))
+    _report(rows, FederatedRow, "federated", out, format)
 
 
 @bench.command()
@@ -145,7 +135,6 @@ def attack(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Steps per second of each attack, and the PSNR it reaches in a given time."""
-    from gradveil._files import write_atomically
     from gradveil.bench import AttackRow, attack_contenders, bench_attack
     from gradveil.bench._attack_chart import draw_attacks
     from gradveil.data import load_dataset
@@ -162,14 +151,26 @@ def attack(
             budgets=budgets,
             progress=status.update,
         )
+    _report(rows, AttackRow, "attack", out, format)
+    if out is not None:
+        draw_attacks(rows, out / "attack.png")
+
+
+def _report(
+    rows: list,  # type: ignore[type-arg]
+    kind: type,
+    name: str,
+    out: Path | None,
+    format: Format,
+) -> None:
+    """Print the rows, and keep them as `name`.json in the folder."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "attack.json", _as_json(rows))
-        draw_attacks(rows, out / "attack.png")
+        write_atomically(out / f"{name}.json", _as_json(rows))
     if format is Format.json:
         print(_as_json(rows))
     else:
-        Console().print(_table(rows, [field.name for field in dataclasses.fields(AttackRow)]))
+        Console().print(_table(rows, [field.name for field in dataclasses.fields(kind)]))
 
 
 def _as_json(rows: list) -> str:  # type: ignore[type-arg]

@@ -3,21 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradveil._files import write_atomically
+from gradveil._drawing import new_figure, save_png
 
 from ._history import TrainingHistory
 
 
 def draw_curves(histories: Mapping[str, TrainingHistory], path: Path, window: int = 8) -> None:
     """The clients' loss (pale; its running mean strong) and what was held out; one colour a run."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
+    figure = new_figure(9.5, 3.6)
+    left, right = figure.subplots(1, 2)
     for index, (name, history) in enumerate(histories.items()):
         color = f"C{index}"
         told = [row for row in history.rounds if row.loss is not None]
@@ -35,7 +29,4 @@ def draw_curves(histories: Mapping[str, TrainingHistory], path: Path, window: in
     if left.get_legend_handles_labels()[0]:
         left.legend(fontsize=8)
     figure.tight_layout()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    write_atomically(path, buffer.getvalue())
+    save_png(figure, path)

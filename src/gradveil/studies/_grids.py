@@ -1,7 +1,7 @@
 """The presets: which data, model, batches, seeds, steps and levels each of them takes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._cell import Cell
@@ -170,52 +170,33 @@ MNIST = {
     ),
 }
 
+_CIFAR = Grid(
+    "cifar10",
+    "conv-net(width=16)",
+    size=2,
+    starts=every(2, 8),
+    seeds=(0,),
+    steps=1000,
+    ratios=(0.7, 0.8, 0.9, 0.95),
+    scales=(1e-4, 3e-4, 1e-3),
+    large_scales=(1e-2, 1e-1),
+    short_examples=8,
+    pruning_lr=5e-5,
+    noise_lr=1e-4,
+)
+
 CIFAR = {
-    "quick": Grid(
-        "cifar10",
-        "conv-net(width=16)",
-        size=2,
+    "quick": replace(
+        _CIFAR,
         starts=every(2, 6),
-        seeds=(0,),
         steps=20,
         ratios=(0.7, 0.8, 0.9),
         scales=(1e-4, 1e-3),
         large_scales=(1e-2,),
         short_seeds=tuple(range(6)),
-        short_examples=8,
-        pruning_lr=5e-5,
-        noise_lr=1e-4,
     ),
-    "standard": Grid(
-        "cifar10",
-        "conv-net(width=16)",
-        size=2,
-        starts=every(2, 8),
-        seeds=(0,),
-        steps=1000,
-        ratios=(0.7, 0.8, 0.9, 0.95),
-        scales=(1e-4, 3e-4, 1e-3),
-        large_scales=(1e-2, 1e-1),
-        short_seeds=tuple(range(8)),
-        short_examples=8,
-        pruning_lr=5e-5,
-        noise_lr=1e-4,
-    ),
-    "paper": Grid(
-        "cifar10",
-        "conv-net(width=64)",
-        size=2,
-        starts=every(2, 4),
-        seeds=(0,),
-        steps=1000,
-        ratios=(0.7, 0.8, 0.9, 0.95),
-        scales=(1e-4, 3e-4, 1e-3),
-        large_scales=(1e-2, 1e-1),
-        estimator=_SKETCH,
-        short_examples=8,
-        pruning_lr=5e-5,
-        noise_lr=1e-4,
-    ),
+    "standard": replace(_CIFAR, short_seeds=tuple(range(8))),
+    "paper": replace(_CIFAR, model="conv-net(width=64)", starts=every(2, 4), estimator=_SKETCH),
 }
 
 CURVES = {
