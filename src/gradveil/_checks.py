@@ -136,3 +136,16 @@ def all_finite(value: Tensor) -> bool:
 
 def _count_bad(value: Tensor) -> int:
     return int((~torch.isfinite(value)).sum())
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"Parameter `device` should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
+            f" {name!r}: {str(error).splitlines()[0]}"
+        ) from None
+    return device

@@ -187,6 +187,23 @@ def test_state_dict_continues_with_identical_bytes(steps: int, tmp_path: object)
         assert all(torch.equal(sent[0][name], sent[1][name]) for name in sent[0])
 
 
+def test_a_loaded_state_moves_to_where_the_values_are() -> None:
+    first, second = (Cached(OptimalNoise(0.1), refresh_every=3) for _ in range(2))
+    first(message, batch(0))
+    state = first.state_dict()
+    narrow = {
+        key: {n: t.float() for n, t in value.items()}
+        if isinstance(value, dict)
+        else value
+        for key, value in state.items()
+    }
+    second.load_state_dict(narrow)
+    found, expected = observed(second, 1), observed(first, 1)
+    for name, square in expected.sensitivities.items():
+        assert found.sensitivities[name].dtype == square.dtype
+        torch.testing.assert_close(found.sensitivities[name], square, rtol=1e-5, atol=0)
+
+
 def test_a_state_is_a_snapshot() -> None:
     defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=1)
     defense(message, batch(0))

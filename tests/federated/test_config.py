@@ -83,7 +83,7 @@ def test_an_epoch_is_seen_once() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"clients": 0}, {"partition": "x"}, {"optimizer": "y"}, {"lr": 0.0}, {"seed": -1}],
+    [{"clients": 0}, {"partition": "x"}, {"optimizer": "y"}, {"lr": 0.0}, {"seed": -1}, {"device": "z:1"}],
     ids=str,
 )
 def test_bad_values(bad: dict[str, object]) -> None:
@@ -106,6 +106,16 @@ def test_it_continues_only_when_told(tmp_path: Path, tiny: TrainingConfig) -> No
         train(tiny, out=tmp_path)
     resumed = train(tiny, out=tmp_path, resume=True)
     assert resumed.to_csv(times=False) == train(tiny).to_csv(times=False)
+
+
+def test_a_folder_takes_one_run_at_a_time(tmp_path: Path, tiny: TrainingConfig) -> None:
+    def second(row: object) -> None:
+        with pytest.raises(BlockingIOError, match="Found another at work in it"):
+            train(tiny, out=tmp_path, resume=True)
+
+    first = train(replace(tiny, rounds=1), out=tmp_path, on_round=second)
+    assert TrainingHistory.from_json((tmp_path / "history.json").read_text()) == first
+    train(tiny, out=tmp_path, resume=True)
 
 
 def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, tiny: TrainingConfig) -> None:

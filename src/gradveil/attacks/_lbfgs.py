@@ -57,9 +57,10 @@ def minimise_lbfgs(
     def closure() -> Tensor:
         if watch.is_over() and best.cost < float("inf"):
             raise _TimeIsUp
-        optimiser.zero_grad()
         value = cost(*variables)
-        value.backward()  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(value, variables)  # and of nothing else in the graph
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.grad = gradient
         value = value.detach()
         if float(value) < best.cost:
             best.cost = float(value)

@@ -22,6 +22,8 @@ Progress = Callable[[int, int, float], None]
 
 METHODS = ("signed-adam", "adam", "sgd")
 DECAYS = ("steps", "cosine", "none")
+MANY, SMALL = 4, 4096
+"""Candidates and their entries from which, and up to which, batching pays on a processor."""
 
 
 @dataclass(frozen=True)
@@ -173,20 +175,25 @@ class _Update:
 
 
 def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Gradients and own costs of all candidates, from one batched pass."""
+    """Gradients and own costs of all candidates: one after the other, or from one batched pass."""
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         result = cost(candidate, share, *data)
         return result if isinstance(result, tuple) else (result, result)
 
-    single = grad_and_value(paired, has_aux=True)
+    def alone(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
+        candidate = candidate.detach().requires_grad_()
+        with torch.enable_grad():
+            value, own = paired(candidate, share, *data)
+        return torch.autograd.grad(value, candidate)[0], own.detach()
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
-        if len(candidates) == 1:
-            gradient, (_, own) = single(candidates[0], share, *(rows[0] for rows in data))
-            return gradient.unsqueeze(0), own.detach().unsqueeze(0)
+        if not _pays_to_batch(candidates):
+            found = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
+            gradients, owns = zip(*found, strict=True)
+            return torch.stack(gradients), torch.stack(owns)
         batched = vmap(
-            lambda candidate, *rows: single(candidate, share, *rows),
+            lambda candidate, *rows: grad_and_value(paired, has_aux=True)(candidate, share, *rows),
             randomness="same",
             chunk_size=chunk,
         )
@@ -194,6 +201,17 @@ def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Ten
         return gradients, own.detach()
 
     return evaluate
+
+
+def _pays_to_batch(candidates: Tensor) -> bool:
+    """Whether one pass over all candidates is faster than one for each, by plain autograd.
+
+    On an accelerator it is. On a processor the transforms cost more than they save, but for many
+    small candidates.
+    """
+    if candidates.device.type != "cpu":
+        return len(candidates) > 1
+    return len(candidates) >= MANY and candidates[0].numel() <= SMALL
 
 
 def _keep_best(best: Minimum, now: Tensor, own: Tensor, always: bool) -> None:

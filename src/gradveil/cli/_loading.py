@@ -1,22 +1,20 @@
 """What several commands take: data, a model, its weights, a device."""
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gradveil._checks import device_of
 from gradveil.auditing._defaults import default_model_name, model_for
 from gradveil.data import Dataset, load_dataset
 
 
 def load_data(dataset: str, path: Path | None, device: str) -> Dataset:
     """A data set by name, or the user's own from a path."""
-    data = load_dataset(dataset if path is None else path)
-    where = checked_device(device)
-    return replace(data, inputs=data.inputs.to(where), targets=data.targets.to(where))
+    return load_dataset(dataset if path is None else path).to(device_of(device))
 
 
 def load_model(
@@ -27,7 +25,7 @@ def load_model(
     model = model_for(name, data, seed)
     if weights is not None:
         load_weights(model, weights)
-    return name, model.to(checked_device(device))
+    return name, model.to(device_of(device))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -55,19 +53,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise ValueError(
             f"Parameter `weights` should fit the model {type(model).__name__}. Found {error}"
         ) from None
-
-
-def checked_device(name: str) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"Parameter `device` should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
-            f" {name!r}: {str(error).splitlines()[0]}"
-        ) from None
-    return device
 
 
 def split_public(data: Dataset, private: int) -> tuple[tuple[Tensor, Tensor], Any]:

@@ -60,6 +60,7 @@ def train(
     held_out: Annotated[int, typer.Option(help="Examples behind them, for evaluation.")] = 512,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
     seed: Annotated[int, typer.Option(help="Of weights, partition, batches and noise.")] = 0,
+    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
     ] = None,
@@ -90,6 +91,7 @@ def train(
         held_out=held_out,
         evaluate_every=evaluate_every,
         seed=seed,
+        device=device,
     )
     config = dataclasses.replace(config, rounds=_rounds(config, rounds, epochs))
     if engine is Engine.flower and resume:

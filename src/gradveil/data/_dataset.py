@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,10 @@ class Dataset:
                 f"Choose a smaller batch or load more examples."
             )
         return self.inputs[start : start + size], self.targets[start : start + size]
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same examples on a device."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
         """``inputs`` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.

@@ -62,6 +62,7 @@ class Cached(Defense):
         self._step = 0
         self._mean: Moments | None = None
         self._past_total: float | None = None
+        self._is_loaded = False
 
     def plan(self, moments: Moments) -> AnyMechanism:
         """What the wrapped defense plans."""
@@ -73,7 +74,7 @@ class Cached(Defense):
         """Fresh values beside sensitivities that are measured now, or made up from the past."""
         if self._step % self.refresh_every:
             values, moments = observe_values(message, inputs)
-            self._check_structure(values)
+            self._adjust(values)
             moments = self._completed(moments)
         else:
             part = self._part(message, inputs)
@@ -82,7 +83,7 @@ class Cached(Defense):
                 if part is None
                 else measure_with_values(message, inputs, part, generator=generator)
             )
-            self._check_structure(values)
+            self._adjust(values)
             self._mean, self._past_total = self._joined(moments), None
             moments = moments if part is None else self._completed(moments)
         self._step += 1
@@ -107,7 +108,7 @@ class Cached(Defense):
                 f" {sorted(state)}. Use what `state_dict` returned."
             )
         self.reset()
-        self._step = int(state["step"])
+        self._step, self._is_loaded = int(state["step"]), True
         if state["count"] > 0:
             self._mean = Moments(
                 squared_values=dict(state["squared_values"]),
@@ -147,7 +148,8 @@ class Cached(Defense):
         own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in past.items()}
         return replace(moments, squared_sensitivities=own)
 
-    def _check_structure(self, values: Tensors) -> None:
+    def _adjust(self, values: Tensors) -> None:
+        """Require the mean to fit these values, and move one that was loaded to where they are."""
         if self._mean is None:
             return
         try:
@@ -156,3 +158,15 @@ class Cached(Defense):
             )
         except ValueError as error:
             raise ValueError(f"{error} Or call `reset()`, for a new model.") from None
+        if self._is_loaded:
+            self._mean, self._is_loaded = _placed(self._mean, values), False
+
+
+def _placed(mean: Moments, values: Tensors) -> Moments:
+    """The mean in the type and on the device of the values."""
+    squares, past = mean.squared_values, mean.squared_sensitivities
+    return replace(
+        mean,
+        squared_values={n: squares[n].to(v) for n, v in values.items()},
+        squared_sensitivities=past and {n: past[n].to(v) for n, v in values.items()},
+    )

@@ -91,7 +91,9 @@ def read_checkpoint(path: Path, fingerprint: str) -> dict[str, Any]:
             " the fingerprint of another. Use the settings it was made with, or another folder."
         )
     try:
-        state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+        state: dict[str, Any] = torch.load(
+            io.BytesIO(payload), map_location="cpu", weights_only=True
+        )
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"`{path}` should hold tensors, numbers and text. Found something else, which was not"

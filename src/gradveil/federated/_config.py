@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+    device_of,
+)
 from gradveil.catalog import Entry, build_defense
 from gradveil.catalog._spec import build
 from gradveil.data import load_dataset
@@ -61,6 +67,8 @@ class TrainingConfig:
     evaluate_every: int = 8
     """Rounds between evaluations; the last round is always evaluated."""
     seed: int = 0
+    device: str = "cpu"
+    """Where gradients, sensitivities and noise are computed, as "cuda:0"."""
 
     def __post_init__(self) -> None:
         for name in ("clients", "batch_size", "rounds", "evaluate_every"):
@@ -74,6 +82,7 @@ class TrainingConfig:
         check_not_negative(self.seed, "seed")
         check_not_negative(self.held_out, "held_out")
         count_asked(self.clients, self.fraction)
+        device_of(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values."""
@@ -98,7 +107,7 @@ class Split:
 
 def split_of(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
-    data = load_dataset(config.data)
+    data = load_dataset(config.data).to(config.device)
     count = len(data) - config.held_out if config.limit is None else config.limit
     count = max(1, min(count, len(data)))
     if not config.held_out:
@@ -118,13 +127,13 @@ def split_of(config: TrainingConfig) -> Split:
 def model_of(config: TrainingConfig) -> nn.Module:
     """The model with its initial weights, which the seed determines."""
     if ":" in config.model:
-        return build_model(config.model, seed=config.seed)
+        return build_model(config.model, seed=config.seed).to(config.device)
     known = {
         name: Entry(name, partial(build_model, name, seed=config.seed), "", "")
         for name in model_names()
     }
     model: nn.Module = build(config.model, known, "model")
-    return model
+    return model.to(config.device)
 
 
 def client_of(config: TrainingConfig, identifier: int, data: Split) -> Client:

@@ -1,5 +1,6 @@
 """A run from its configuration, with its files."""
 
+import contextlib
 import io
 import warnings
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import torch
 
 from gradveil._files import write_atomically
+from gradveil._locks import alone_in
 
 from ._checkpoint import has_checkpoint
 from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
@@ -43,17 +45,17 @@ def train(
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
-    damaged is refused with a notice, and the one before it used.
+    damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
     """
     run, folder = build_run(config), None if out is None else Path(out)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        _continue(run, folder, resume, on_notice)
-    run.run(config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round)
-    history = replace(run.history, config=config.to_dict())
-    if folder is not None:
-        save_weights(run.server.model, folder / "model.pt")
-        save_history(history, folder)
+    with _held(folder):
+        if folder is not None:
+            _continue(run, folder, resume, on_notice)
+        run.run(config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round)
+        history = replace(run.history, config=config.to_dict())
+        if folder is not None:
+            save_weights(run.server.model, folder / "model.pt")
+            save_history(history, folder)
     return history
 
 
@@ -68,6 +70,13 @@ def save_weights(model: torch.nn.Module, path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     write_atomically(path, buffer.getvalue())
+
+
+def _held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
+    if folder is None:
+        return contextlib.nullcontext()
+    folder.mkdir(parents=True, exist_ok=True)
+    return alone_in(folder)
 
 
 def _continue(

@@ -75,6 +75,18 @@ class FunctionalLoss:
         return loss
 
 
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` is under way: autograd must not be called in one.
+
+    Torch says so by refusing `requires_grad_` there.
+    """
+    try:
+        torch.empty(0).requires_grad_()
+    except RuntimeError:
+        return True
+    return False
+
+
 def trainable_parameters(model: nn.Module) -> Tensors:
     """The parameters that enter the message: each once, frozen ones left out."""
     if not isinstance(model, nn.Module):

@@ -150,9 +150,9 @@ MNIST = {
         "mnist",
         _CNN,
         size=16,
-        starts=every(16, 8),
-        seeds=(0, 1),
-        steps=2000,
+        starts=every(16, 6),
+        seeds=(0,),
+        steps=500,
         ratios=(0.7, 0.8, 0.9, 0.95, 0.99),
         scales=(0.01, 0.02, 0.05, 0.1, 0.2),
         short_seeds=tuple(range(8)),
@@ -195,7 +195,7 @@ CIFAR = {
         large_scales=(1e-2,),
         short_seeds=tuple(range(6)),
     ),
-    "standard": replace(_CIFAR, short_seeds=tuple(range(8))),
+    "standard": replace(_CIFAR, starts=every(2, 6), steps=250, short_seeds=tuple(range(8))),
     "paper": replace(_CIFAR, model="conv-net(width=64)", starts=every(2, 4), estimator=_SKETCH),
 }
 

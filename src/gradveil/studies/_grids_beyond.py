@@ -13,9 +13,8 @@ AWARE = {
     "standard": replace(
         MNIST["standard"],
         size=4,
-        starts=every(4, 12),
-        seeds=(0,),
-        steps=1000,
+        starts=every(4, 8),
+        steps=250,
         ratios=(0.8, 0.9, 0.95),
         scales=(0.001, 0.01, 0.05),
     ),
@@ -65,7 +64,8 @@ class BoundGrid:
 
 def _attacks(steps: int, quick: bool) -> tuple[str, ...]:
     options = f"steps={steps}, restarts=1, finish=None" if quick else f"steps={steps}"
-    finish, search = (", finish=None", "(steps=20)") if quick else ("", "")
+    finish, steps_of_search = (", finish=None", 20) if quick else ("", steps)
+    search = f"(steps={steps_of_search}, restarts=1)"
     return (
         f"paper(steps={steps})",
         f"strong({options})",
@@ -83,7 +83,7 @@ BOUND = {
         "mnist", every(1, 4), (0.01, 0.1), _attacks(40, True), {**_PUBLIC, "batches": 16}
     ),
     "standard": BoundGrid(
-        "mnist", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(1000, False), _PUBLIC
+        "mnist", every(1, 6), (0.001, 0.01, 0.1, 1.0), _attacks(250, False), _PUBLIC
     ),
     "paper": BoundGrid(
         "mnist-test", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(2000, False), _PUBLIC
@@ -128,6 +128,6 @@ FEDAVG = {
     "quick": FedAvgGrid(
         replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
     ),
-    "standard": FedAvgGrid(replace(AWARE["standard"], steps=1000), _LOCAL, 64, tuple(range(8))),
+    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 64, tuple(range(8))),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }

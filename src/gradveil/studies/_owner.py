@@ -6,15 +6,9 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-    import msvcrt
+from gradveil._locks import lock
 
 _STALE = 24 * 3600.0
 
@@ -36,7 +30,7 @@ class Owner:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{self.name}.lock"
         self._file = self._path.open("wb")
-        if not _lock(self._file, wait=False):
+        if not lock(self._file, wait=False):
             raise OSError(f"File `{self._path}` should be new. Found it locked.")
 
     def close(self) -> None:
@@ -60,7 +54,7 @@ def is_alive(folder: Path, name: str) -> bool:
     path = folder / f"{name}.lock"
     try:
         with path.open("rb+") as file:
-            if not _lock(file, wait=False):
+            if not lock(file, wait=False):
                 return True
     except FileNotFoundError:
         return False
@@ -74,25 +68,3 @@ def remove_dead(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _STALE:
                 is_alive(folder, path.stem)
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process at a time through, the others wait."""
-    with path.open("ab") as file:
-        _lock(file, wait=True)
-        yield
-
-
-def _lock(file: IO[bytes], wait: bool) -> bool:
-    """Lock an open file until it is closed; False if another holds it and we do not wait."""
-    try:
-        if fcntl is None:
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except PermissionError:  # how Windows says that another holds it
-        return False
-    return True

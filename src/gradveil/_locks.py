@@ -1,0 +1,50 @@
+"""Locks on files, which the operating system takes off when the process that holds them ends."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+    import msvcrt
+
+
+def lock(file: IO[bytes], *, wait: bool) -> bool:
+    """Lock an open file until it is closed; False if another holds it and we do not wait."""
+    try:
+        if fcntl is None:
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except PermissionError:  # how Windows says that another holds it
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process at a time through, the others wait."""
+    with path.open("ab") as file:
+        lock(file, wait=True)
+        yield
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep others that ask for the same out of a folder; the file ``.lock`` stays there, empty.
+
+    Raises:
+        BlockingIOError: If another holds the folder. It does not wait.
+    """
+    with (folder / ".lock").open("ab") as file:
+        if not lock(file, wait=False):
+            raise BlockingIOError(
+                f"Folder `{folder}` should be used by one run at a time. Found another at work in"
+                " it. Wait for it to end, or choose another folder."
+            )
+        yield
