@@ -192,9 +192,7 @@ def test_a_loaded_state_moves_to_where_the_values_are() -> None:
     first(message, batch(0))
     state = first.state_dict()
     narrow = {
-        key: {n: t.float() for n, t in value.items()}
-        if isinstance(value, dict)
-        else value
+        key: {n: t.float() for n, t in value.items()} if isinstance(value, dict) else value
         for key, value in state.items()
     }
     second.load_state_dict(narrow)

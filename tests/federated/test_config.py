@@ -83,7 +83,14 @@ def test_an_epoch_is_seen_once() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"clients": 0}, {"partition": "x"}, {"optimizer": "y"}, {"lr": 0.0}, {"seed": -1}, {"device": "z:1"}],
+    [
+        {"clients": 0},
+        {"partition": "x"},
+        {"optimizer": "y"},
+        {"lr": 0.0},
+        {"seed": -1},
+        {"device": "z:1"},
+    ],
     ids=str,
 )
 def test_bad_values(bad: dict[str, object]) -> None:
