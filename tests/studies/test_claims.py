@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from gradveil.studies._cell import Result
 from gradveil.studies._claims import CLAIMS, as_markdown, find, write_claims
 from gradveil.studies._claims_judge import (
     MINIMUM_GROUPS,
@@ -143,3 +144,19 @@ def test_curves_are_compared_at_losses_that_both_reach():
     assert found[0, 0].tolist() == pytest.approx([1.0, 1.0])  # the mean of x - x/2 over [1, 3]
     apart = {**losses, **{("b", x): {(0, 0): torch.tensor([9.0])} for x in (0.1, 0.2)}}
     assert at_equal_loss(errors, apart, "a", "b") == {}
+
+
+def test_an_attack_that_fails_without_a_defense_shows_nothing_about_one():
+    store = synthetic_store("quick", effect=0.4)
+    spoilt = {
+        cell: Result({**result, "unmatched_mse": [2.0] * cell.settings["size"]})
+        if cell.kind == "attack"
+        else result
+        for cell, result in store["cifar-noise-error"].items()
+    }
+    verdicts = {
+        finding.judgement.verdict
+        for finding in find({**store, "cifar-noise-error": spoilt})
+        if finding.claim.name == "cifar-noise-failure"
+    }
+    assert verdicts == {NOT_REPRODUCED}

@@ -72,7 +72,8 @@ def show_status(store: Store | None, work: Work, jobs: int, format: Format) -> N
         return
     table = Table(caption=f"Time left with {jobs} cells at once, by what cells took so far.")
     for column in ("study", "cells", "done", "running", "failed", "remaining", "time left"):
-        table.add_column(column, justify="left" if column == "study" else "right")
+        named = column == "study"
+        table.add_column(column, justify="left" if named else "right", no_wrap=named)
     for row in rows:
         left = duration_text(None if row.seconds is None else row.seconds / jobs)
         counts = (row.total, row.done, row.running, row.failed, row.remaining)

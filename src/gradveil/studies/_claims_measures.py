@@ -129,17 +129,30 @@ def growing_loss_gain(study: str) -> Measure:
 
 
 def beyond_blank(study: str, above: float, metric: str) -> Measure:
-    """The error over that of an image of the mean colour, at scales above this one."""
+    """How far a defense pushes the error over that of an image of the mean colour, above a scale.
+
+    An attack that fails without a defense shows nothing about one: where the undefended error is
+    less far below the blank image's than the defended one is above, the former counts.
+    """
 
     def measure(results: StoreResults) -> Units:
         cells = grouped(
             select(results.get(study, {}), "attack"), lambda s: name_and_level(s["defense"])
         )
+        undefended = units_of(cells.get(("no-defense", None), []), metric)
         each = []
         for (_, level), pairs in cells.items():
             if level is not None and level > above:
                 errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
-                each.append({unit: errors[unit] - blanks[unit] for unit in errors})
+                each.append(
+                    {
+                        unit: torch.minimum(
+                            errors[unit] - blanks[unit], blanks[unit] - undefended[unit]
+                        )
+                        for unit in errors
+                        if unit in undefended
+                    }
+                )
         return mean_of(each)
 
     return measure

@@ -63,11 +63,8 @@ class TrainingStudy:
         with figure(path_stem, width=4.4, height=3.0) as (_, [axis]):
             rows = table.as_dicts()
             shown = dict.fromkeys((str(r["defense"]), r["level"]) for r in rows)
-            seen: dict[str, int] = {}
-            for name, level in shown:
+            for (name, level), dash in zip(shown, DASHES, strict=False):
                 mine = [r for r in rows if (r["defense"], r["level"]) == (name, level)]
-                dash = DASHES[seen.get(name, 0)]
-                seen[name] = seen.get(name, 0) + 1
                 label = level_text(name, None if level is None else float(level))
                 round_curve(axis, mine, label, color=COLOURS[name], ls=dash)
             axis.set(xlabel="round", ylabel=f"training loss (nats, mean of the last {WINDOW})")
