@@ -197,8 +197,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "cifar-noise-failure",
-        "Above a scale of 0.001 reconstructions of CIFAR-10 fail (worse than a grey image, and better"
-        " without a defense).",
+        "Above a scale of 0.001 reconstructions of CIFAR-10 fail (worse than a grey image, and"
+        " better without a defense).",
         "5.2",
         ERROR,
         {PAPER: beyond_blank("cifar-noise-error", 1e-3, "unmatched_mse")},
