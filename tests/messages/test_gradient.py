@@ -1,9 +1,14 @@
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import grad, jvp
 from torch.nn import functional as F
 
-from gradveil import GradientMessage
+from gradveil import GradientMessage, LocalUpdateMessage
+from gradveil._typing import Tensors
 from tests.messages.compare import (
     assert_same,
     assert_same_bytes,
@@ -78,6 +83,40 @@ def test_is_differentiable_in_the_inputs() -> None:
     sum(value.square().sum() for value in case.message()(inputs).values()).backward()
     assert inputs.grad is not None
     assert inputs.grad.abs().min() > 0
+
+
+def _twice(case: Case, local: bool) -> Callable[[Tensor], Tensors]:
+    if not local:
+        return case.message()
+    return LocalUpdateMessage(case.model(), case.loss(), case.targets(), lr=0.1, steps=3)
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["gradient", "update"])
+@pytest.mark.parametrize("name", ["mlp", "conv_net", "no_bias", "frozen", "transformer"])
+def test_autograd_and_transforms_find_the_same_derivatives(name: str, local: bool) -> None:
+    case = named(name)
+    message, inputs = _twice(case, local), case.inputs()
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
+    along = jvp(message, (inputs,), (direction,))[1]
+    with forward_ad.dual_level():
+        dual = message(forward_ad.make_dual(inputs, direction))
+        found = {name: forward_ad.unpack_dual(value).tangent for name, value in dual.items()}
+    assert_same(found, along)
+
+    def cost(inputs: Tensor) -> Tensor:
+        return sum((value.square().sum() for value in message(inputs).values()), torch.zeros(()))
+
+    leaf = inputs.clone().requires_grad_()
+    plain = torch.autograd.grad(cost(leaf), leaf)[0]
+    assert_same({"inputs": plain}, {"inputs": grad(cost)(inputs)})
+
+
+def test_a_gradient_of_constants_is_a_constant() -> None:
+    case = named("mlp")
+    with assert_untouched(model := case.model()):
+        found = GradientMessage(model, case.loss(), case.targets())(case.inputs())
+    assert not any(value.requires_grad for value in found.values())
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -75,16 +76,16 @@ class FunctionalLoss:
         return loss
 
 
-def is_transformed() -> bool:
-    """Whether a transform of `torch.func` is under way: autograd must not be called in one.
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether autograd must not be called: a transform of `torch.func` or forward mode is on.
 
-    Torch says so by refusing `requires_grad_` there.
+    In a transform, torch refuses `requires_grad_`; in forward mode, some tensor has a tangent.
     """
     try:
         torch.empty(0).requires_grad_()
     except RuntimeError:
         return True
-    return False
+    return any(unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def trainable_parameters(model: nn.Module) -> Tensors:

@@ -101,10 +101,12 @@ class GradientMessage:
     def __call__(self, inputs: Tensor) -> Tensors:
         """The gradient, by parameter name; differentiable with respect to the inputs."""
         check_match(inputs, self.targets)
-        recorded = None if is_transformed() else self._recorded(inputs)
-        if recorded is not None:
-            return recorded
-        gradients: Tensors = grad(self.loss)(self.parameters, inputs, self.targets)
+        parameters = self.parameters
+        if not is_transformed(inputs, *parameters.values()):
+            recorded = self._recorded(parameters, inputs)
+            if recorded is not None:
+                return recorded
+        gradients: Tensors = grad(self.loss)(parameters, inputs, self.targets)
         return gradients
 
     def values(self, inputs: Tensor) -> Tensors:
@@ -112,12 +114,11 @@ class GradientMessage:
         with torch.no_grad():
             return self(inputs.detach())
 
-    def _recorded(self, inputs: Tensor) -> Tensors | None:
+    def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
         """The gradient by plain autograd, which costs half a transform's time on a small batch.
 
         `None` where autograd records nothing: in inference mode, or if no parameter enters.
         """
-        given = self.parameters
         tracked = inputs.requires_grad or any(p.requires_grad for p in given.values())
         differentiable = tracked and torch.is_grad_enabled()
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
