@@ -155,7 +155,7 @@ MNIST = {
         steps=500,
         ratios=(0.7, 0.8, 0.9, 0.95, 0.99),
         scales=(0.01, 0.02, 0.05, 0.1, 0.2),
-        short_seeds=tuple(range(8)),
+        short_seeds=tuple(range(6)),
     ),
     "paper": Grid(
         "mnist-test",
@@ -195,12 +195,12 @@ CIFAR = {
         large_scales=(1e-2,),
         short_seeds=tuple(range(6)),
     ),
-    "standard": replace(_CIFAR, starts=every(2, 6), steps=250, short_seeds=tuple(range(8))),
+    "standard": replace(_CIFAR, starts=every(2, 6), steps=250, short_seeds=tuple(range(6))),
     "paper": replace(_CIFAR, model="conv-net(width=64)", starts=every(2, 4), estimator=_SKETCH),
 }
 
 CURVES = {
     "quick": Curves("mnist", rounds=12, seeds=tuple(range(6))),
-    "standard": Curves("mnist", rounds=128, seeds=tuple(range(8))),
+    "standard": Curves("mnist", rounds=128, seeds=tuple(range(6))),
     "paper": Curves("mnist-test", rounds=64, seeds=(0,), estimator=_SKETCH, held_out=(5000, 1024)),
 }

@@ -13,7 +13,7 @@ AWARE = {
     "standard": replace(
         MNIST["standard"],
         size=4,
-        starts=every(4, 8),
+        starts=every(4, 6),
         steps=250,
         ratios=(0.8, 0.9, 0.95),
         scales=(0.001, 0.01, 0.05),
@@ -107,7 +107,7 @@ class PlanGrid:
 
 PLANS = {
     "quick": PlanGrid(replace(MNIST["quick"], size=16), 4, (0,), 8, 8, 3),
-    "standard": PlanGrid(MNIST["standard"], 8, (0, 60), 64, 20, 7),
+    "standard": PlanGrid(MNIST["standard"], 6, (0, 60), 64, 20, 7),
     "paper": PlanGrid(MNIST["paper"], 8, (0, 60), 64, 20, 7),
 }
 
@@ -128,6 +128,6 @@ FEDAVG = {
     "quick": FedAvgGrid(
         replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
     ),
-    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 64, tuple(range(8))),
+    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 64, tuple(range(6))),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }
