@@ -19,7 +19,7 @@ def kinds(message, inputs) -> list[str]:
 
 def test_the_choice_depends_on_message_and_model():
     mlp = named("mlp")
-    assert kinds(mlp.message(), mlp.inputs()) == ["_structured", "PerExample", "Sketch"]
+    assert kinds(mlp.message(), mlp.inputs()) == ["measure", "PerExample", "Sketch"]
     coupled = COUPLED[0]
     assert kinds(coupled.message(), coupled.inputs()) == ["Sketch"]
     inputs = torch.randn(4, 4, 2, generator=torch.Generator().manual_seed(0)).double()

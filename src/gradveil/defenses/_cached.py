@@ -44,11 +44,11 @@ class Cached(Defense):
 
     >>> from gradveil import OptimalNoise
     >>> Cached(OptimalNoise(scale=0.1), refresh_every=10)
-    Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9, share=0.125)
+    Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9, share=0.25)
     """
 
     def __init__(
-        self, defense: Defense, refresh_every: int = 10, decay: float = 0.9, share: float = 0.125
+        self, defense: Defense, refresh_every: int = 10, decay: float = 0.9, share: float = 0.25
     ) -> None:
         check_count(refresh_every, "refresh_every")
         check_ratio(decay, "decay")

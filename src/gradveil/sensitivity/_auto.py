@@ -1,6 +1,6 @@
 """The cheapest good estimator for a message."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +41,7 @@ class Auto:
         """Measure the message at these inputs."""
         part = self._part(message, inputs)
         if part is None:
-            return _first_that_works(message, inputs, generator)
+            return _first_that_works(candidates(message, inputs), message, inputs, generator)
         return _scaled_up(message, inputs, part, generator)
 
     def cuts(self, message: Message, inputs: Tensor) -> bool:
@@ -54,14 +54,14 @@ class Auto:
         return first_examples(message, inputs, self.examples)
 
 
-def candidates(message: Message, inputs: Tensor) -> Iterator[Estimator]:
-    """The estimators for this message, the preferred one first."""
+def candidates(message: Message, inputs: Tensor, is_part: bool = False) -> Iterator[Estimator]:
+    """The estimators for this message, the preferred one first; of a part, cheaper ones."""
     if isinstance(message, LocalUpdateMessage):
-        yield AlongSteps(_first_that_works)
+        yield AlongSteps(Auto())
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
-            yield _structured
-        yield PerExample(probes=2)
+            yield Structured(split=not is_part).measure
+        yield PerExample(probes=1 if is_part else 2)
     yield Sketch()
 
 
@@ -88,21 +88,20 @@ def _scaled_up(
 ) -> Measurement:
     """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
     count = len(part.targets)
-    measured = _first_that_works(part, inputs[:count], generator)
+    inside = inputs[:count]
+    estimators = candidates(part, inside, is_part=True)
+    measured = _first_that_works(estimators, part, inside, generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {n: factor * square for n, square in measured.squared_sensitivities.items()}
     return Measurement(values_of(message, inputs), squares, None)
 
 
-def _structured(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
-    assert isinstance(message, GradientMessage)
-    return Structured().measure(message, inputs, generator)
-
-
-def _first_that_works(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+def _first_that_works(
+    estimators: Iterable[Estimator], message: Message, inputs: Tensor, generator: torch.Generator
+) -> Measurement:
     first_error = None
-    for estimator in candidates(message, inputs):
+    for estimator in estimators:
         try:
             return estimator(message, inputs, generator)
         except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule

@@ -51,9 +51,12 @@ class Structured:
     Args:
         probes: Random directions for each example. One more is taken where signals matter: there a
             few examples dominate, and the batch averages little.
+        split: Whether to split off the direction that matters, and to take that further probe.
+            Without, it costs one sweep always, which suits what is averaged over steps or tensors.
     """
 
     probes: int = 1
+    split: bool = True
 
     def __post_init__(self) -> None:
         check_count(self.probes, "probes")
@@ -67,10 +70,9 @@ class Structured:
             )
         return self.measure(message, inputs, generator)
 
-    def measure(
-        self, message: GradientMessage, inputs: Tensor, generator: torch.Generator
-    ) -> Measurement:
-        """Measure a message that is known to be a sum over examples."""
+    def measure(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure a gradient that is known to be a sum over examples."""
+        assert isinstance(message, GradientMessage)
         graph = TangentGraph(message, inputs, layout_of(message, inputs).opaque)
         return Measurement(graph.values, self._squares(graph, generator), None)
 
@@ -79,7 +81,7 @@ class Structured:
         probes = [_probe(graph, q, generator) for _ in range(self.probes)]
         parts = [signal_part(use, _pair(probes[0], i)) for i, use in enumerate(graph.uses)]
         along = None
-        if max(parts, default=0.0) > SPLIT_ABOVE:
+        if self.split and max(parts, default=0.0) > SPLIT_ABOVE:
             along = graph.sweep(q, torch.ones_like(probes[0].overlap))
             probes.append(_probe(graph, q, generator))
             probes = [probe.without(along) for probe in probes]
