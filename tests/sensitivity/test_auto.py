@@ -7,7 +7,7 @@ from torch import nn
 from gradveil import Exact, GradientMessage, LocalUpdateMessage, OptimalNoise, measure
 from gradveil import share_of_optimum as share
 from gradveil.models import build_model
-from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch
+from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured
 from gradveil.sensitivity._auto import candidates
 from tests.sensitivity.test_sweeps import sequence_first
 from tests.zoo import COUPLED, ZOO, Case, named
@@ -62,7 +62,7 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     def also_broken(*_):
         raise RuntimeError("later")
 
-    monkeypatch.setattr("gradveil.sensitivity._auto._structured", broken)
+    monkeypatch.setattr(Structured, "measure", broken)
     monkeypatch.setattr(PerExample, "__call__", also_broken)
     monkeypatch.setattr(Sketch, "__call__", also_broken)
     with pytest.raises(RuntimeError, match="first"):
