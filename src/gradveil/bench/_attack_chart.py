@@ -21,7 +21,11 @@ def draw_attacks(rows: Sequence[AttackRow], path: Path) -> None:
             marker=markers[index % len(markers)],
             label=name,
         )
+    ticks = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
     axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlim(0.8 * min(row.seconds for row in rows), 1.25 * max(row.seconds for row in rows))
     axis.set_xlabel("seconds for a batch")
     axis.set_ylabel("PSNR in dB, matched")
     axis.grid(alpha=0.3)
