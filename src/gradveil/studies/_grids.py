@@ -153,8 +153,8 @@ MNIST = {
         starts=every(16, 6),
         seeds=(0,),
         steps=500,
-        ratios=(0.7, 0.8, 0.9, 0.95, 0.99),
-        scales=(0.01, 0.02, 0.05, 0.1, 0.2),
+        ratios=(0.8, 0.9, 0.95, 0.99),
+        scales=(0.01, 0.05, 0.1, 0.2),
         short_seeds=tuple(range(6)),
     ),
     "paper": Grid(
@@ -185,17 +185,18 @@ _CIFAR = Grid(
     noise_lr=1e-4,
 )
 
+_SMALL_CIFAR = replace(
+    _CIFAR,
+    starts=every(2, 6),
+    ratios=(0.7, 0.8, 0.9),
+    scales=(1e-4, 1e-3),
+    large_scales=(1e-2,),
+    short_seeds=tuple(range(6)),
+)
+
 CIFAR = {
-    "quick": replace(
-        _CIFAR,
-        starts=every(2, 6),
-        steps=20,
-        ratios=(0.7, 0.8, 0.9),
-        scales=(1e-4, 1e-3),
-        large_scales=(1e-2,),
-        short_seeds=tuple(range(6)),
-    ),
-    "standard": replace(_CIFAR, starts=every(2, 6), steps=250, short_seeds=tuple(range(6))),
+    "quick": replace(_SMALL_CIFAR, steps=20),
+    "standard": replace(_SMALL_CIFAR, steps=250),
     "paper": replace(_CIFAR, model="conv-net(width=64)", starts=every(2, 4), estimator=_SKETCH),
 }
 

@@ -15,8 +15,8 @@ AWARE = {
         size=4,
         starts=every(4, 6),
         steps=250,
-        ratios=(0.8, 0.9, 0.95),
-        scales=(0.001, 0.01, 0.05),
+        ratios=(0.8, 0.9),
+        scales=(0.01, 0.05),
     ),
     "paper": replace(
         MNIST["paper"],
@@ -82,9 +82,7 @@ BOUND = {
     "quick": BoundGrid(
         "mnist", every(1, 4), (0.01, 0.1), _attacks(40, True), {**_PUBLIC, "batches": 16}
     ),
-    "standard": BoundGrid(
-        "mnist", every(1, 6), (0.001, 0.01, 0.1, 1.0), _attacks(250, False), _PUBLIC
-    ),
+    "standard": BoundGrid("mnist", every(1, 6), (0.01, 0.1), _attacks(250, False), _PUBLIC),
     "paper": BoundGrid(
         "mnist-test", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(2000, False), _PUBLIC
     ),
