@@ -1,6 +1,7 @@
 """Locks on files, which the operating system takes off when the process that holds them ends."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -30,7 +31,8 @@ def lock(file: IO[bytes], *, wait: bool) -> bool:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Let one process at a time through, the others wait."""
     with path.open("ab") as file:
-        lock(file, wait=True)
+        while not lock(file, wait=True):  # Windows gives up after some seconds
+            time.sleep(0.1)
         yield
 
 

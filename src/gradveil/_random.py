@@ -1,5 +1,6 @@
 """Random numbers from an explicit generator; the global one is never touched."""
 
+import hashlib
 import os
 
 import torch
@@ -35,6 +36,12 @@ def _fresh() -> torch.Generator:
     state[_START : _START + 8 * _WORDS] = whole.view(torch.uint8)
     fresh.set_state(state)
     return fresh
+
+
+def seed_from(generator: torch.Generator) -> int:
+    """A seed that the state of a generator determines; the state stays as it is."""
+    state = generator.get_state().numpy().tobytes()
+    return int.from_bytes(hashlib.sha256(state).digest()[:7], "big")
 
 
 def normal_like(reference: Tensor, generator: torch.Generator) -> Tensor:

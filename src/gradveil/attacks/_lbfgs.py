@@ -50,7 +50,7 @@ def minimise_lbfgs(
     variables = tuple(v.clone().requires_grad_() for v in start)
     best = Point(start)
     optimiser = torch.optim.LBFGS(
-        variables, max_iter=_BLOCK, max_eval=4 * _BLOCK, history_size=_MEMORY,
+        variables, max_iter=min(_BLOCK, steps), max_eval=4 * _BLOCK, history_size=_MEMORY,
         tolerance_grad=0.0, tolerance_change=0.0, line_search_fn="strong_wolfe",
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ def _run(
     for step in range(0, steps, _BLOCK):
         before = best.cost
         optimiser.step(closure)  # type: ignore[arg-type]
-        best.history.append((step + _BLOCK, best.cost))
+        best.history.append((min(step + _BLOCK, steps), best.cost))
         if progress is not None:
             progress(min(step + _BLOCK, steps), steps, best.cost)
         if best.cost <= tolerance or not best.cost < before:

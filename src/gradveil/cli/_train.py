@@ -72,7 +72,6 @@ def train(
     """Train a model over clients that defend what they send."""
     from gradveil.federated import TrainingConfig
 
-    averaged = local_steps is not None
     config = TrainingConfig(
         data=data,
         model=model,
@@ -82,8 +81,8 @@ def train(
         partition=partition,
         alpha=alpha,
         fraction=fraction,
-        optimizer=optimizer or ("sgd" if averaged else "adam"),
-        lr=lr if lr is not None else (1.0 if averaged else 1e-3),
+        optimizer=optimizer,
+        lr=lr,
         local_steps=local_steps,
         local_lr=local_lr,
         local_batch_size=local_batch_size,

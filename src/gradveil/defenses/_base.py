@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_finite, check_inputs
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import GradientMessage, Message, values_of
@@ -68,9 +68,12 @@ class Defense(ABC):
         """Add the defended gradient to `.grad`, in place of `loss_fn(model(x), y).backward()`.
 
         Returns what was added, which is all that a client may send. Unlike a forward pass in
-        training mode this leaves the running statistics of BatchNorm as they are.
+        training mode this leaves the running statistics of BatchNorm as they are. Dropout draws
+        from the generator, too.
         """
-        sent = self(GradientMessage(model, loss_fn, targets), inputs, generator)
+        generator = generator_or_fresh(generator)
+        message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
+        sent = self(message, inputs, generator)
         for name, parameter in model.named_parameters():
             if name in sent:
                 old, new = parameter.grad, sent[name].detach()

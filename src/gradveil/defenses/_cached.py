@@ -22,6 +22,10 @@ OWN_PART = 2.5
 was 0.003 below / 0.009 above / 0.03 above isotropic noise. With κ = 0, 55 steps were below it."""
 
 
+LARGEST = 1e30
+"""Of κ: a gradient next to 0 must not overflow float32."""
+
+
 class Cached(Defense):
     """Measures sensitivities every `refresh_every` calls, averages them, takes the values fresh.
 
@@ -59,8 +63,8 @@ class Cached(Defense):
 
     def reset(self) -> None:
         """Forget everything, as for a new model."""
-        self._step = 0
-        self._mean: Moments | None = None
+        self._step, self._count = 0, 0.0
+        self._mean: Tensors = {}
         self._past_total: float | None = None
         self._is_loaded = False
 
@@ -84,38 +88,30 @@ class Cached(Defense):
                 else measure_with_values(message, inputs, part, generator=generator)
             )
             self._adjust(values)
-            self._mean, self._past_total = self._joined(moments), None
+            self._join(moments)
             moments = moments if part is None else self._completed(moments)
         self._step += 1
         return values, moments
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to continue from: the number of calls and the running mean."""
-        mean = self._mean
+        """The state to continue from: the number of calls and the running mean s̄²."""
         return {
             "step": self._step,
-            "count": 0.0 if mean is None else mean.count,
-            "squared_sensitivities": {} if mean is None else mean.squared_sensitivities or {},
-            "squared_values": {} if mean is None else dict(mean.squared_values),
+            "count": self._count,
+            "squared_sensitivities": dict(self._mean),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        expected = {"step", "count", "squared_sensitivities", "squared_values"}
+        expected = {"step", "count", "squared_sensitivities"}
         if state.keys() != expected:
             raise ValueError(
                 f"Parameter `state` should have the keys {sorted(expected)}. Found"
                 f" {sorted(state)}. Use what `state_dict` returned."
             )
         self.reset()
-        self._step, self._is_loaded = int(state["step"]), True
-        if state["count"] > 0:
-            self._mean = Moments(
-                squared_values=dict(state["squared_values"]),
-                squared_sensitivities=dict(state["squared_sensitivities"]) or None,
-                input_size=1,
-                count=float(state["count"]),
-            )
+        self._step, self._count = int(state["step"]), float(state["count"])
+        self._mean, self._is_loaded = dict(state["squared_sensitivities"]), True
 
     def __repr__(self) -> str:
         return (
@@ -125,48 +121,44 @@ class Cached(Defense):
 
     def _part(self, message: Message, inputs: Tensor) -> Auto | None:
         """What measures a part of this batch; `None`: all of it is measured."""
-        first, plain = self._mean is None, self.defense.estimator == "auto"
+        first, plain = not self._mean, self.defense.estimator == "auto"
         if first or not plain or not self.defense.needs_sensitivities:
             return None
         part = Auto(examples=max(2, math.ceil(self.share * len(inputs))))
         return part if part.cuts(message, inputs) else None
 
-    def _joined(self, fresh: Moments) -> Moments:
-        if self._mean is None or self.decay == 0:
-            return fresh
-        return self._mean.weighted(self.decay) + fresh
+    def _join(self, fresh: Moments) -> None:
+        """s̄² ← (decay · n s̄² + s²) / (decay · n + 1), over n measurements so far."""
+        if fresh.squared_sensitivities is None:
+            return
+        past = self.decay * self._count
+        self._count = past + 1
+        self._mean = {
+            name: (past * self._mean[name] + square) / self._count if past else square
+            for name, square in fresh.squared_sensitivities.items()
+        }
+        self._past_total = None
 
     def _completed(self, moments: Moments) -> Moments:
         """The moments of this batch's values, with s̄² + κ g² for the sensitivities."""
-        assert self._mean is not None
-        if self._mean.squared_sensitivities is None:
+        if not self._mean:
             return moments
-        past, squares = self._mean.squared_sensitivities, moments.squared_values
+        squares = moments.squared_values
         if self._past_total is None:
-            self._past_total = float(total(past))
-        level = self._past_total / max(float(total(squares)), 1e-38)
-        own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in past.items()}
+            self._past_total = float(total(self._mean))
+        fresh = float(total(squares))
+        level = min(self._past_total / fresh, LARGEST) if fresh > 0 else 0.0
+        own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in self._mean.items()}
         return replace(moments, squared_sensitivities=own)
 
     def _adjust(self, values: Tensors) -> None:
         """Require the mean to fit these values, and move one that was loaded to where they are."""
-        if self._mean is None:
+        if not self._mean:
             return
         try:
-            check_structure(
-                values, self._mean.squared_values, "message(inputs)", "cached sensitivities"
-            )
+            check_structure(values, self._mean, "message(inputs)", "cached sensitivities")
         except ValueError as error:
             raise ValueError(f"{error} Or call `reset()`, for a new model.") from None
         if self._is_loaded:
-            self._mean, self._is_loaded = _placed(self._mean, values), False
-
-
-def _placed(mean: Moments, values: Tensors) -> Moments:
-    """The mean in the type and on the device of the values."""
-    squares, past = mean.squared_values, mean.squared_sensitivities
-    return replace(
-        mean,
-        squared_values={n: squares[n].to(v) for n, v in values.items()},
-        squared_sensitivities=past and {n: past[n].to(v) for n, v in values.items()},
-    )
+            self._mean = {name: self._mean[name].to(value) for name, value in values.items()}
+            self._is_loaded = False

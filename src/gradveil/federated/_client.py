@@ -33,7 +33,8 @@ class Client:
     Reply number t takes mini-batch t of the client's own data: each epoch is a new permutation,
     cut into pieces of `batch_size` (the last one may be smaller). Its order comes from the stream
     (seed, "batches", identifier, epoch), the probes and the noise of reply t from the stream
-    (seed, "defense", identifier, t); see `stream`. So the state of a client is the number t and
+    (seed, "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
+    identifier, t); see `stream`. So the state of a client is the number t and
     what its defense remembers (`Cached`), and any process that has both continues exactly.
 
     Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
@@ -79,9 +80,9 @@ class Client:
         """The same reply beside what it cost, which is for the client's own eyes."""
         message, inputs = self._next_message(model, loss_fn)
         loss, seconds_gradient = _plain(message, inputs)
-        start = time.perf_counter()
+        start = _now(inputs.device)
         sent, made = self._defended(message, inputs)
-        seconds_defense = max(0.0, time.perf_counter() - start - seconds_gradient)
+        seconds_defense = max(0.0, _now(inputs.device) - start - seconds_gradient)
         first, second = (None, None) if made is None else utility(*made)
         return Reply(sent, len(inputs)), Costs(
             loss, first, second, seconds_gradient, seconds_defense
@@ -120,10 +121,12 @@ class Client:
         """The next batch and its message. The batch counts as taken, whatever becomes of it."""
         chosen = self.next_indices()
         self._step += 1
-        inputs, targets = self.inputs[chosen], self.targets[chosen]
+        device = next(model.parameters()).device
+        inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
+        seed = stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
         if self.local is None:
-            return GradientMessage(model, loss_fn, targets), inputs
-        return self.local.message(model, loss_fn, targets), inputs
+            return GradientMessage(model, loss_fn, targets, seed=seed), inputs
+        return self.local.message(model, loss_fn, targets, seed=seed), inputs
 
     def _generator(self) -> torch.Generator:
         """For the probes and the noise of the reply whose batch was just taken."""
@@ -151,6 +154,13 @@ def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:
     with torch.no_grad():
         loss = message.loss(message.parameters, inputs, message.targets)
     check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
-    start = time.perf_counter()
+    start = _now(inputs.device)
     values_of(message, inputs)
-    return float(loss), time.perf_counter() - start
+    return float(loss), _now(inputs.device) - start
+
+
+def _now(device: torch.device) -> float:
+    """Seconds, when all work given to an accelerator is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

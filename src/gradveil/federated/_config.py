@@ -51,9 +51,10 @@ class TrainingConfig:
     alpha: float = 0.5
     fraction: float = 1.0
     """The share of clients that is asked in a round."""
-    optimizer: str = "adam"
-    """The server's: "adam", "adamw" or "sgd"."""
-    lr: float = 1e-3
+    optimizer: str | None = None
+    """The server's: "adam", "adamw" or "sgd"; Adam if `None`, for FedAvg SGD."""
+    lr: float | None = None
+    """The server's learning rate; 1e-3 if `None`, for FedAvg 1: the mean change is added."""
     local_steps: int | None = None
     """FedAvg with so many local steps; `None` for FedSGD."""
     local_lr: float = 0.01
@@ -76,9 +77,14 @@ class TrainingConfig:
         for name in ("local_steps", "local_batch_size", "limit"):
             if getattr(self, name) is not None:
                 check_count(getattr(self, name), name)
+        usual = ("adam", 1e-3) if self.local_steps is None else ("sgd", 1.0)
+        optimizer = usual[0] if self.optimizer is None else self.optimizer
+        lr = usual[1] if self.lr is None else self.lr
         check_choice(self.partition, "partition", KINDS)
-        check_choice(self.optimizer, "optimizer", tuple(OPTIMIZERS))
-        check_positive(self.lr, "lr")
+        check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
+        check_positive(lr, "lr")
+        object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
+        object.__setattr__(self, "lr", lr)
         check_not_negative(self.seed, "seed")
         check_not_negative(self.held_out, "held_out")
         count_asked(self.clients, self.fraction)
@@ -108,8 +114,12 @@ class Split:
 def split_of(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
     data = load_dataset(config.data).to(config.device)
-    count = len(data) - config.held_out if config.limit is None else config.limit
-    count = max(1, min(count, len(data)))
+    if config.limit is None and config.held_out >= len(data):
+        raise ValueError(
+            f"Parameter `held_out` should be below the {len(data)} examples of `{config.data}`."
+            f" Found `held_out = {config.held_out}`. Lower it (`--held-out`), or set `limit`."
+        )
+    count = len(data) - config.held_out if config.limit is None else min(config.limit, len(data))
     if not config.held_out:
         return Split(data.inputs[:count], data.targets[:count], None)
     start = count if config.held_out_start is None else config.held_out_start
@@ -165,6 +175,7 @@ def server_of(config: TrainingConfig) -> Server:
     model = model_of(config)
     trained = [p for p in model.parameters() if p.requires_grad]
     kind = "gradient" if config.local_steps is None else "update"
+    assert config.optimizer is not None  # __post_init__ has put the usual one there
     return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
 
 

@@ -1,13 +1,15 @@
 """What a run is made of, as one short text: two runs that agree in it continue one another."""
 
+import functools
 import hashlib
 import json
+import types
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._client import Client
 from ._server import Server
@@ -17,6 +19,7 @@ def fingerprint_of(server: Server, clients: Sequence[Client], options: dict[str,
     """SHA-256 of initial weights, optimizer, data, defenses and options."""
     content = {
         "weights": {n: digest(t) for n, t in server.model.state_dict().items()},
+        "model": _model(server.model),
         "kind": server.kind,
         "optimizer": _optimizer(server.optimizer),
         "clients": [_client(client) for client in clients],
@@ -50,9 +53,27 @@ def describe(thing: object) -> Any:
         return [describe(part) for part in thing]
     if isinstance(thing, dict):
         return {str(key): describe(part) for key, part in thing.items()}
+    if isinstance(thing, functools.partial):
+        return ["partial", *(describe(part) for part in (thing.func, thing.args, thing.keywords))]
+    if isinstance(thing, nn.Module):
+        return [*_model(thing), {n: digest(t) for n, t in thing.state_dict().items()}]
+    if isinstance(thing, types.FunctionType):
+        return [f"{thing.__module__}.{thing.__qualname__}", _code(thing.__code__)]
     kind = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
     public = {k: describe(v) for k, v in getattr(thing, "__dict__", {}).items() if k[0] != "_"}
     return [f"{kind.__module__}.{kind.__qualname__}", public]
+
+
+def _model(model: nn.Module) -> list[Any]:
+    """What a module is made of, what of it is trained, and in which mode; not its numbers."""
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [repr(model), trained, [module.training for module in model.modules()]]
+
+
+def _code(code: types.CodeType) -> list[Any]:
+    """What a function does, wherever it is written."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:

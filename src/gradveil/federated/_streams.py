@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-Purpose = Literal["batches", "defense", "sampling"]
+Purpose = Literal["batches", "defense", "model", "sampling"]
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> torch.Generator:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from gradveil._checks import check_count
 from gradveil._files import write_atomically
 from gradveil._locks import alone_in
 
@@ -16,6 +17,8 @@ from ._checkpoint import has_checkpoint
 from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
 from ._history import TrainingHistory
 from ._run import FederatedRun, OnRound
+
+HISTORY = "history.json"
 
 
 def build_run(config: TrainingConfig) -> FederatedRun:
@@ -47,10 +50,18 @@ def train(
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
     """
+    check_count(checkpoint_every, "checkpoint_every")
+    if resume and out is None:
+        raise ValueError(
+            "Parameter `out` should be the folder of the run to resume. Found None. Give it"
+            " (`--out`), or leave `resume` out."
+        )
     run, folder = build_run(config), None if out is None else Path(out)
-    with _held(folder):
-        if folder is not None:
-            _continue(run, folder, resume, on_notice)
+    with held(folder):
+        if folder is not None and resume and has_checkpoint(folder):
+            _continue(run, folder, on_notice)
+        elif folder is not None:
+            check_unused(folder)
         run.run(config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round)
         history = replace(run.history, config=config.to_dict())
         if folder is not None:
@@ -61,7 +72,7 @@ def train(
 
 def save_history(history: TrainingHistory, folder: Path) -> None:
     """`history.json` with everything, `rounds.csv` without times: same seed, same bytes."""
-    write_atomically(folder / "history.json", history.to_json())
+    write_atomically(folder / HISTORY, history.to_json())
     write_atomically(folder / "rounds.csv", history.to_csv(times=False))
 
 
@@ -72,23 +83,29 @@ def save_weights(model: torch.nn.Module, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
+def held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Make the folder, and keep other runs out of it."""
     if folder is None:
         return contextlib.nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
     return alone_in(folder)
 
 
-def _continue(
-    run: FederatedRun, folder: Path, resume: bool, on_notice: Callable[[str], None]
-) -> None:
-    if not has_checkpoint(folder):
-        return
-    if not resume:
+def check_unused(folder: Path) -> None:
+    """Require a folder without the results or checkpoints of another run."""
+    if has_checkpoint(folder):
         raise FileExistsError(
             f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
             " it with `resume` (`--resume`), or choose another folder."
         )
+    if (folder / HISTORY).exists():
+        raise FileExistsError(
+            f"Folder `{folder}` should hold no results of an earlier run. Found `{HISTORY}`."
+            " Choose another folder, or remove it."
+        )
+
+
+def _continue(run: FederatedRun, folder: Path, on_notice: Callable[[str], None]) -> None:
     refused = run.resume(folder)
     if refused is not None:
         on_notice(f"{refused} Continuing from the one before, after round {len(run.rounds)}.")

@@ -29,7 +29,7 @@ from gradveil.federated import (
     save_history,
     split_of,
 )
-from gradveil.federated._train import save_weights
+from gradveil.federated._train import check_unused, held, save_weights
 
 from ._simulated_server import PARTITION, SimulatedServer
 from ._train import answer
@@ -53,6 +53,20 @@ def run_simulation_of(
         out: Folder for `history.json`, `rounds.csv` and `model.pt`.
         on_round: Called after every round.
     """
+    folder = None if out is None else Path(out)
+    with held(folder):
+        if folder is not None:
+            check_unused(folder)
+        model, history = _simulate(config, on_round)
+        if folder is not None:
+            save_weights(model, folder / "model.pt")
+            save_history(history, folder)
+    return history
+
+
+def _simulate(
+    config: TrainingConfig, on_round: Callable[[RoundMetrics], None]
+) -> tuple[nn.Module, TrainingHistory]:
     from flwr.simulation import run_simulation
 
     strategy = SimulatedServer(config, on_round)
@@ -72,12 +86,7 @@ def run_simulation_of(
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
     history = TrainingHistory(tuple(strategy.history), config.to_dict(), "flower")
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_weights(strategy.model, folder / "model.pt")
-        save_history(history, folder)
-    return history
+    return strategy.model, history
 
 
 def client_app_of(config: TrainingConfig) -> ClientApp:

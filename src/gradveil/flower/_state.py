@@ -12,10 +12,8 @@ from gradveil.federated import Client
 from ._records import record_of, tensors_of
 
 _NUMBERS = "gradveil"
-_TENSORS = {
-    "squared_sensitivities": "gradveil.squared-sensitivities",
-    "squared_values": "gradveil.squared-values",
-}
+_TENSORS = "squared_sensitivities"
+_KEY = "gradveil.squared-sensitivities"
 
 
 def save_client(client: Client, records: RecordDict) -> None:
@@ -26,9 +24,8 @@ def save_client(client: Client, records: RecordDict) -> None:
     if defense:
         numbers |= {"defense.step": defense["step"], "defense.count": float(defense["count"])}
     records[_NUMBERS] = ConfigRecord(numbers)
-    for name, key in _TENSORS.items():
-        if defense.get(name):
-            records[key] = record_of(defense[name])
+    if defense.get(_TENSORS):
+        records[_KEY] = record_of(defense[_TENSORS])
 
 
 def load_client(client: Client, records: RecordDict) -> None:
@@ -38,8 +35,10 @@ def load_client(client: Client, records: RecordDict) -> None:
     numbers = records.config_records[_NUMBERS]
     defense: dict[str, Any] = {}
     if "defense.step" in numbers:
-        defense = {"step": numbers["defense.step"], "count": numbers["defense.count"]}
-        for name, key in _TENSORS.items():
-            found = records.array_records.get(key)
-            defense[name] = {} if found is None else tensors_of(found)
+        found = records.array_records.get(_KEY)
+        defense = {
+            "step": numbers["defense.step"],
+            "count": numbers["defense.count"],
+            _TENSORS: {} if found is None else tensors_of(found),
+        }
     client.load_state_dict({"root": numbers["root"], "step": numbers["step"], "defense": defense})

@@ -55,7 +55,7 @@ class FunctionalLoss:
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
-            outputs = functional_call(self.model, {**parameters, **buffers}, (inputs,))
+            outputs = functional_call(self.model, {**parameters, **buffers}, (_own(inputs),))
             return outputs, not torch.equal(start, generator.get_state())
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
@@ -74,6 +74,20 @@ class FunctionalLoss:
                 f" shape or type {found}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
+
+
+def _own(inputs: Tensor) -> Tensor:
+    """A copy that the model may change in place; of a leaf, autograd itself forbids that."""
+    return inputs if inputs.is_leaf and inputs.requires_grad else inputs.clone()
+
+
+def requires_grad(thing: Any) -> bool:
+    """Whether autograd follows a tensor in this, which may be nested."""
+    if isinstance(thing, dict):
+        thing = tuple(thing.values())
+    if isinstance(thing, (list, tuple)):
+        return any(requires_grad(part) for part in thing)
+    return isinstance(thing, Tensor) and thing.requires_grad
 
 
 def is_transformed(*tensors: Tensor) -> bool:

@@ -16,6 +16,7 @@ from ._functional import (
     check_match,
     couples_examples,
     is_transformed,
+    requires_grad,
 )
 from ._loss import loss_reduction, separates_at
 
@@ -119,11 +120,11 @@ class GradientMessage:
 
         `None` where autograd records nothing: in inference mode, or if no parameter enters.
         """
-        tracked = inputs.requires_grad or any(p.requires_grad for p in given.values())
-        differentiable = tracked and torch.is_grad_enabled()
+        sources = (inputs, self.targets, *given.values())
+        differentiable = torch.is_grad_enabled() and requires_grad(sources)
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
         with torch.enable_grad():
-            loss = self.loss(own, inputs, self.targets)
+            loss = self.loss(own, inputs.clone(), self.targets)
             if not loss.requires_grad:
                 return None
             found = torch.autograd.grad(

@@ -24,10 +24,10 @@ class LocalSteps:
     momentum: float = 0.0
 
     def message(
-        self, model: nn.Module, loss_fn: LossFunction, targets: Tensor
+        self, model: nn.Module, loss_fn: LossFunction, targets: Tensor, *, seed: int = 0
     ) -> "LocalUpdateMessage":
-        """The weight change that these steps make."""
-        return LocalUpdateMessage(model, loss_fn, targets, **asdict(self))
+        """The weight change that these steps make; `seed` as in `LocalUpdateMessage`."""
+        return LocalUpdateMessage(model, loss_fn, targets, **asdict(self), seed=seed)
 
 
 class LocalUpdateMessage:

@@ -1,6 +1,7 @@
 """What `Structured` must know of a model before it can use it, found once per model."""
 
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,15 +23,16 @@ class Layout:
     """The share of all entries that lie in layers `Structured` knows."""
 
 
-_FOUND: WeakKeyDictionary[nn.Module, dict[torch.Size, Layout]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[nn.Module, dict[Any, Layout]] = WeakKeyDictionary()
 
 
 def layout_of(message: GradientMessage, inputs: Tensor) -> Layout:
-    """The layout of the message's model for inputs of this shape."""
+    """The layout of the message's model for inputs of this shape, and what is trained of it."""
     found = _FOUND.setdefault(message.loss.model, {})
-    if inputs.shape not in found:
-        found[inputs.shape] = _find(message, inputs)
-    return found[inputs.shape]
+    key = (inputs.shape, tuple(message.parameters))
+    if key not in found:
+        found[key] = _find(message, inputs)
+    return found[key]
 
 
 def _find(message: GradientMessage, inputs: Tensor) -> Layout:

@@ -53,6 +53,8 @@ class Recorder(TorchFunctionMode):
                 args = (args[0].clone(), *args[1:])
             output = layer(*args, **kwargs)
             if output is not None:
+                used = {self.uses[-1].weight, self.uses[-1].bias}
+                self.others |= touched - used  # a parameter may be a layer's input
                 return output.clone() if self._copies else output
         self.others |= touched
         return func(*args, **kwargs)
@@ -79,6 +81,10 @@ class Recorder(TorchFunctionMode):
     def _name(self, parameter: Tensor | None) -> str | None:
         return None if parameter is None else self._names.get(id(parameter))
 
+    def _is_made(self, bias: Tensor | None) -> bool:
+        """Whether a bias is computed from parameters or activations, and so is no constant."""
+        return bias is not None and bias.requires_grad and self._name(bias) is None
+
     def _add(self, use: LayerUse) -> Tensor:
         self.uses.append(use)
         self._versions.append((use.a._version, use.h._version))
@@ -91,7 +97,7 @@ class Recorder(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         name = self._name(weight)
-        if name is None or not input.requires_grad or input.dim() < 2:
+        if name is None or not input.requires_grad or input.dim() < 2 or self._is_made(bias):
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
         channels = self._channels_before(input)
@@ -115,7 +121,7 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor | None:
         name = self._name(weight)
         known = not isinstance(padding, str) and input.dim() == n + 2
-        if name is None or not known or not input.requires_grad:
+        if name is None or not known or not input.requires_grad or self._is_made(bias):
             return None
         spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
         geometry = (*spacing, False, [0] * n, groups)
@@ -168,6 +174,8 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor | None:
         name = self._name(weight)
         if weight is None or bias is None or name is None or not normal.requires_grad:
+            return None
+        if self._is_made(bias):
             return None
         form = [1] * normal.dim()
         form[axis] = -1

@@ -153,8 +153,8 @@ MNIST = {
         starts=every(16, 6),
         seeds=(0,),
         steps=500,
-        ratios=(0.8, 0.9, 0.95, 0.99),
-        scales=(0.01, 0.05, 0.1, 0.2),
+        ratios=(0.8, 0.9, 0.95),
+        scales=(0.01, 0.05, 0.1),
         short_seeds=tuple(range(6)),
     ),
     "paper": Grid(
@@ -174,7 +174,7 @@ _CIFAR = Grid(
     "cifar10",
     "conv-net(width=16)",
     size=2,
-    starts=every(2, 8),
+    starts=every(2, 4),
     seeds=(0,),
     steps=1000,
     ratios=(0.7, 0.8, 0.9, 0.95),
@@ -196,8 +196,8 @@ _SMALL_CIFAR = replace(
 
 CIFAR = {
     "quick": replace(_SMALL_CIFAR, steps=20),
-    "standard": replace(_SMALL_CIFAR, steps=250),
-    "paper": replace(_CIFAR, model="conv-net(width=64)", starts=every(2, 4), estimator=_SKETCH),
+    "standard": replace(_SMALL_CIFAR, steps=150),
+    "paper": replace(_CIFAR, model="conv-net(width=64)", estimator=_SKETCH),
 }
 
 CURVES = {

@@ -126,6 +126,6 @@ FEDAVG = {
     "quick": FedAvgGrid(
         replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
     ),
-    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 64, tuple(range(6))),
+    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 32, tuple(range(6))),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }

@@ -34,7 +34,7 @@ def attack(settings: Settings) -> Mapping[str, Value]:
     data, net, seed = dataset(settings["data"]), model(settings), settings["seed"]
     batch = data.batch(settings["start"], settings["size"])
     seen = _observation(settings, data, net, batch)
-    found = build_attack(settings["attack"])(seen, random_stream(seed, "attack"))
+    found = build_attack(settings["attack"])(seen, random_stream(seed, "attack", settings["start"]))
     return {
         **_scores(score(found, batch, normalization=data)),
         **_outcome(found),
@@ -62,7 +62,7 @@ def _observation(
         public_mechanism=(
             defense.plan(public_moments(net, data, public, clip)) if public else None
         ),
-        generator=random_stream(settings["seed"], "defense"),
+        generator=random_stream(settings["seed"], "defense", settings["start"]),
     )
 
 

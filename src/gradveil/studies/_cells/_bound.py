@@ -26,7 +26,7 @@ def bound(settings: Settings) -> Mapping[str, Value]:
     data, net = dataset(settings["data"]), model(settings)
     inputs, targets = data.batch(settings["start"], settings["size"])
     message = GradientMessage(net, cross_entropy, targets)
-    generator = random_stream(settings["seed"], "bound")
+    generator = random_stream(settings["seed"], "bound", settings["start"])
     defense, public = build_defense(settings["defense"]), settings.get("public")
     values, moments = defense.observe(message, inputs, generator)
     if public:

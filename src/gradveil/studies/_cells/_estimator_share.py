@@ -39,7 +39,7 @@ def estimator_share(settings: Settings) -> Mapping[str, Value]:
     in place of exact sensitivities), `seed`; optional `model_seed`, `trained`.
     """
     case, defense = case_of(settings), noise_of(settings)
-    generator = random_stream(settings["seed"], "probes")
+    generator = random_stream(settings["seed"], "probes", settings["start"])
     mechanism = defense.plan(defense.observe(case.message, case.inputs, generator)[1])
     assert isinstance(mechanism, Mechanism)
     return {"share": share_of_optimum(case.reference(settings["reference_probes"]), mechanism)}

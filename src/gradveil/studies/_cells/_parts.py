@@ -47,7 +47,11 @@ def _model(spec: str, seed: int, steps: int, data: str) -> nn.Module:
     return made.eval()
 
 
-def random_stream(seed: int, purpose: str) -> torch.Generator:
-    """A generator for one purpose: what one part draws does not shift what another one draws."""
-    digest = hashlib.sha256(f"gradveil/studies/{seed}/{purpose}".encode()).digest()
+def random_stream(seed: int, purpose: str, start: int = 0) -> torch.Generator:
+    """A generator for one purpose and batch: what one part draws does not shift another's.
+
+    Batches must not share the noise or the attack's start: the differences on them are taken for
+    independent. Defenses on one batch do share them, which pairs the comparison.
+    """
+    digest = hashlib.sha256(f"gradveil/studies/{seed}/{purpose}/{start}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))

@@ -32,7 +32,7 @@ def plan_quality(settings: Settings) -> Mapping[str, Value]:
     inputs, targets = data.batch(settings["start"], settings["size"])
     message = GradientMessage(net, cross_entropy, targets)
     defense = build_defense(settings["defense"])
-    generator = random_stream(settings["seed"], "probes")
+    generator = random_stream(settings["seed"], "probes", settings["start"])
     moments = defense.observe(message, inputs, generator)[1]
     clip = getattr(defense, "clip", None)
     if settings["public"] and defense.needs_sensitivities:
