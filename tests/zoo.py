@@ -279,6 +279,31 @@ class Unused(nn.Module):
         return self.used(inputs)
 
 
+class MadeBias(nn.Module):
+    """A bias that is computed from a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 12), nn.Linear(12, 3, bias=False)
+        self.log_bias = nn.Parameter(torch.linspace(-1, 0.5, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        return F.linear(hidden, self.second.weight, self.log_bias.exp())
+
+
+class Token(nn.Module):
+    """A learned token that is the input of a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.linspace(-1, 1, 4).view(1, 4))
+        self.gate, self.body, self.head = nn.Linear(4, 12), nn.Linear(5, 12), nn.Linear(12, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(inputs)) * torch.sigmoid(self.gate(self.token)))
+
+
 class Scaled(nn.Module):
     """A temperature and an offset of no dimension."""
 
@@ -381,6 +406,9 @@ SEPARABLE = (
     Case("frozen", frozen_mlp, ROWS),
     Case("unused", lambda: Unused().eval(), ROWS),
     Case("scalar", lambda: Scaled().eval(), ROWS),
+    Case("made_bias", lambda: MadeBias().eval(), ROWS),
+    Case("token", lambda: Token().eval(), ROWS),
+    Case("token_of_one_example", lambda: Token().eval(), (1, 5)),
     Case("no_bias", partial(mlp, 5, 4, 3, bias=False), ROWS),
     Case("recurrent", lambda: Recurrent().eval(), (3, 4, 3)),
     Case("gru", lambda: GRUNet().eval(), (3, 4, 3)),

@@ -44,6 +44,11 @@ def seed_from(generator: torch.Generator) -> int:
     return int.from_bytes(hashlib.sha256(state).digest()[:7], "big")
 
 
+def advance(generator: torch.Generator) -> None:
+    """Draw one number and forget it."""
+    torch.empty(1, device=generator.device).uniform_(generator=generator)
+
+
 def normal_like(reference: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal numbers in the shape, dtype and device of `reference`."""
     drawn = torch.empty(reference.shape, dtype=reference.dtype, device=generator.device)

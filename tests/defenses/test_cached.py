@@ -271,3 +271,17 @@ def test_repr_says_what_it_is() -> None:
     text = repr(Cached(OptimalNoise(0.1), refresh_every=4, decay=0.5, share=1.0))
     assert text.startswith("Cached(OptimalNoise(scale=0.1")
     assert text.endswith("refresh_every=4, decay=0.5, share=1.0)")
+
+
+def test_a_gradient_of_zeros_is_planned_like_any_other() -> None:
+    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=5)
+    defense(lambda x: {"w": 1e3 * x.sum(0)}, batch(0))
+    sent = defense(lambda x: {"w": torch.zeros_like(x.sum(0))}, batch(1))
+    assert torch.isfinite(sent["w"]).all()
+    assert sent["w"].any()
+
+
+def test_nothing_of_the_values_is_kept() -> None:
+    defense = Cached(OptimalNoise(0.1, estimator=Exact()))
+    defense(message, batch(0))
+    assert defense.state_dict().keys() == {"step", "count", "squared_sensitivities"}

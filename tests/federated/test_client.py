@@ -219,3 +219,38 @@ def test_bad_arguments() -> None:
         Client(0, inputs, targets[:2], NoDefense(), batch_size=1, seed=0)
     with pytest.raises(NonFiniteError):
         Client(0, inputs / 0, targets, NoDefense(), batch_size=1, seed=0)
+
+
+def _with_dropout() -> nn.Module:
+    with torch.random.fork_rng():
+        return nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+
+
+def _dropped(reply: Reply) -> Tensor:
+    """Which hidden units a reply of one example says were dropped."""
+    return reply.values["2.weight"].abs().sum(0) == 0
+
+
+def test_dropout_is_drawn_anew_for_each_reply_and_client() -> None:
+    net = _with_dropout()
+
+    def masks(identifier: int, seed: int | None) -> list[Tensor]:
+        data = examples(4, seed=identifier)
+        made = Client(identifier, *data, NoDefense(), batch_size=1, seed=seed)
+        return [_dropped(made.reply(net, cross_entropy)) for _ in range(3)]
+
+    drawn = [*masks(0, 0), *masks(1, 0), *masks(0, None)]
+    assert len({tuple(mask.tolist()) for mask in drawn}) == len(drawn)
+    assert all(map(torch.equal, masks(0, 0), masks(0, 0)))
+
+
+def test_dropout_in_a_training_loop_follows_the_generator() -> None:
+    net = _with_dropout()
+    inputs, targets = examples(1)
+
+    def sent(generator: torch.Generator) -> Tensor:
+        return NoDefense().backward(net, cross_entropy, inputs, targets, generator)["2.weight"]
+
+    first, again = (torch.Generator().manual_seed(0) for _ in range(2))
+    assert torch.equal(sent(first), sent(again))
+    assert not torch.equal(sent(first), sent(torch.Generator().manual_seed(0)))

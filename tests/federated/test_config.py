@@ -134,3 +134,34 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, tiny: TrainingConfig) -
         resumed = train(tiny, out=tmp_path, resume=True)
     assert any("Continuing from the one before, after round 2." in str(w.message) for w in caught)
     assert resumed.to_csv(times=False) == train(tiny).to_csv(times=False)
+
+
+def test_fedavg_adds_the_mean_change_unless_told_otherwise() -> None:
+    averaged = TrainingConfig(local_steps=5)
+    assert (averaged.optimizer, averaged.lr) == ("sgd", 1.0)
+    assert (TrainingConfig().optimizer, TrainingConfig().lr) == ("adam", 1e-3)
+    told = TrainingConfig(local_steps=5, optimizer="adam", lr=0.1)
+    assert (told.optimizer, told.lr) == ("adam", 0.1)
+
+
+def test_held_out_examples_must_leave_some(tiny: TrainingConfig) -> None:
+    with pytest.raises(ValueError, match="`held_out` should be below the 20 examples"):
+        split_of(TrainingConfig(data="cifar10"))
+
+
+def test_resuming_needs_a_folder(tiny: TrainingConfig) -> None:
+    with pytest.raises(ValueError, match="`out` should be the folder of the run to resume"):
+        train(tiny, resume=True)
+
+
+def test_results_of_another_run_are_not_overwritten(tmp_path: Path, tiny: TrainingConfig) -> None:
+    (tmp_path / "history.json").write_text("{}")
+    for resume in (False, True):
+        with pytest.raises(FileExistsError, match="no results of an earlier run"):
+            train(tiny, out=tmp_path, resume=resume)
+    assert (tmp_path / "history.json").read_text() == "{}"
+
+
+def test_checkpoints_are_some_rounds_apart(tmp_path: Path, tiny: TrainingConfig) -> None:
+    with pytest.raises(ValueError, match="`checkpoint_every` should"):
+        train(tiny, out=tmp_path, checkpoint_every=0)

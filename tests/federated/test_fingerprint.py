@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import Cached, GaussianPrior, GradientNoise, OptimalNoise, Sketch
+from gradveil.federated import FederatedRun, Server
 from gradveil.federated._fingerprint import describe, digest
 
-from .small import examples, run
+from .small import client, examples, model, run
 
 
 def prior(seed: int) -> GaussianPrior:
@@ -32,6 +34,16 @@ def things() -> list[object]:
         nn.functional.mse_loss,
         nn.CrossEntropyLoss(label_smoothing=0.1),
         nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0])),
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 4.0])),
+        partial(cross_entropy, label_smoothing=0.1),
+        partial(cross_entropy, label_smoothing=0.2),
+        partial(nn.functional.mse_loss),
+        lambda outputs, targets: outputs.mean(),
+        lambda outputs, targets: outputs.sum(),
+        nn.Sequential(nn.ReLU()),
+        nn.Sequential(nn.LeakyReLU()),
+        nn.Sequential(nn.LeakyReLU()).eval(),
     ]
 
 
@@ -39,6 +51,15 @@ def test_descriptions_tell_apart_what_differs_and_nothing_else() -> None:
     texts = [json.dumps(describe(thing)) for thing in things()]
     assert len(set(texts)) == len(texts)
     assert texts == [json.dumps(describe(thing)) for thing in things()]
+
+
+def test_another_model_with_the_same_weights_is_another_run() -> None:
+    prints = set()
+    for activation in (nn.ReLU(), nn.LeakyReLU()):
+        net = nn.Sequential(model(), activation)
+        optimizer = torch.optim.Adam(net.parameters())
+        prints.add(FederatedRun(Server(net, optimizer), [client()], cross_entropy).fingerprint)
+    assert len(prints) == 2
 
 
 def test_what_a_defense_remembers_is_no_part_of_it() -> None:

@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, jvp
 from torch.nn import functional as F
 
-from gradveil import GradientMessage, LocalUpdateMessage
+from gradveil import GradientMessage, LocalUpdateMessage, measure
 from gradveil._typing import Tensors
 from tests.messages.compare import (
     assert_same,
@@ -192,3 +192,48 @@ def test_the_seed_is_the_one_that_manual_seed_takes() -> None:
     case = named("dropout_train")
     expected = backward_gradient(case.model(), case.loss(), case.inputs(), case.targets(), seed=3)
     assert_same(case.message(seed=3)(case.inputs()), expected)
+
+
+class ShiftsItsInput(nn.Module):
+    """Changes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            self.layer = nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs -= 0.5
+        return self.layer(inputs)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_model_that_changes_its_input_gets_a_copy(tracked: bool) -> None:
+    case, model = named("mlp"), ShiftsItsInput().double()
+    before = case.inputs()
+    inputs = before.clone().requires_grad_(tracked)
+    message = GradientMessage(model, case.loss(), case.targets())
+    expected = GradientMessage(model.layer, case.loss(), case.targets())(before - 0.5)
+    expected = {f"layer.{name}": value for name, value in expected.items()}
+    for _ in range(2):
+        found = {name: value.detach() for name, value in message(inputs).items()}
+        assert_same(found, expected)
+    measured = measure(message, inputs.detach())
+    assert_same(dict(measured.squared_values), {n: v.square() for n, v in expected.items()})
+    assert torch.equal(inputs.detach(), before)
+
+
+def test_is_differentiable_in_soft_targets() -> None:
+    case = named("mlp")
+    generator = torch.Generator().manual_seed(0)
+    soft = torch.rand(len(case.inputs()), 3, generator=generator, dtype=torch.float64)
+    soft = soft.requires_grad_()
+
+    model, inputs = case.model(), case.inputs()
+
+    def cost(targets: Tensor) -> Tensor:
+        message = GradientMessage(model, F.cross_entropy, targets)
+        return sum((v.square().sum() for v in message(inputs).values()), torch.zeros(()))
+
+    found = torch.autograd.grad(cost(soft), soft)[0]
+    assert_same({"targets": found}, {"targets": grad(cost)(soft.detach())})

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_finite, check_inputs
-from gradveil._random import generator_or_fresh, seed_from
+from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import GradientMessage, Message, values_of
@@ -74,6 +74,7 @@ class Defense(ABC):
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
+        advance(generator)  # a defense may have drawn nothing: the next call must differ
         for name, parameter in model.named_parameters():
             if name in sent:
                 old, new = parameter.grad, sent[name].detach()

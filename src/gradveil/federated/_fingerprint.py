@@ -55,13 +55,14 @@ def describe(thing: object) -> Any:
         return {str(key): describe(part) for key, part in thing.items()}
     if isinstance(thing, functools.partial):
         return ["partial", *(describe(part) for part in (thing.func, thing.args, thing.keywords))]
-    if isinstance(thing, nn.Module):
-        return [*_model(thing), {n: digest(t) for n, t in thing.state_dict().items()}]
     if isinstance(thing, types.FunctionType):
         return [f"{thing.__module__}.{thing.__qualname__}", _code(thing.__code__)]
     kind = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
     public = {k: describe(v) for k, v in getattr(thing, "__dict__", {}).items() if k[0] != "_"}
-    return [f"{kind.__module__}.{kind.__qualname__}", public]
+    inside: list[Any] = []
+    if isinstance(thing, nn.Module):
+        inside = [*_model(thing), {n: digest(t) for n, t in thing.state_dict().items()}]
+    return [f"{kind.__module__}.{kind.__qualname__}", public, *inside]
 
 
 def _model(model: nn.Module) -> list[Any]:
