@@ -5,15 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil.attacks import bootstrap_interval
-
-from ._numbers import Units, nested
+from ._numbers import Units, interval, nested
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 
 MINIMUM_GROUPS = 6
-"""Fewer independent pairs decide nothing: if the defenses were alike, five out of five differences
-would still have one sign in 2 · 2⁻⁵ = 6 % of all studies."""
+"""Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
 
 
 class Judgement(NamedTuple):
@@ -44,16 +41,20 @@ def judge(units: Units, margin: float | None = None) -> Judgement:
     groups = _groups(units)
     if not groups:
         return Judgement(UNDECIDED, None, None, None, None, 0, 0, "no pairs that can be compared")
-    found = bootstrap_interval(groups, generator=torch.Generator().manual_seed(0))
+    if not all(bool(torch.isfinite(values).all()) for group in groups for values in group):
+        reason = "a cell found a number that is not finite"
+        return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)
     means = torch.stack([torch.stack([v.mean() for v in group]).mean() for group in groups])
-    verdict, reason = _verdict(found.low, found.high, margin)
-    if len(groups) < MINIMUM_GROUPS:
-        verdict = UNDECIDED
-        reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
-    low, high = (found.low, found.high) if len(groups) > 1 else (None, None)
-    return Judgement(
-        verdict, found.mean, low, high, _effect(means), len(units), len(groups), reason
-    )
+    verdict = UNDECIDED
+    reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
+    low, high = None, None
+    if len(groups) > 1:
+        found = interval(groups)
+        low, high = found.low, found.high
+        if len(groups) >= MINIMUM_GROUPS:
+            verdict, reason = _verdict(low, high, margin)
+    mean = float(means.mean())
+    return Judgement(verdict, mean, low, high, _effect(means), len(units), len(groups), reason)
 
 
 def _groups(units: Units) -> list[list[Tensor]]:

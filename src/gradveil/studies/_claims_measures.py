@@ -23,6 +23,7 @@ from ._study import StoreResults
 
 Measure = Callable[[StoreResults], Units]
 
+TINY = 1e-30
 PAIRS = {"pruning": PRUNING, "noise": NOISE}
 TWINS = {"optimal-pruning": "gradient-pruning", "optimal-dpsgd": "dpsgd"}
 
@@ -36,6 +37,21 @@ def error_gain(study: str, family: str, metric: str, attacker: str | None = None
             errors_of(results.get(study, {}), metric, attacker), optimal, classical
         )
         return negated(units) if "psnr" in metric else units
+
+    return measure
+
+
+def largest_difference(
+    study: str, family: str, metric: str, attacker: str | None = None
+) -> Measure:
+    """The difference between two defenses at the level where it is largest in the mean."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        found = errors_of(results.get(study, {}), metric, attacker)
+        levels = [level for name, level in found if name == optimal and level is not None]
+        each = [difference(found, (optimal, level), (classical, level)) for level in levels]
+        return max((u for u in each if u), key=lambda units: abs(_mean(units)), default={})
 
     return measure
 
@@ -128,45 +144,47 @@ def growing_loss_gain(study: str) -> Measure:
     return measure
 
 
-def beyond_blank(study: str, above: float, metric: str) -> Measure:
-    """How far a defense pushes the error over that of an image of the mean colour, above a scale.
+def below_blank(study: str, metric: str) -> Measure:
+    """How far the undefended error is below that of an image of the mean colour."""
 
-    An attack that fails without a defense shows nothing about one: where the undefended error is
-    less far below the blank image's than the defended one is above, the former counts.
-    """
+    def measure(results: StoreResults) -> Units:
+        pairs = [*select(results.get(study, {}), "attack", defense="no-defense")]
+        errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
+        return {unit: blanks[unit] - errors[unit] for unit in errors}
+
+    return measure
+
+
+def beyond_blank(study: str, above: float, metric: str) -> Measure:
+    """The error over that of an image of the mean colour, at scales above this one."""
 
     def measure(results: StoreResults) -> Units:
         cells = grouped(
             select(results.get(study, {}), "attack"), lambda s: name_and_level(s["defense"])
         )
-        undefended = units_of(cells.get(("no-defense", None), []), metric)
         each = []
         for (_, level), pairs in cells.items():
             if level is not None and level > above:
                 errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
-                each.append(
-                    {
-                        unit: torch.minimum(
-                            errors[unit] - blanks[unit], blanks[unit] - undefended[unit]
-                        )
-                        for unit in errors
-                        if unit in undefended
-                    }
-                )
+                each.append({unit: errors[unit] - blanks[unit] for unit in errors})
         return mean_of(each)
 
     return measure
 
 
-def layer_contrast(study: str) -> Measure:
-    """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two)."""
+def layer_contrast(study: str, kind: str) -> Measure:
+    """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
+
+    Among weights or among biases: these two differ for other reasons than their layer.
+    """
 
     def measure(results: StoreResults) -> Units:
         units: dict[Unit, Tensor] = {}
         for settings, result in select(results.get(study, {}), "training"):
-            means = [sum(levels) / len(levels) for levels in result["levels"].values()]
-            if means and min(means) > 0:
-                contrast = math.log2(max(means) / min(means)) - 1
+            of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
+            means = [sum(levels) / len(levels) for levels in of_kind]
+            if means:
+                contrast = math.log2(max(means) / max(min(means), TINY)) - 1
                 units[(0, settings["seed"])] = torch.tensor([contrast], dtype=torch.float64)
         return units
 
@@ -193,7 +211,7 @@ def best_attack_above_bound(study: str) -> Measure:
                 }
                 for defense, mine in by_defense.items()
             ]
-            margins.append(mean_of(each))
+            margins += each
         margins = [units for units in margins if units]
         return min(margins, key=lambda units: _mean(units), default={})
 

@@ -15,6 +15,7 @@ Defense = tuple[str, float | None]
 Found = Mapping[Defense, Units]
 """What was found for each defense and level."""
 
+LEAST_OVERLAP = 1 / 3
 POINTS = 33
 """At how many losses two trade-off curves are compared."""
 
@@ -71,14 +72,15 @@ def at_equal_loss(errors: Found, losses: Found, first: str, second: str) -> dict
     """The error of first - second where both train equally well.
 
     Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
-    linear interpolation at losses that both reach. Empty where there are none.
+    linear interpolation at losses that both reach. Empty where these are few: less than a third of
+    the shorter curve.
     """
     curves = [_curve(errors, losses, name) for name in (first, second)]
     if any(len(levels) < 2 for levels, _ in curves):
         return {}
     low = max(min(x) for _, x in curves)
     high = min(max(x) for _, x in curves)
-    if low > high:
+    if high - low < LEAST_OVERLAP * min(max(x) - min(x) for _, x in curves):
         return {}
     grid = np.linspace(low, high, POINTS)
     (ours, x), (theirs, z) = curves

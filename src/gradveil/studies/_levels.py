@@ -13,7 +13,7 @@ LABELS = {
 }
 """How figures call them. The paper clips before its optimal noise, too, when it compares."""
 
-_LEVEL = re.compile(r"([a-z-]+)\((?:ratio|scale)=([0-9.e+-]+)")
+_LEVEL = re.compile(r"([a-z-]+)\(.*?\b(?:ratio|scale)=([0-9.e+-]+)")
 
 
 def defense_spec(name: str, level: float | None = None, estimator: str = "auto") -> str:
