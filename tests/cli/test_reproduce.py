@@ -148,3 +148,13 @@ def test_the_command_line_loads_studies_only_when_asked():
     code = "import sys, gradveil.cli; print([m for m in sys.modules if 'gradveil.studies' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_official_data_are_asked_for_before_any_cell_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRADVEIL_DATA", raising=False)
+    arguments = ["reproduce", "mnist-pruning", "--preset", "paper", "--out", str(tmp_path / "r")]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, FileNotFoundError)
+    assert "--data FOLDER" in str(done.exception)
+    status = CliRunner().invoke(app, [*arguments, "--status", "--format", "json"])
+    assert json.loads(status.stdout)["total"]["failed"] == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradveil.studies._cell import Cell, function_of
-from gradveil.studies._cells._parts import dataset
+from gradveil.studies._cells._parts import dataset, random_stream
 from gradveil.studies._engine import execute
 
 MNIST = {"data": "mnist", "model": "simple-conv-net"}
@@ -82,6 +82,14 @@ def test_defenses_share_the_attackers_start():
         for defense in ("no-defense", "gradient-noise(scale=1.0)")
     ]
     assert torch.allclose(pair[0]["images"], pair[1]["images"], atol=1e-3)
+
+
+def test_batches_have_noise_and_starts_of_their_own():
+    still = {**ATTACK, "attack": "paper(steps=1, lr=0.0001)"}
+    pair = [run("attack", **{**still, "start": start}) for start in (0, 2)]
+    assert float((pair[0]["images"] - pair[1]["images"]).abs().mean()) > 0.1
+    drawn = [torch.randn(9, generator=random_stream(0, "defense", start)) for start in (0, 2)]
+    assert not torch.equal(*drawn)
 
 
 def test_an_attacker_who_knows_a_public_plan_can_be_run():

@@ -65,7 +65,7 @@ def reproduce(
     on. A second one at the same time, with the same folder, shares the work.
     """
     from gradveil.studies._registry import select_studies
-    from gradveil.studies._run import work_of, write_all
+    from gradveil.studies._run import check_data, work_of, write_all
 
     from ._reproduce_show import show_status, show_written
 
@@ -82,6 +82,7 @@ def reproduce(
     with _opened(out, new="error" if only_figures else "made") as store:
         assert store is not None
         if not only_figures:
+            check_data(work)
             _run(store, work, chosen, at_once, retry_failed)
         written = write_all(store, studies, preset.value, out / preset.value)
         complete = show_written(store, work, written, out / preset.value, format)

@@ -39,6 +39,13 @@ def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
     return {study.name: study.cells(preset) for study in studies}
 
 
+def check_data(work: Work) -> None:
+    """Require the official files that cells name before any of them runs and fails."""
+    parts = importlib.import_module("gradveil.studies._cells._parts")
+    for name in {cell.settings.get("data") for cell in distinct_cells(work)} & set(parts.OFFICIAL):
+        parts.dataset(name)
+
+
 def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
     """Make ready for a run what an earlier one left."""
     cells = distinct_cells(work)

@@ -15,6 +15,9 @@ OFFICIAL = {"mnist-test": "mnist"}
 """Data sets that lie in the folder of `gradveil reproduce --data`, in their official files."""
 
 
+FIRST_LABELS = [7, 2, 1, 0, 4, 1, 4, 9, 5, 9, 0, 6, 9, 0, 1, 5]
+
+
 @lru_cache(maxsize=4)
 def dataset(name: str) -> Dataset:
     """ "mnist" and "cifar10" are embedded; "mnist-test" is the official test set."""
@@ -26,7 +29,14 @@ def dataset(name: str) -> Dataset:
             f"Data set `{name}` should lie in a folder that you name. Found none. Give the folder"
             " with the official MNIST files with `gradveil reproduce --data FOLDER`."
         )
-    return load_dataset(folder, normalization=OFFICIAL[name])
+    data = load_dataset(folder, normalization=OFFICIAL[name])
+    if data.targets[: len(FIRST_LABELS)].tolist() != FIRST_LABELS:
+        raise ValueError(
+            f"Folder `{folder}` should hold the test set of MNIST, whose first labels are"
+            f" {FIRST_LABELS}. Found {data.targets[: len(FIRST_LABELS)].tolist()}. Put"
+            " t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte there, and no training files."
+        )
+    return data
 
 
 def model(settings: Settings) -> nn.Module:

@@ -45,12 +45,18 @@ class ImagesStudy:
         return grid.attack_cells(specs)
 
     def numbers(self, results: Results) -> Table:
-        """Each image's errors, matched as the pictures are; the pixels as arrays."""
+        """Each image's errors, matched as the pictures are; the pixels as arrays.
+
+        Only the images that every defense has: rows show the same one below another.
+        """
         rows: list[tuple[str | float | None, ...]] = []
         arrays: dict[str, Tensor] = {}
         cells = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
-        for (name, level), pairs in cells.items():
-            found = [r for s, r in sorted(pairs, key=lambda pair: pair[0]["start"])]
+        starts = [{s["start"] for s, _ in pairs} for pairs in cells.values()]
+        shown = sorted(set.intersection(*starts)) if starts else []
+        for (name, level), pairs in cells.items() if shown else ():
+            by_start = {s["start"]: r for s, r in pairs}
+            found = [by_start[start] for start in shown]
             arrays["originals"] = torch.cat([r["originals"] for r in found])
             arrays[defense_spec(name, level)] = torch.cat(
                 [r["images"][torch.tensor(r["assignment"])] for r in found]
