@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import values_of
+from gradveil.messages._size import size_in_bytes
 from gradveil.theory import reconstruction_bound, utility
 
 from ._defaults import BOUND_PROBES, FULL_LIMIT
@@ -51,7 +51,7 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
         utility_second=second / power if power else 0.0,
         bound=bound,
         formal_privacy=formal_privacy(defense, bound),
-        bytes_sent=bytes_of(mechanism.apply(values, generator)),
+        bytes_sent=size_in_bytes(mechanism.apply(values, generator)),
         time_ratio=_time_ratio(subject, defense),
         layers=tuple(_layer(name, value, mechanism) for name, value in values.items()),
     )
@@ -94,13 +94,6 @@ def formal_privacy(defense: Defense, bound: BoundResult | None) -> str:
             "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
         )
     return "no (ε, δ): nothing limits what one example can change"
-
-
-def bytes_of(sent: Tensors) -> int:
-    """4 bytes for each entry; where zeros are left out, 4 more for the place of each other one."""
-    entries = sum(value.numel() for value in sent.values())
-    others = sum(int(value.count_nonzero()) for value in sent.values())
-    return min(4 * entries, 8 * others)
 
 
 def seeded(*numbers: int) -> torch.Generator:

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from gradveil._checks import check_count, check_finite, check_structure
 from gradveil._typing import Tensors
-
-_INDEX_BYTES = 4
+from gradveil.messages._size import size_in_bytes
 
 
 @dataclass(frozen=True)
@@ -18,13 +17,8 @@ class Reply:
 
     @property
     def size(self) -> int:
-        """Bytes of the values: dense, or as pairs of index and value where that is less."""
-        total = 0
-        for value in self.values.values():
-            each = value.element_size()
-            sparse = int(value.count_nonzero()) * (each + _INDEX_BYTES)
-            total += min(value.numel() * each, sparse)
-        return total
+        """Bytes of the values; see `size_in_bytes`."""
+        return size_in_bytes(self.values)
 
     def check(self, expected: Tensors) -> None:
         """Require the names and shapes of `expected`, finite values and a count of examples."""
