@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 import gradveil
 from gradveil import GradientNoise, ThreatModel
 from gradveil.attacks import Analytic, InvertingGradients, LocalSteps
-from gradveil.auditing import AuditResult, write_results
+from gradveil.auditing import AuditResult, audit, write_results
 from gradveil.auditing._write import as_csv
+from gradveil.catalog import spec_of
 
 from .small import attacks, image_model, images, small_audit, table, table_model
 
@@ -222,3 +223,59 @@ def test_mistakes_are_named(inputs, targets, message):
 def test_batches_of_unequal_size_are_an_error():
     with pytest.raises(ValueError, match="should divide the number of examples"):
         small_audit(table(), table_model(), private=3, batches=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Faulty:
+    """An attack with a mistake of its author's."""
+
+    def __call__(self, observation, generator=None):
+        raise KeyError("boom")
+
+
+def test_a_faulty_attack_does_not_take_the_others_along():
+    chosen = [InvertingGradients(1), Faulty()]
+    result = small_audit(table(), table_model(), defenses=["gradient-noise"], attacks=chosen)
+    assert [one.attack for one in result.defenses[0].attacks] == [spec_of(chosen[0])]
+    assert any("KeyError" in note for note in result.notes)
+
+
+def test_a_time_budget_that_cuts_attacks_short_is_said():
+    chosen = [InvertingGradients(10**7)]
+    result = small_audit(
+        table(), table_model(), defenses=["gradient-noise"], attacks=chosen, time_budget=0.5
+    )
+    assert not result.complete
+    assert any("cut attacks short" in note for note in result.notes)
+
+
+def test_what_is_measured_is_what_is_sent():
+    """Momentum and mini-batches of local training count in bound and utility, too."""
+    bounds = [
+        small_audit(table(), table_model(), defenses=[GradientNoise(0.1)], attacks=[], local=local)
+        .defenses[0]
+        .bound.mse
+        for local in (LocalSteps(0.1, 4), LocalSteps(0.1, 4, batch_size=1, momentum=0.9))
+    ]
+    assert abs(bounds[0] / bounds[1] - 1) > 0.01
+
+
+@dataclasses.dataclass
+class Told:
+    """Notes what it is told of the range, and guesses nothing."""
+
+    low: list = dataclasses.field(default_factory=list)
+
+    def __call__(self, observation, generator=None):
+        self.low.append(observation.low)
+        return InvertingGradients(1)(observation, generator)
+
+
+def test_the_range_of_private_examples_is_not_told():
+    inputs, targets = table()
+    told = Told()
+    private = (100 * inputs[:1], targets[:1])
+    noise = [GradientNoise(1.0)]
+    result = audit(table_model(), cross_entropy, private, noise, [told], training=False)
+    assert told.low == [None]
+    assert any("range of the inputs" in note for note in result.notes)

@@ -1,8 +1,11 @@
 """Verdicts say what was measured, and no more."""
 
+from dataclasses import replace
+
 import pytest
 
-from gradveil.auditing._result import AttackResult, BoundResult, Estimate
+from gradveil.auditing._result import AttackResult, BoundResult, Estimate, RunResult
+from gradveil.auditing._summary import attack_result
 from gradveil.auditing._verdict import verdict
 
 BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
@@ -53,3 +56,24 @@ def test_without_an_attack_nothing_is_said_of_leaks():
 def test_tables_are_not_called_images():
     for error in (0.001, 0.03, 0.06, 0.2):
         assert "image" not in verdict([attack(error)], 0.1, BOUND, False)
+
+
+def test_one_example_that_was_rebuilt_is_not_lost_in_the_mean():
+    errors = (0.0, *[0.1] * 15)
+    run = RunResult(0, 0, "finished", 1.0, errors, errors, None, None, errors, None)
+    text = verdict([replace(attack(0.094), runs=(run,))], 0.1, None, True)
+    assert "near copies of 1 of 16" in text
+
+
+def test_seeds_share_their_batches():
+    """Four seeds that find the same on each batch tell no more than one."""
+
+    def runs(seeds: int) -> list[RunResult]:
+        return [
+            RunResult(b, s, "finished", 1.0, *[(float(b),) * 2] * 2, None, None, (1.0,), None)
+            for b in range(8)
+            for s in range(seeds)
+        ]
+
+    one, four = (attack_result("a", True, runs(seeds)).mse for seeds in (1, 4))
+    assert four.high - four.low > 0.8 * (one.high - one.low)

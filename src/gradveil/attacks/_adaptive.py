@@ -284,7 +284,7 @@ class _Run:
 
 
 def _parts(channel: Channel) -> tuple[Tensor, ...]:
-    return channel.sent, channel.std, channel.low, channel.high, channel.silent
+    return channel.sent, channel.std, channel.low, channel.high, channel.silent, channel.clip
 
 
 def _labels(observation: Observation) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradveil._typing import Level, Tensors
-from gradveil.defenses import GradientPruning, OptimalPruning
+from gradveil.defenses import Cached, Defense, GradientPruning, OptimalPruning
 from gradveil.defenses._selection import flatten
 from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
 from gradveil.mechanisms._levels import level_of
@@ -28,6 +28,8 @@ class Channel:
     high: Tensor
     silent: Tensor
     """Where an entry tells nothing: pruned for reasons that do not depend on its value."""
+    clip: Tensor
+    """The thresholds of clipping before the noise, infinite where there are none."""
 
     def evidence(self, opening: float, looseness: float, inputs: int) -> Evidence:
         """The evidence with intervals opened by a share of their width.
@@ -45,6 +47,7 @@ class Channel:
             _towards(self.sent, self.low, opening),
             _towards(self.sent, self.high, opening),
             torch.where(self.silent, (1 - opening) * weight, weight),
+            self.clip,
         )
 
     def unexplained(self, evidence: Evidence, values: Tensor) -> float:
@@ -72,41 +75,31 @@ def open_channel(
     if isinstance(mechanism, RoundingMechanism):
         half = _row(mechanism.step, sent) / 2
         zero = torch.zeros_like(row)
-        return Channel(row, zero, row - half, row + half, zero.bool())
+        unclipped = torch.full_like(row, torch.inf)
+        return Channel(row, zero, row - half, row + half, zero.bool(), unclipped)
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
             "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
             f" that plans one. Found {type(mechanism).__name__}."
         )
-    low, high = _clipped(row, mechanism, sent)
     pruned = _pruned(row, mechanism, sent, observation)
     limit = _limits(observation, row, pruned, sensitivities)
     silent = pruned & limit.isinf()
-    low, high = (
-        torch.where(pruned & ~silent, end, given) for end, given in ((-limit, low), (limit, high))
-    )
+    low, high = (torch.where(pruned & ~silent, end, row) for end in (-limit, limit))
     std = torch.where(pruned, 0.0, _row(mechanism.std, sent))
-    return Channel(row, std, low, high, silent)
-
-
-def _clipped(row: Tensor, mechanism: Mechanism, sent: Tensors) -> tuple[Tensor, Tensor]:
-    """Points, and rays where the sent value reaches the threshold."""
-    if mechanism.clip is None:
-        return row, row
-    clip = _row(mechanism.clip, sent)
-    high = torch.where(row >= clip, torch.inf, row.clamp(min=-clip))
-    low = torch.where(row <= -clip, -torch.inf, row.clamp(max=clip))
-    return low, high
+    clip = torch.inf if mechanism.clip is None else mechanism.clip
+    return Channel(row, std, low, high, silent, _row(clip, sent))
 
 
 def _pruned(row: Tensor, mechanism: Mechanism, sent: Tensors, observation: Observation) -> Tensor:
-    """Zeros in the message that may have been pruned; of a known mask exactly its zeros."""
+    """Zeros in the message that may have been pruned; of a known mask its zeros, noisy or not."""
     if mechanism.keep is None:
         return torch.zeros_like(row, dtype=torch.bool)
     keep = _row(mechanism.keep, sent)
     known = observation.mechanism is not None
-    possible = keep < 1 if known else (keep < 1).any().expand(row.shape)
-    return (row == 0) & possible
+    if known:
+        return (keep == 0) | ((keep < 1) & (row == 0))
+    return (row == 0) & (keep < 1).any()
 
 
 def _limits(
@@ -120,7 +113,7 @@ def _limits(
     half of the true values were beyond it, so no limit is below the median of what was kept.
     """
     nothing = torch.full_like(row, torch.inf)
-    defense, kept = observation.defense, row[~pruned].abs()
+    defense, kept = innermost(observation.defense), row[~pruned].abs()
     if observation.plan_is_public or not bool(pruned.any()) or len(kept) == 0:
         return nothing
     if isinstance(defense, GradientPruning):
@@ -133,6 +126,11 @@ def _limits(
         threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
         return (MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
     return nothing
+
+
+def innermost(defense: Defense | None) -> Defense | None:
+    """The defense that plans: what `Cached` wraps."""
+    return defense.defense if isinstance(defense, Cached) else defense
 
 
 def _row(level: Level, sent: Tensors) -> Tensor:

@@ -10,26 +10,37 @@ class Evidence(NamedTuple):
     """What was sent, as an interval for each entry of the message and a weight.
 
     An entry with noise is a point with weight 1/std²; a rounded one the cell it was rounded from;
-    a pruned one [-τ, τ]; a clipped one the ray beyond the threshold; one that tells nothing has
-    weight 0. All in one row, in the order of the parameters' names in the message.
+    a pruned one [-τ, τ]; one that tells nothing has weight 0. What was clipped first is compared
+    after clipping. All in one row, in the order of the parameters' names in the message.
     """
 
     low: Tensor
     high: Tensor
     weight: Tensor
+    clip: Tensor | None = None
+    """The thresholds P of clipping to [-P, P], infinite where there are none."""
 
     def misfit(self, values: Tensor) -> Tensor:
-        """½ Σ_i w_i dist(g_i, [low_i, high_i])²: the negative log-likelihood up to a constant."""
+        """½ Σ_i w_i dist(clip(g_i), [low_i, high_i])²: -log-likelihood up to a constant."""
         return 0.5 * (self.weight * self.residual(values).square()).sum(-1)
 
     def residual(self, values: Tensor) -> Tensor:
-        """g_i minus the nearest point of its interval."""
+        """clip(g_i) minus the nearest point of its interval."""
+        if self.clip is not None:
+            values = torch.minimum(torch.maximum(values, -self.clip), self.clip)
         return values - torch.minimum(torch.maximum(values, self.low), self.high)
+
+    def slope(self, values: Tensor) -> Tensor:
+        """The derivative of the misfit; 0 beyond the clipping threshold."""
+        return self.weight * self.residual(values) * self._moves(values)
 
     def curvature(self, values: Tensor) -> Tensor:
         """The Gauss-Newton weights: w_i outside of the interval, 0 where it is wide and met."""
         outside = (values < self.low) | (values > self.high) | (self.low == self.high)
-        return self.weight * outside
+        return self.weight * outside * self._moves(values)
+
+    def _moves(self, values: Tensor) -> Tensor | float:
+        return 1.0 if self.clip is None else (values.abs() <= self.clip).to(values)
 
 
 def euclidean_evidence(sent: Tensor) -> Evidence:

@@ -1,5 +1,6 @@
 """All that an attacker has. The truth is not in it."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from gradveil._checks import check_count, check_finite, check_structure
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.defenses import Defense
+from gradveil.defenses import Cached, Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.messages._functional import LossFunction, trainable_parameters
@@ -121,7 +122,7 @@ def observe(
         high=high,
         labels=targets if threat.labels == "known" else None,
         label_counts=counts if threat.labels != "unknown" else None,
-        defense=defense if threat.mechanism != "unknown" else None,
+        defense=_without_memory(defense) if threat.mechanism != "unknown" else None,
         local=local,
     )
     generator = generator_or_fresh(generator)
@@ -136,3 +137,12 @@ def observe(
         mechanism=mechanism if known else None,
         plan_is_public=public_mechanism is not None,
     )
+
+
+def _without_memory(defense: Defense) -> Defense:
+    """The defense as anyone can set it up: what `Cached` has measured stays with the client."""
+    if not isinstance(defense, Cached):
+        return defense
+    copied = deepcopy(defense)
+    copied.reset()
+    return copied

@@ -16,13 +16,14 @@ from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import separates
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
-from ._channel import Channel, open_channel
+from ._channel import Channel, innermost, open_channel
 from ._observation import Observation
 
 FLOOR = 1.0
 """The least planned standard deviation, as a share of their root mean square. A plan at an estimate
 is not the client's: small levels are wrong by large factors, and trusting them made the attack
-worse than the unaware one. At 1, only entries that are noisier than the mean count less."""
+worse than the unaware one. At 1, only entries that are noisier than the mean count less. So are the
+zeros where the attacker's own plan would prune: the client's may have kept and noised them."""
 
 
 def plan_channel(
@@ -74,7 +75,7 @@ def _floored(std: Tensors) -> Tensors:
     if entries == 0:
         return std
     least = FLOOR * float((square / entries).sqrt())
-    return {name: torch.where(s > 0, s.clamp(min=least), s) for name, s in std.items()}
+    return {name: s.clamp(min=least) for name, s in std.items()}
 
 
 def _looks_at_sensitivities(defense: Defense | None) -> bool:
@@ -82,4 +83,5 @@ def _looks_at_sensitivities(defense: Defense | None) -> bool:
 
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
-    return isinstance(observation.defense, OptimalPruning) and not observation.plan_is_public
+    defense = innermost(observation.defense)
+    return isinstance(defense, OptimalPruning) and not observation.plan_is_public

@@ -110,7 +110,7 @@ class _Quadratic:
         values, self.pull_back = vjp(objective.message, inputs)[:2]
         values = values.detach()
         self.weight = objective.evidence.curvature(values)
-        misfit = objective.evidence.weight * objective.evidence.residual(values)
+        misfit = objective.evidence.slope(values)
         descent = -(self.pull_back(misfit)[0] + objective.energy.gradient(inputs))
         self.energy = objective.energy.curvature(inputs)
         self.free = _free(inputs, descent, low, high)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradveil.attacks import Adaptive, Attack, Observation, Reconstruction, ThreatModel, observe
 from gradveil.attacks._optimise import Watch
-from gradveil.attacks._reconstruction import INTERRUPTED
+from gradveil.attacks._reconstruction import INTERRUPTED, TIME_BUDGET
 from gradveil.attacks._scores import score
 from gradveil.catalog import spec_of
 from gradveil.defenses import Defense
@@ -94,7 +94,8 @@ class AttackRuns:
                 if self.watch.is_over():
                     return self._stopped("The time budget ended before all attacks had run.")
                 left = self.watch.left()
-                budget = None if left is None else left / (len(jobs) - place)
+                rest = sum(one.work * len(them) for one, them, *_ in jobs[place:])
+                budget = None if left is None else left * attack.work * len(names) / rest
                 if not self._run_one(attack, names, batch, seed, budget):
                     return self._stopped("Stopped by the user before all attacks had run.")
         except KeyboardInterrupt:
@@ -134,14 +135,20 @@ class AttackRuns:
         try:
             ready = _prepared(attack, budget, self.meter)
             results = _attack(ready, observations, (self.seed, 2, batch, seed))
-        except (ValueError, RuntimeError, NotImplementedError) as error:
-            self.found.note(f"`{attack.spec}` was left out on {whom}: {_one_line(error)}")
+            seconds = (time.perf_counter() - start) / len(names)
+            scored = {
+                name: self._scored(result, batch, seed, seconds)
+                for name, result in zip(names, results, strict=True)
+                if result.status != INTERRUPTED
+            }
+        except Exception as error:  # an attack of the user's may raise anything: the rest is kept
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            self.found.note(f"`{attack.spec}` was left out on {whom}: {kind}{_one_line(error)}")
             return True
-        seconds = (time.perf_counter() - start) / len(names)
-        for name, result in zip(names, results, strict=True):
-            if result.status != INTERRUPTED:
-                run = self._scored(result, batch, seed, seconds)
-                self.found.runs.setdefault((name, attack.spec), []).append(run)
+        for name, run in scored.items():
+            self.found.runs.setdefault((name, attack.spec), []).append(run)
+        if any(result.status == TIME_BUDGET for result in results):
+            self._stopped("The time budget cut attacks short: with more time they may find more.")
         return all(result.status != INTERRUPTED for result in results)
 
     def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:
@@ -155,7 +162,7 @@ class AttackRuns:
             deepcopy(self.defenses[name]),
             threat=threat,
             num_classes=subject.data.num_classes,
-            input_range=subject.data.range,
+            input_range=subject.data.range if subject.range_is_public else None,
             local=subject.local,
             generator=seeded(self.seed, 1, batch, seed),
         )

@@ -33,6 +33,10 @@ from ._wanted import Wanted, wanted_defenses
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""
 
+RANGE_NOTE = (
+    "The attacker was not told the range of the inputs, because it could only be taken from the"
+    " audited examples themselves: give public examples or a normalisation."
+)
 PLAN_NOTE = (
     "Plans are made from the private batch. The bounds do not count what noise levels planned from"
     " it reveal by themselves; plans from public data reveal nothing."
@@ -212,6 +216,8 @@ def _result(
             )
         )
     notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *found.notes]
+    if not subject.range_is_public:
+        notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])
     return AuditResult(setup, tuple(results), pictures(pixels), found.complete, tuple(notes))
 

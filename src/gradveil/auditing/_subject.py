@@ -34,6 +34,8 @@ class Subject:
     prior: GaussianPrior | None
     local: LocalSteps | None
     """FedAvg's local steps; `None`: gradients are sent."""
+    range_is_public: bool = True
+    """Whether the range of inputs comes from elsewhere than the private examples."""
 
     def batch(self, index: int) -> Batch:
         """One of the private batches."""
@@ -58,9 +60,7 @@ class Subject:
         """What a client with these targets would send."""
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
-        return LocalUpdateMessage(
-            self.model, self.loss_fn, targets, lr=self.local.lr, steps=self.local.steps
-        )
+        return self.local.message(self.model, self.loss_fn, targets)
 
 
 def make_subject(
@@ -85,10 +85,13 @@ def make_subject(
         )
     size = len(inputs) // batches
     classes = _classes(model, loss_fn, inputs[:size], targets)
-    data = _in_units(inputs, targets, normalization, classes, name)
     others = None if public is None else _examples(public, device, "public")
+    shown = inputs if others is None else others[0]
+    data = _in_units(inputs, targets, normalization, classes, name, shown)
     prior = _prior(inputs, others)
-    return Subject(model, loss_fn, data, size, others, prior, local)
+    private = others is None and not isinstance(normalization, Dataset) and normalization is None
+    outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
+    return Subject(model, loss_fn, data, size, others, prior, local, not (private and outside))
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -157,11 +160,13 @@ def _in_units(
     normalization: Dataset | NormalizationLike,
     classes: int,
     name: str,
+    shown: Tensor,
 ) -> Dataset:
+    """The examples in units; where these are not told, by the range of the examples `shown`."""
     if isinstance(normalization, Dataset):
         found = (normalization.mean, normalization.std)
     else:
-        raw = Raw(inputs.cpu(), targets.cpu(), None, classes, name)
+        raw = Raw(shown.cpu(), targets[:1].cpu().expand(len(shown)), None, classes, name)
         read = finish(raw, None, resolve_normalization(normalization))
         found = (read.mean, read.std)
     return Dataset(inputs, targets, *found, num_classes=classes, name=name)

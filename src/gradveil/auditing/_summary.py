@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import torch
+from torch import Tensor
 
 from gradveil.attacks import bootstrap_interval
 
@@ -12,7 +13,7 @@ from ._result import AttackResult, Estimate, RunResult
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
-    """Means with bootstrap intervals over seeds, batches and images."""
+    """Means with bootstrap intervals over batches, seeds and images."""
     first, labels = runs[0], [run.label_accuracy for run in runs]
     known = [share for share in labels if share is not None]
     return AttackResult(
@@ -31,10 +32,16 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
 def _estimate(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
 ) -> Estimate:
-    seeds = sorted({run.seed for run in runs})
-    nested = [
-        [torch.tensor(values(run), dtype=torch.float64) for run in runs if run.seed == seed]
-        for seed in seeds
-    ]
-    found = bootstrap_interval(nested, generator=seeded(0))
+    found = bootstrap_interval(_nested(runs, values), generator=seeded(0))
     return Estimate(found.mean, found.low, found.high)
+
+
+def _nested(
+    runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
+) -> Tensor | list[list[Tensor]]:
+    """Batches outside: all seeds share them. Of one batch, images, each the mean over seeds."""
+    rows = {(run.batch, run.seed): torch.tensor(values(run)).double() for run in runs}
+    batches = sorted({batch for batch, _ in rows})
+    if len(batches) == 1:
+        return torch.stack([*rows.values()]).mean(0)
+    return [[row for (place, _), row in rows.items() if place == batch] for batch in batches]

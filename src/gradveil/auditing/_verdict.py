@@ -34,12 +34,21 @@ def verdict(
         "blurred": f"recovered blurred or partial {what}" if is_image else "recovered some values",
         "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
     }[_grade(ratio)]
+    if _grade(ratio) != "copy":
+        found += _copies(best, guess_error, what)
     who = "that knows the defense" if best.knows_defense else "that does not know the defense"
     only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
     return (
         f"In this run the strongest attack, one {who}, {found} ({_numbers(best, ratio)}){only};"
         f" {_guarantee(bound)}."
     )
+
+
+def _copies(attack: AttackResult, guess_error: float, what: str) -> str:
+    """A mean hides the one example that was rebuilt."""
+    errors = [error for run in attack.runs for error in run.mse_pixels]
+    copies = sum(error <= COPY * guess_error for error in errors)
+    return f", among them near copies of {copies} of {len(errors)}" if copies else ""
 
 
 def _grade(ratio: float) -> str:
