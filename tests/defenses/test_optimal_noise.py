@@ -6,9 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Moments, OptimalNoise, fisher_trace, share_of_optimum
+from gradveil import (
+    GradientMessage,
+    Moments,
+    OptimalNoise,
+    fisher_trace,
+    measure,
+    share_of_optimum,
+)
+from gradveil.models import build_model
 
-from .cases import FREE, SWEEPS, Sweep, like, powers, row
+from .cases import FREE, SWEEPS, Sweep, batch, like, message, powers, row
 from .properties import (
     EXACT,
     assert_no_better_noise,
@@ -138,3 +146,21 @@ def test_single_precision_agrees(sweep: Sweep) -> None:
     )
     plans = [powers(OptimalNoise(0.1, **FREE).plan(m)) for m in (moments, single)]
     torch.testing.assert_close(plans[1], plans[0], rtol=1e-5, atol=0.0)
+
+
+def test_moments_of_a_clipped_message_are_refused() -> None:
+    moments = measure(message, batch(), "exact", clip=0.5)
+    with pytest.raises(ValueError, match=r"Found moments clamped to 0\.5"):
+        OptimalNoise(0.1).plan(moments)
+
+
+def test_a_target_for_layers_is_met_on_all_examples() -> None:
+    model = build_model("mlp", sizes=[6, 16, 3])
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12, 6, generator=generator) * torch.linspace(0.1, 6, 12).view(-1, 1)
+    targets = torch.arange(12) % 3
+    gradient = GradientMessage(model, torch.nn.functional.cross_entropy, targets)
+    defense = OptimalNoise(target_error=0.5, granularity="layer")
+    mechanism = defense.plan(defense.observe(gradient, inputs, generator)[1])
+    exact = measure(gradient, inputs, "exact")
+    assert inputs.numel() / fisher_trace(exact, mechanism) == pytest.approx(0.5, rel=0.5)

@@ -118,3 +118,24 @@ def test_a_mistake_at_the_first_look_is_not_remembered() -> None:
     message = GradientMessage(model, case.loss(), case.targets())
     assert not separates(message, case.inputs(torch.float32))
     assert separates(message, case.inputs())
+
+
+class Centred(nn.Module):
+    """Mixes examples without saying so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(inputs)
+        return hidden - 0.9 * hidden.mean(0)
+
+
+def test_a_batch_of_one_says_nothing_of_larger_ones() -> None:
+    model, targets = Centred(), torch.tensor([0, 1, 2, 0])
+    inputs = torch.linspace(-1, 1, 12).view(4, 3).sin()
+    one = GradientMessage(model, nn.functional.cross_entropy, targets[:1])
+    assert one.separates(inputs[:1])
+    assert not GradientMessage(model, nn.functional.cross_entropy, targets).separates(inputs)

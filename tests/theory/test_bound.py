@@ -10,6 +10,7 @@ from gradveil import (
     Defense,
     Exact,
     GaussianPrior,
+    GradientMessage,
     GradientNoise,
     GradientPruning,
     Mechanism,
@@ -23,6 +24,7 @@ from gradveil import (
     measure,
     reconstruction_bound,
 )
+from gradveil.models import build_model
 from gradveil.theory import _bound as bound_module
 from tests.zoo import Case, named
 
@@ -291,3 +293,29 @@ def test_bad_inputs(method: str) -> None:
         )
     with pytest.raises(TypeError, match=r"`inputs` should be floating point"):
         reconstruction_bound(linear(), torch.ones(2, 3).long(), Mechanism(1.0), None, method)
+
+
+def test_the_bound_falls_with_the_noise_down_to_nothing() -> None:
+    """A J_D of low rank and huge size must not drown the prior."""
+    model = build_model("mlp", sizes=[40, 1, 2]).double()
+    targets, inputs = torch.tensor([0, 1, 0]), normal(3, 40)
+    message = GradientMessage(model, torch.nn.functional.cross_entropy, targets)
+    prior = GaussianPrior.fit(3 * normal(200, 40, seed=1))
+    totals = [
+        reconstruction_bound(message, inputs, Mechanism(std), prior, solver="dense").total
+        for std in (1e-2, 1e-4, 1e-6, 1e-8, 1e-12)
+    ]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[-1] >= 0
+
+
+def test_what_a_mask_reveals_is_not_counted_and_said() -> None:
+    case = named("mlp")
+    message, inputs = case.message(), case.inputs()
+    for defense, counted in (
+        (OptimalNoise(0.1, estimator=Exact()), True),
+        (OptimalPruning(0.5, noise=GradientNoise(0.1), estimator=Exact()), False),
+    ):
+        mechanism = defense.plan(measure(message, inputs, "exact"))
+        found = reconstruction_bound(message, inputs, mechanism, method="trace", plan=defense)
+        assert found.counts_plan is counted

@@ -33,6 +33,12 @@ class Defense(ABC):
         """Whether `plan` looks at the sensitivities; if not, none are measured."""
         return True
 
+    @property
+    def has_target_error(self) -> bool:
+        """Whether an error is to be guaranteed: then sensitivities are measured on all examples."""
+        noise = getattr(self, "noise", None)
+        return any(getattr(one, "target_error", None) is not None for one in (self, noise))
+
     @abstractmethod
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism for a message with these moments."""
@@ -42,7 +48,7 @@ class Defense(ABC):
     ) -> Tensors:
         """Measure, plan and apply: what the client sends, by parameter name."""
         generator = generator_or_fresh(generator)
-        values, moments = self.observe(message, inputs, generator)
+        values, moments = self.observe(message, inputs.detach(), generator)
         mechanism = self.plan(moments)
         del moments  # two tensors of the size of the message that are not needed any more
         return mechanism.apply(values, generator)
@@ -52,8 +58,8 @@ class Defense(ABC):
     ) -> tuple[Tensors, Moments]:
         """The message's values and as much of its moments as `plan` needs."""
         if self.needs_sensitivities:
-            by_layer = self.estimator == "auto" and self.granularity == "layer"
-            estimator = "layers" if by_layer else self.estimator
+            few = self.granularity == "layer" and not self.has_target_error
+            estimator = "layers" if few and self.estimator == "auto" else self.estimator
             return measure_with_values(message, inputs, estimator, generator=generator)
         return observe_values(message, inputs)
 

@@ -72,6 +72,11 @@ class NoiseDefense(Defense):
 
     def _plan(self, moments: Moments, clip: float | None = None) -> Mechanism:
         """The same with everything clamped to [-clip, clip] first."""
+        if moments.clip not in (None, clip):
+            raise ValueError(
+                f"Parameter `moments` should be of the message as it is, or clamped to {clip} as by"
+                f" this defense. Found moments clamped to {moments.clip}. Measure again."
+            )
         planned = moments
         if self.is_entrywise and self.needs_sensitivities and moments.size <= SMALL:
             planned = in_one_row(moments)

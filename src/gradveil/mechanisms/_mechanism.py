@@ -90,7 +90,8 @@ class Mechanism:
         return value.clamp(-limit, limit)  # type: ignore[arg-type]
 
     def _keep(self, name: str) -> Tensor | float:
-        return 1.0 if self.keep is None else level_of(self.keep, name)
+        keep = 1.0 if self.keep is None else level_of(self.keep, name)
+        return keep.float() if isinstance(keep, Tensor) and keep.dtype == torch.bool else keep
 
     def _variance(self, name: str, value: Tensor) -> Tensor:
         keep, std = self._keep(name), level_of(self.std, name)

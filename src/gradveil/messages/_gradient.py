@@ -91,6 +91,8 @@ class GradientMessage:
         model = self.loss.model
         if couples_examples(model):
             return False
+        if len(inputs) < 2:  # mixes with nothing, and says nothing of larger batches
+            return self.reduction is not None or self._loss_separates(inputs)
         known = _INDEPENDENT.setdefault(model, {})
         key = (inputs.shape[1:], tuple(module.training for module in model.modules()))
         if key not in known:  # a failure is not remembered: it may be these inputs' or weights'

@@ -80,6 +80,8 @@ def first_examples(message: Message, inputs: Tensor, count: int) -> GradientMess
     assert isinstance(message, GradientMessage)
     if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
         return None
+    if not message.targets.is_floating_point() and bool((message.targets < 0).any()):
+        return None  # ignored targets, as cross-entropy's -100: examples do not count alike
     return message.of(message.targets[:count])
 
 

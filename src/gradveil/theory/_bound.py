@@ -1,5 +1,6 @@
 """Lower bounds on the error of every reconstruction (Theorem 1, as corrected in docs/theory.md)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from gradveil._checks import check_choice, check_count, check_inputs
 from gradveil._random import generator_or_fresh, rademacher_like
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import measure
 
@@ -68,7 +69,8 @@ def reconstruction_bound(
             the defenses are optimal).
         plan: The defense that planned the mechanism from these very inputs. Counts the
             information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
-            out for plans made from other data, which reveal nothing.
+            out for plans made from other data, which reveal nothing of this batch. What a mask
+            or a clamped set reveals by its choice is not counted: `counts_plan` is then False.
         solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
             random probes, a standard error beside it), or "auto" by the size of the inputs.
         probes: How many random probes the stochastic estimates take.
@@ -98,8 +100,17 @@ def reconstruction_bound(
         method=method,
         standard_error=error,
         prior="flat" if prior is None else prior.name,
-        counts_plan=plan is not None,
+        counts_plan=plan is not None and not _selects(mechanism),
     )
+
+
+def _selects(mechanism: AnyMechanism) -> bool:
+    """Whether the plan chose entries to prune or clamp, which tells of the inputs by itself."""
+    if not isinstance(mechanism, Mechanism) or mechanism.clip is not None:
+        return True
+    keep = mechanism.keep
+    levels = keep.values() if isinstance(keep, Mapping) else ([] if keep is None else [keep])
+    return any(bool((torch.as_tensor(level) < 1).any()) for level in levels)
 
 
 def _trace_bound(
@@ -152,12 +163,26 @@ def _dense_bound(
     if plan is not None:
         matrix = matrix + plan_information(information.message, information.inputs, plan)
     if prior is not None:
-        matrix = matrix + prior.matrix(information.size).to(matrix.device)
+        return _bound_with_prior(matrix, prior.matrix(information.size).to(matrix))
     eigenvalues = torch.linalg.eigvalsh(matrix)
     resolution = eigenvalues.abs().max() * len(matrix) * torch.finfo(information.inputs.dtype).eps
-    if prior is None and bool(eigenvalues.min() <= resolution):
+    if bool(eigenvalues.min() <= resolution):
         return float("inf")
     return float(eigenvalues.reciprocal().sum())
+
+
+def _bound_with_prior(data: Tensor, prior: Tensor) -> float:
+    """tr (J_D + K Kᵀ)⁻¹ = Σ_k ‖K⁻ᵀ v_k‖² / (1 + e_k), with e_k and v_k of K⁻¹ J_D K⁻ᵀ.
+
+    Whitened like that, the rounding errors of a large J_D cannot drown J_P = K Kᵀ: the result is
+    between 0 and the prior's own variance for any noise.
+    """
+    factor = torch.linalg.cholesky(prior)
+    half = torch.linalg.solve_triangular(factor, data, upper=False)
+    white = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    eigenvalues, vectors = torch.linalg.eigh((white + white.T) / 2)
+    spread = torch.linalg.solve_triangular(factor.T, vectors, upper=True).square().sum(0)
+    return float((spread / (1 + eigenvalues.clamp(min=0))).sum())
 
 
 def _iterative_bound(

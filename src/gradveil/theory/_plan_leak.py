@@ -24,8 +24,8 @@ def plan_information(
     """½ Σ_i ∇_x log Σ_ii ∇_x log Σ_iiᵀ, the information in an x-dependent covariance, dense.
 
     For y ~ N(g(x), Σ(x)) the Fisher information has this term beside ∇g Σ⁻¹ ∇gᵀ. It does not
-    depend on the scale of the noise. It is what a plan from other data, public or of an earlier
-    round, does not have.
+    depend on the scale of the noise. A plan from public data does not have it; in one from an
+    earlier round it tells of that round's batch.
 
     Args:
         message: What the client would send.
