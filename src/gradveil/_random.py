@@ -44,6 +44,16 @@ def seed_from(generator: torch.Generator) -> int:
     return int.from_bytes(hashlib.sha256(state).digest()[:7], "big")
 
 
+def named_stream(*parts: object) -> torch.Generator:
+    """A generator whose seed is the first 8 bytes of SHA-256 of ``"gradveil/<part>/<part>/..."``.
+
+    So it depends on nothing else: not on the process, the platform, or what was drawn before.
+    """
+    text = "/".join(str(part) for part in ("gradveil", *parts))
+    digest = hashlib.sha256(text.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+
+
 def advance(generator: torch.Generator) -> None:
     """Draw one number and forget it."""
     torch.empty(1, device=generator.device).uniform_(generator=generator)

@@ -89,7 +89,7 @@ def make_subject(
     shown = inputs if others is None else others[0]
     data = _in_units(inputs, targets, normalization, classes, name, shown)
     prior = _prior(inputs, others)
-    private = others is None and not isinstance(normalization, Dataset) and normalization is None
+    private = others is None and normalization is None
     outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
     return Subject(model, loss_fn, data, size, others, prior, local, not (private and outside))
 

@@ -35,7 +35,7 @@ def verdict(
         "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
     }[_grade(ratio)]
     if _grade(ratio) != "copy":
-        found += _copies(best, guess_error, what)
+        found += _copies(best, guess_error)
     who = "that knows the defense" if best.knows_defense else "that does not know the defense"
     only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
     return (
@@ -44,7 +44,7 @@ def verdict(
     )
 
 
-def _copies(attack: AttackResult, guess_error: float, what: str) -> str:
+def _copies(attack: AttackResult, guess_error: float) -> str:
     """A mean hides the one example that was rebuilt."""
     errors = [error for run in attack.runs for error in run.mse_pixels]
     copies = sum(error <= COPY * guess_error for error in errors)

@@ -1,9 +1,10 @@
 """Random streams derived from one seed: the same for the same seed, purpose and place."""
 
-import hashlib
 from typing import Literal
 
 import torch
+
+from gradveil._random import named_stream
 
 Purpose = Literal["batches", "defense", "model", "sampling"]
 
@@ -11,12 +12,9 @@ Purpose = Literal["batches", "defense", "model", "sampling"]
 def stream(seed: int, purpose: Purpose, *place: int) -> torch.Generator:
     """A generator for one purpose at one place (client and step, or round).
 
-    Its seed is the first 8 bytes of SHA-256 of ``"gradveil/<seed>/<purpose>/<place>/..."``, so it
-    depends on nothing else: not on the process, the platform, or what was drawn before.
+    It depends on these alone (`named_stream`).
 
     >>> stream(0, "batches", 3).initial_seed() == stream(0, "batches", 3).initial_seed()
     True
     """
-    text = "/".join(str(part) for part in ("gradveil", seed, purpose, *place))
-    digest = hashlib.sha256(text.encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+    return named_stream(seed, purpose, *place)

@@ -126,7 +126,9 @@ class GradientMessage:
         differentiable = torch.is_grad_enabled() and requires_grad(sources)
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
         with torch.enable_grad():
-            loss = self.loss(own, inputs.clone(), self.targets)
+            loss = self.loss(
+                own, inputs.view_as(inputs), self.targets
+            )  # a view is copied, a leaf not
             if not loss.requires_grad:
                 return None
             found = torch.autograd.grad(

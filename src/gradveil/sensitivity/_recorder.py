@@ -48,7 +48,7 @@ class Recorder(TorchFunctionMode):
         if not touched or getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
         layer = self._layer(func)
-        if layer is not None and not touched & self._opaque:
+        if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
             if self._copies and args:
                 args = (args[0].clone(), *args[1:])
             output = layer(*args, **kwargs)
@@ -81,9 +81,11 @@ class Recorder(TorchFunctionMode):
     def _name(self, parameter: Tensor | None) -> str | None:
         return None if parameter is None else self._names.get(id(parameter))
 
-    def _is_made(self, bias: Tensor | None) -> bool:
-        """Whether a bias is computed from parameters or activations, and so is no constant."""
-        return bias is not None and bias.requires_grad and self._name(bias) is None
+    def _is_made(self, rest: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Whether a layer has a weight or bias that is computed, and so is no constant."""
+        others = (*rest, *(value for name, value in named.items() if name != "input"))
+        tensors = [one for one in others if isinstance(one, Tensor)]
+        return any(one.requires_grad and self._name(one) is None for one in tensors)
 
     def _add(self, use: LayerUse) -> Tensor:
         self.uses.append(use)
@@ -97,7 +99,7 @@ class Recorder(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         name = self._name(weight)
-        if name is None or not input.requires_grad or input.dim() < 2 or self._is_made(bias):
+        if name is None or not input.requires_grad or input.dim() < 2:
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
         channels = self._channels_before(input)
@@ -121,7 +123,7 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor | None:
         name = self._name(weight)
         known = not isinstance(padding, str) and input.dim() == n + 2
-        if name is None or not known or not input.requires_grad or self._is_made(bias):
+        if name is None or not known or not input.requires_grad:
             return None
         spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
         geometry = (*spacing, False, [0] * n, groups)
@@ -174,8 +176,6 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor | None:
         name = self._name(weight)
         if weight is None or bias is None or name is None or not normal.requires_grad:
-            return None
-        if self._is_made(bias):
             return None
         form = [1] * normal.dim()
         form[axis] = -1

@@ -1,11 +1,11 @@
 """What cells name in their settings: data sets, models, batches, random streams."""
 
-import hashlib
 from functools import lru_cache
 
 import torch
 from torch import nn
 
+from gradveil._random import named_stream
 from gradveil.bench._cases import train
 from gradveil.data import Dataset, load_dataset
 from gradveil.federated import TrainingConfig, model_of
@@ -16,6 +16,7 @@ OFFICIAL = {"mnist-test": "mnist"}
 
 
 FIRST_LABELS = [7, 2, 1, 0, 4, 1, 4, 9, 5, 9, 0, 6, 9, 0, 1, 5]
+"""By which the official test set of MNIST is told from other data in the same format."""
 
 
 @lru_cache(maxsize=4)
@@ -63,5 +64,4 @@ def random_stream(seed: int, purpose: str, start: int = 0) -> torch.Generator:
     Batches must not share the noise or the attack's start: the differences on them are taken for
     independent. Defenses on one batch do share them, which pairs the comparison.
     """
-    digest = hashlib.sha256(f"gradveil/studies/{seed}/{purpose}/{start}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+    return named_stream("studies", seed, purpose, start)
