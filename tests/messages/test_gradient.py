@@ -15,7 +15,7 @@ from tests.messages.compare import (
     assert_untouched,
     backward_gradient,
 )
-from tests.zoo import ZOO, Case, named
+from tests.zoo import SEPARABLE, ZOO, Case, named
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
@@ -237,3 +237,15 @@ def test_is_differentiable_in_soft_targets() -> None:
 
     found = torch.autograd.grad(cost(soft), soft)[0]
     assert_same({"targets": found}, {"targets": grad(cost)(soft.detach())})
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("case", SEPARABLE, ids=lambda case: case.name)
+def test_parts_add_up_to_the_message(case: Case, size: int):
+    message, inputs = case.message(), case.inputs()
+    parts = [(part(own), len(own)) for part, own in message.parts(inputs, size)]
+    assert sum(count for _, count in parts) == len(inputs)
+    assert max(count for _, count in parts) <= size
+    for name, value in message(inputs).items():
+        total = sum(part[name] for part, _ in parts)
+        torch.testing.assert_close(total, value, rtol=1e-9, atol=1e-12)

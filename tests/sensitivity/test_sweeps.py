@@ -19,7 +19,7 @@ def directional_derivative(message, inputs, direction) -> dict[str, torch.Tensor
 def swept_derivative(graph: TangentGraph, direction: torch.Tensor) -> dict[str, torch.Tensor]:
     """∂_v g of every parameter, put together from the tangents of the layers."""
     tangents = graph.sweep(direction, direction.new_ones(len(direction)))
-    found = {name: torch.zeros_like(value) for name, value in graph.values.items()}
+    found = {name: torch.zeros_like(value) for name, value in graph.gradients()}
     found.update(tangents.others)
     for use, a, signal in zip(graph.uses, tangents.inputs, tangents.signals, strict=True):
         moved = use.products(signal, use.a.detach()) + use.products(use.signal, a)
@@ -36,12 +36,15 @@ def test_values_and_derivatives_equal_forward_mode(case: Case):
     direction = torch.randn(
         inputs.shape, generator=torch.Generator().manual_seed(3), dtype=inputs.dtype
     )
-    values = message(inputs)
+    values, found = message(inputs), dict(graph.gradients())
     derivatives = directional_derivative(message, inputs, direction)
     swept = swept_derivative(graph, direction)
     for name, value in values.items():
-        torch.testing.assert_close(graph.values[name], value, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(swept[name], derivatives[name], rtol=1e-8, atol=1e-10)
+        if name in found:
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(swept[name], derivatives[name], rtol=1e-8, atol=1e-10)
+        else:
+            assert not value.any() and not derivatives[name].any()
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,15 @@ def test_layers_with_another_first_axis_are_found():
     layout = layout_of(message, inputs)
     assert layout.opaque == {"tokens.weight", "tokens.bias"}
     assert layout.known_share == pytest.approx(15 / 27)
+
+
+def test_one_example_says_nothing_of_a_batch():
+    model = sequence_first()
+    inputs = torch.randn(4, 1, 2, generator=torch.Generator().manual_seed(0)).double()
+    targets = torch.tensor([0, 1, 2, 0])
+    message = GradientMessage(model, nn.functional.cross_entropy, targets)
+    assert not layout_of(message.of(targets[:1]), inputs[:1]).opaque
+    assert layout_of(message, inputs).opaque == {"tokens.weight", "tokens.bias"}
 
 
 def test_ordinary_models_are_known_entirely():

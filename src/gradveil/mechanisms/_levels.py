@@ -12,14 +12,16 @@ from gradveil._typing import Level, Tensors
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
     """A tensor of one number in the shape of each value; it takes no memory."""
-    return {name: value.new_tensor(number).expand(value.shape) for name, value in values.items()}
+    kinds = {(value.dtype, value.device) for value in values.values()}
+    numbers = {kind: torch.tensor(number, dtype=kind[0], device=kind[1]) for kind in kinds}
+    return {n: numbers[v.dtype, v.device].expand(v.shape) for n, v in values.items()}
 
 
 def level_of(level: Level, name: str) -> Tensor | float:
     """The level of one parameter: a number wherever it is the same for all of its entries."""
     if isinstance(level, Mapping):
         tensor = level[name]
-        return float(_first(tensor)) if _is_constant(tensor) else tensor
+        return _only(tensor) if _is_constant(tensor) else tensor
     return float(level)
 
 
@@ -48,14 +50,15 @@ def check_level_structure(level: Level, values: Mapping[str, Tensor], name: str)
 
 def _ends(tensor: Tensor) -> tuple[float, float]:
     if _is_constant(tensor):
-        return (_first(tensor).item(),) * 2
+        return (_only(tensor),) * 2
     least, most = torch.aminmax(tensor)
     return least.item(), most.item()
 
 
-def _first(tensor: Tensor) -> Tensor:
-    return tensor[(0,) * tensor.dim()]
+def _only(constant: Tensor) -> float:
+    return float(constant.as_strided((), ()).item())
 
 
 def _is_constant(tensor: Tensor) -> bool:
-    return tensor.numel() > 0 and all(stride == 0 for stride in tensor.stride())
+    """Whether it is one number, expanded."""
+    return not any(tensor.stride()) and tensor.numel() > 0

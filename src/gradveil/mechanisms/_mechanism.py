@@ -81,7 +81,7 @@ class Mechanism:
             sent = keep * sent
         if isinstance(std, float) and std == 0.0:
             return sent.to(value.dtype, copy=True)
-        return (sent + normal_like(value, generator).mul_(std)).to(value.dtype)
+        return normal_like(value, generator).mul_(std).add_(sent)
 
     def _clipped(self, name: str, value: Tensor) -> Tensor:
         if self.clip is None:

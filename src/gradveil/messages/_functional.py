@@ -33,7 +33,7 @@ class FunctionalLoss:
         self.loss_fn = loss_fn
         self.seed = seed
         self._moved: Tensors | None = None
-        trainable_parameters(model)  # an unusable model is an error now, not at the first call
+        check_model(model)  # an unusable model is an error now, not at the first call
 
     @property
     def parameters(self) -> Tensors:
@@ -104,17 +104,21 @@ def is_transformed(*tensors: Tensor) -> bool:
 
 def trainable_parameters(model: nn.Module) -> Tensors:
     """The parameters that enter the message: each once, frozen ones left out."""
+    check_model(model)
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def check_model(model: nn.Module) -> None:
+    """Require a module with something to train."""
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"Parameter `model` should be a torch.nn.Module. Found {type(model).__name__}."
         )
-    parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    if not parameters:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "Parameter `model` should have at least one parameter with `requires_grad=True`."
             " Found none. Unfreeze a layer, or add one."
         )
-    return parameters
 
 
 def check_match(inputs: Tensor, targets: Any) -> None:

@@ -1,5 +1,6 @@
 """FedSGD's message: the gradient of the loss on the client's batch."""
 
+from collections.abc import Iterator
 from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -66,6 +67,31 @@ class GradientMessage:
         other = copy(self)
         other.targets = targets
         return other
+
+    def parts(self, inputs: Tensor, size: int) -> Iterator[tuple["GradientMessage", Tensor]]:
+        """Messages of at most `size` examples, with their inputs, that add up to this one.
+
+        For each the outputs of the other examples are constants: so every loss that is a sum over
+        examples is cut right, whatever its weights. A model that does not return one row for each
+        example is not cut.
+        """
+        check_match(inputs, self.targets)
+        with torch.no_grad():
+            outputs = self.loss.outputs(self.parameters, inputs) if size < len(inputs) else None
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+            yield self, inputs
+            return
+        for start in range(0, len(inputs), size):
+            end = start + size
+            yield self._beside(outputs[:start], outputs[end:]), inputs[start:end]
+
+    def _beside(self, before: Tensor, after: Tensor) -> "GradientMessage":
+        """The message of the examples between those that have these outputs."""
+        loss_fn, targets = self.loss.loss_fn, self.targets
+        beside = self.of(None)
+        beside.loss = copy(self.loss)
+        beside.loss.loss_fn = lambda own, _: loss_fn(torch.cat([before, own, after]), targets)
+        return beside
 
     @property
     def reduction(self) -> str | None:

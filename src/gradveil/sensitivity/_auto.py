@@ -60,7 +60,8 @@ def candidates(message: Message, inputs: Tensor, is_part: bool = False) -> Itera
         yield AlongSteps(Auto())
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
-            yield Structured(split=not is_part).measure
+            structured = Structured(split=not is_part)
+            yield structured.measure_squares if is_part else structured.measure
         yield PerExample(probes=1 if is_part else 2)
     yield Sketch()
 

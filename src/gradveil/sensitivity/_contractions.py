@@ -72,9 +72,7 @@ def positions_squares(
     exact, fourth = torch.zeros_like(total), total.new_zeros(())
     for chunk in _chunks(use):
         for pair in rest:
-            squares = _moved(use, pair, chunk, with_signal, True).square_()
-            total += squares.sum(0)
-            fourth += squares.flatten().dot(squares.flatten())
+            fourth += _add_squares(total, _moved(use, pair, chunk, with_signal, True))
         if along is not None:
             exact += _moved(use, along, chunk, True, with_signal).square_().sum(0)
     form = (*total.shape[:2], -1) if total.dim() > 1 else tuple(total.shape)
@@ -97,6 +95,13 @@ def _moved(use: LayerUse, pair: Pair, chunk: slice, with_signal: bool, with_inpu
     if with_signal:
         parts.append(use.products(pair[1][chunk], use.a.detach()[chunk]))
     return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+
+
+def _add_squares(total: Tensor, moved: Tensor) -> Tensor:
+    """Add up over examples; returns the sum of the fourth powers."""
+    squares = moved.square_().flatten(1)
+    total += squares.sum(0).view_as(total)
+    return squares.flatten().dot(squares.flatten())
 
 
 def _chunks(use: LayerUse) -> Iterator[slice]:

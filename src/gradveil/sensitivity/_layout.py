@@ -13,6 +13,10 @@ from gradveil.messages import GradientMessage
 from ._sweeps import TangentGraph
 
 
+ROOM = 2**25
+"""How many numbers a graph and its tangents may take, where the parameters take less than half."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where a model's parameters are used."""
@@ -21,6 +25,15 @@ class Layout:
     """Parameters of layers whose first axis is not that of the examples."""
     known_share: float
     """The share of all entries that lie in layers `Structured` knows."""
+    entries: int
+    """Of all parameters."""
+    activations: int
+    """Numbers that enter and leave the known layers, for each example."""
+
+    def examples_at_a_time(self, sweeps: int) -> int:
+        """How many examples fit: each has activations, their gradients, and tangents by sweep."""
+        needed = (2 + sweeps) * self.activations
+        return max(1, max(ROOM, 2 * self.entries) // max(1, needed))
 
 
 _FOUND: WeakKeyDictionary[nn.Module, dict[Any, Layout]] = WeakKeyDictionary()
@@ -29,16 +42,16 @@ _FOUND: WeakKeyDictionary[nn.Module, dict[Any, Layout]] = WeakKeyDictionary()
 def layout_of(message: GradientMessage, inputs: Tensor) -> Layout:
     """The layout of the message's model for inputs of this shape, and what is trained of it."""
     found = _FOUND.setdefault(message.loss.model, {})
-    key = (inputs.shape, tuple(message.parameters))
+    key = (len(inputs) > 1, inputs.shape[1:], tuple(message.parameters))
     if key not in found:
-        found[key] = _find(message, inputs)
+        found[key] = _find(*next(message.parts(inputs, 2)))
     return found[key]
 
 
 def _find(message: GradientMessage, inputs: Tensor) -> Layout:
-    """Move the first example alone.
+    """Move the first of two examples.
 
-    In a layer that keeps examples on its first axis, every tangent of the others vanishes;
+    In a layer that keeps examples on its first axis, every tangent of the other vanishes;
     sequence-first models are the usual exception.
     """
     graph = TangentGraph(message, inputs)
@@ -48,8 +61,11 @@ def _find(message: GradientMessage, inputs: Tensor) -> Layout:
     pairs = zip(graph.uses, tangents.inputs, tangents.signals, strict=True)
     mixing = [use for use, *pair in pairs if not all(_stays(t, len(inputs)) for t in pair)]
     opaque = frozenset(name for use in mixing for name in (use.weight, use.bias) if name)
-    unknown = sum(graph.values[name].numel() for name in {*graph.others, *opaque})
-    return Layout(opaque, 1 - unknown / sum(value.numel() for value in graph.values.values()))
+    sizes = {name: parameter.numel() for name, parameter in message.parameters.items()}
+    unknown = sum(sizes[name] for name in {*graph.others, *opaque})
+    entries = sum(sizes.values())
+    activations = sum(use.a.numel() + use.h.numel() for use in graph.uses) // len(inputs)
+    return Layout(opaque, 1 - unknown / entries, entries, activations)
 
 
 def _stays(tangent: Tensor, examples: int) -> bool:

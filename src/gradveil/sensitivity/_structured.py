@@ -1,5 +1,6 @@
 """Sensitivities at the price of a few gradients, from tangents of layers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -72,46 +73,75 @@ class Structured:
 
     def measure(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure a gradient that is known to be a sum over examples."""
-        assert isinstance(message, GradientMessage)
-        graph = TangentGraph(message, inputs, layout_of(message, inputs).opaque)
-        return Measurement(graph.values, self._squares(graph, generator), None)
+        return self._measure(message, inputs, generator, with_values=True)
 
-    def _squares(self, graph: TangentGraph, generator: torch.Generator) -> Tensors:
+    def measure_squares(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Measurement:
+        """The same without the values, which are left 0."""
+        return self._measure(message, inputs, generator, with_values=False)
+
+    def _measure(
+        self, message: Message, inputs: Tensor, generator: torch.Generator, with_values: bool
+    ) -> Measurement:
+        """Some examples at a time, so that their tangents take little memory."""
+        assert isinstance(message, GradientMessage)
+        layout = layout_of(message, inputs)
+        at_a_time = layout.examples_at_a_time(self.probes + 2 if self.split else self.probes)
+        values: Tensors = {}
+        squares: Tensors = {}
+        for part, own in message.parts(inputs, at_a_time):
+            graph = TangentGraph(part, own, layout.opaque)
+            if with_values:
+                _add(values, graph.gradients())
+            _add(squares, self._squares(graph, generator))
+            del graph  # before the next one is made
+        full = (_complete(found, message.parameters) for found in (values, squares))
+        return Measurement(*full, None)
+
+    def _squares(
+        self, graph: TangentGraph, generator: torch.Generator
+    ) -> Iterator[tuple[str, Tensor]]:
         q = _directions(graph.input_gradient.detach())
         probes = [_probe(graph, q, generator) for _ in range(self.probes)]
-        parts = [signal_part(use, _pair(probes[0], i)) for i, use in enumerate(graph.uses)]
+        parts = [signal_part(use, probes[0].pair(i)) for i, use in enumerate(graph.uses)]
         along = None
         if self.split and max(parts, default=0.0) > SPLIT_ABOVE:
             along = graph.sweep(q, torch.ones_like(probes[0].overlap))
             probes.append(_probe(graph, q, generator))
-            probes = [probe.without(along) for probe in probes]
-        found: Tensors = {}
         for index, use in enumerate(graph.uses):
-            pairs = [_pair(tangents, index) for tangents in probes]
-            pair_along = None if along is None else _pair(along, index)
+            pairs = [tangents.pair(index, along) for tangents in probes]
+            pair_along = None if along is None else along.pair(index)
             part = parts[index] if along is None else signal_part(use, pairs[0])
-            found.update(
-                _layer_squares(use, pairs, pair_along, part > SIGNAL_ABOVE, _reads(use, graph.x))
+            yield from _layer_squares(
+                use, pairs, pair_along, part > SIGNAL_ABOVE, _reads(use, graph.x)
             )
         for name in graph.others:
-            found[name] = _other_squares([tangents.others[name] for tangents in probes])
-        return {n: found[n] if n in found else torch.zeros_like(v) for n, v in graph.values.items()}
+            yield name, _other_squares([tangents.others[name] for tangents in probes])
+
+
+def _add(totals: Tensors, found: Iterator[tuple[str, Tensor]]) -> None:
+    for name, tensor in found:
+        totals[name] = totals[name] + tensor if name in totals else tensor
+
+
+def _complete(found: Tensors, parameters: Tensors) -> Tensors:
+    """In the order of the parameters, with 0 for those that are not used."""
+    return {n: found[n] if n in found else torch.zeros_like(p) for n, p in parameters.items()}
 
 
 def _layer_squares(
     use: LayerUse, rest: list[Pair], along: Pair | None, with_signal: bool, is_input: bool
-) -> Tensors:
+) -> Iterator[tuple[str, Tensor]]:
     """s² of one layer's weight and bias."""
-    found: Tensors = {}
     if use.bias is not None:
-        found[use.bias] = vector_squares(lambda pair: use.sums(pair[1]), rest, along)
+        yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), rest, along)
     if isinstance(use, ScaleUse):
-        found[use.weight] = vector_squares(lambda pair: _scale_move(use, pair), rest, along)
+        yield use.weight, vector_squares(lambda pair: _scale_move(use, pair), rest, along)
     elif isinstance(use, LinearUse) and not use.has_positions:
-        found[use.weight] = matrix_squares(use, rest, along, is_input)
+        yield use.weight, matrix_squares(use, rest, along, is_input)
     else:
-        found[use.weight] = positions_squares(use, rest, along, with_signal)
-    return found
+        yield use.weight, positions_squares(use, rest, along, with_signal)
 
 
 def _reads(use: LayerUse, x: Tensor) -> bool:
@@ -136,7 +166,3 @@ def _probe(graph: TangentGraph, q: Tensor, generator: torch.Generator) -> Tangen
 
 def _directions(gradient: Tensor) -> Tensor:
     return gradient / per_example(gradient.flatten(1).norm(dim=1).clamp_min(TINY), gradient)
-
-
-def _pair(tangents: Tangents, index: int) -> Pair:
-    return tangents.inputs[index], tangents.signals[index]

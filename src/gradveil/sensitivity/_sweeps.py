@@ -1,5 +1,6 @@
 """Tangents of all layers at once, from backward passes through the graph of the input gradient."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +27,16 @@ class Tangents:
     overlap: Tensor
     """⟨v_b, q_b⟩ with the input gradient's direction q, for each example."""
 
-    def without(self, along: "Tangents") -> "Tangents":
-        """The tangents along v - q ⟨v, q⟩, given those along q."""
-        return Tangents(
-            _subtract(self.inputs, along.inputs, self.overlap),
-            _subtract(self.signals, along.signals, self.overlap),
-            self.others,
-            torch.zeros_like(self.overlap),
+    def pair(self, index: int, along: "Tangents | None" = None) -> tuple[Tensor, Tensor]:
+        """(a', δ') of one layer; given the tangents along q, those along v - q ⟨v, q⟩."""
+        pair = self.inputs[index], self.signals[index]
+        if along is None:
+            return pair
+        a, signal = (
+            t - s * per_example(self.overlap, s)
+            for t, s in zip(pair, along.pair(index), strict=True)
         )
+        return a, signal
 
 
 class TangentGraph:
@@ -59,7 +62,13 @@ class TangentGraph:
         self.x = inputs.detach().clone().requires_grad_()
         self.uses, others, loss = _run(message, parameters, self.x, opaque)
         self.others = {name: parameters[name] for name in parameters if name in others}
-        self.input_gradient, self.values = self._differentiate(loss, parameters)
+        self.input_gradient, self._others_gradient = self._differentiate(loss)
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """The gradient of each parameter that is used, made when it is asked for."""
+        yield from self._others_gradient.items()
+        for use in self.uses:
+            yield from use.gradient().items()
 
     def sweep(self, direction: Tensor, overlap: Tensor) -> Tangents:
         """Tangents of every layer along the direction."""
@@ -70,7 +79,7 @@ class TangentGraph:
         others = dict(zip(self.others, found[2 * n :], strict=True))
         return Tangents(found[:n], found[n : 2 * n], others, overlap)
 
-    def _differentiate(self, loss: Tensor, parameters: Tensors) -> tuple[Tensor, Tensors]:
+    def _differentiate(self, loss: Tensor) -> tuple[Tensor, Tensors]:
         uses, others = self.uses, list(self.others.values())
         wanted = [self.x, *[use.a for use in uses], *[use.h for use in uses], *others]
         found = torch.autograd.grad(
@@ -81,21 +90,13 @@ class TangentGraph:
             uses, found[1 : n + 1], found[n + 1 : 2 * n + 1], strict=True
         ):
             use.input_signal, use.signal = input_signal, signal.detach()
-        values = dict(zip(self.others, (g.detach() for g in found[2 * n + 1 :]), strict=True))
-        for use in uses:
-            values.update(use.gradient())
-        unused = {name: p for name, p in parameters.items() if name not in values}
-        values.update({name: torch.zeros_like(p.detach()) for name, p in unused.items()})
-        return found[0], {name: values[name] for name in parameters}
+        rest = (gradient.detach() for gradient in found[2 * n + 1 :])
+        return found[0], dict(zip(self.others, rest, strict=True))
 
 
 def per_example(numbers: Tensor, like: Tensor) -> Tensor:
     """One number for each example, in a shape that multiplies `like`."""
     return numbers.view(-1, *[1] * (like.dim() - 1))
-
-
-def _subtract(tensors: list[Tensor], along: list[Tensor], overlap: Tensor) -> list[Tensor]:
-    return [t - s * per_example(overlap, s) for t, s in zip(tensors, along, strict=True)]
 
 
 def _run(
