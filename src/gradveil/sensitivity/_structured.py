@@ -96,8 +96,8 @@ class Structured:
                 _add(values, graph.gradients())
             _add(squares, self._squares(graph, generator))
             del graph  # before the next one is made
-        full = (_complete(found, message.parameters) for found in (values, squares))
-        return Measurement(*full, None)
+        used = message.parameters
+        return Measurement(_complete(values, used), _complete(squares, used), None)
 
     def _squares(
         self, graph: TangentGraph, generator: torch.Generator
