@@ -1,5 +1,6 @@
 """FedSGD's message: the gradient of the loss on the client's batch."""
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from typing import Any
@@ -81,6 +82,7 @@ class GradientMessage:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             yield self, inputs
             return
+        size = math.ceil(len(inputs) / math.ceil(len(inputs) / size))  # parts of nearly one size
         for start in range(0, len(inputs), size):
             end = start + size
             yield self._beside(outputs[:start], outputs[end:]), inputs[start:end]

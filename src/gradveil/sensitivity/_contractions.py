@@ -4,7 +4,9 @@ For example b, position p and direction v, the weight's gradient moves by
 G'_b = Σ_p δ'_bp a_bpᵀ + δ_bp a'_bpᵀ = P_b + Q_b, and s² = E_v Σ_b (P_b + Q_b)².
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,20 +21,44 @@ Pair = tuple[Tensor, Tensor]
 """(a', δ') of one layer along one direction."""
 
 
-def signal_part(use: LayerUse, tangent: Pair) -> float:
-    """Roughly what part of the squares comes from P: ‖δ'‖²‖a‖² against ‖δ‖²‖a'‖².
+class Energy(NamedTuple):
+    """What a layer's norms say before any product is formed: upper limits of its sums."""
 
-    0 for the scale of a normalising layer, which is treated in full anyway.
-    """
+    signal: float
+    """Of Σ P²: ‖δ'‖² ‖a‖²."""
+    inputs: float
+    """Of Σ Q²: ‖δ‖² ‖a'‖²."""
+    gradient: float
+    """Of Σ g²: ‖δ‖² ‖a‖²."""
+
+    @property
+    def signal_part(self) -> float:
+        """Roughly what part of the squares comes from P."""
+        return self.signal / max(self.signal + self.inputs, TINY)
+
+    @property
+    def mass(self) -> float:
+        """Roughly Σ s |g|, what the layer counts in the optimum."""
+        return math.sqrt((self.signal + self.inputs) * self.gradient)
+
+
+def energy(use: LayerUse, tangent: Pair) -> Energy:
+    """The norms of one layer; 0 for the scale of a normalising layer, which is small."""
     if isinstance(use, ScaleUse):
-        return 0.0
-    a_tangent, signal_tangent = (t.flatten(1).norm(dim=1) for t in tangent)
-    a, signal = use.a.detach().flatten(1).norm(dim=1), use.signal.flatten(1).norm(dim=1)
-    p, q = (signal_tangent * a).square().sum(), (signal * a_tangent).square().sum()
-    return float(p / (p + q).clamp_min(TINY))
+        return Energy(0.0, 0.0, 0.0)
+    tensors = (*tangent, use.a.detach(), use.signal)
+    a_moved, signal_moved, a, signal = (t.flatten(1).norm(dim=1).double() for t in tensors)
+    products = (signal_moved * a, signal * a_moved, signal * a)
+    return Energy(*torch.stack(products).square().sum(1).tolist())
 
 
-def matrix_squares(use: LinearUse, rest: list[Pair], along: Pair | None, is_input: bool) -> Tensor:
+def matrix_squares(
+    use: LinearUse,
+    rest: list[Pair],
+    along: Pair | None,
+    is_input: bool,
+    more_inputs: Sequence[Tensor] = (),
+) -> Tensor:
     """s² of a matrix that meets each example once, without a matrix for each example.
 
     Σ_b (δ'_bi a_bj + δ_bi a'_bj)² contracts to products of (examples, out) and (examples, in).
@@ -44,12 +70,14 @@ def matrix_squares(use: LinearUse, rest: list[Pair], along: Pair | None, is_inpu
         rest: Tangents along random directions, with q split off if `along` is given.
         along: Tangents along the input gradient's direction q.
         is_input: Whether a is x, so that ‖∇a‖² = 1.
+        more_inputs: a' along further random directions.
     """
     a, signal = use.a.detach(), use.signal
     if is_input:
         a_squares = torch.ones_like(a) if along is None else 1 - along[0].square()
     else:
-        a_squares = _smooth_inputs(use, _mean_square([pair[0] for pair in rest]), len(rest))
+        moved = [*(pair[0] for pair in rest), *more_inputs]
+        a_squares = _smooth_inputs(use, _mean_square(moved), len(moved))
     signal_squares = _mean_square([pair[1] for pair in rest])
     squares = (signal.square().T @ a_squares).addmm_(signal_squares.T, a.square())
     if along is not None:
@@ -126,4 +154,4 @@ def _smooth_inputs(use: LinearUse, squares: Tensor, probes: int) -> Tensor:
     low = (squares * ~active).sum() / (active.numel() - count).clamp_min(1)
     form = (len(squares), use.channels or squares.shape[1], -1)
     start = torch.where(active, high, low).view(form)
-    return smooth(squares.view(form), probes, start).reshape(squares.shape)
+    return smooth(squares.view(form), probes, start, entries=probes > 1).reshape(squares.shape)

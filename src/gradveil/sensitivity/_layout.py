@@ -12,7 +12,7 @@ from gradveil.messages import GradientMessage
 
 from ._sweeps import TangentGraph
 
-ROOM = 2**25
+ROOM = 2**26
 """How many numbers a graph and its tangents may take, where the parameters take less than half."""
 
 

@@ -13,10 +13,12 @@ from torch import Tensor
 TINY = 1e-38
 
 ENTRIES_FROM = 16
-"""Single entries of a matrix are heard from so many degrees of freedom on."""
+"""Single entries of a matrix are heard from so many degrees of freedom on, if not asked for."""
 
 
-def smooth(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
+def smooth(
+    raw: Tensor, freedom: float, start: Tensor | None = None, entries: bool = False
+) -> Tensor:
     """Denoise squares with `freedom` degrees of freedom each, from `start` or their mean.
 
     Main effects of every axis first, then columns over the first axis, then single entries.
@@ -26,7 +28,7 @@ def smooth(raw: Tensor, freedom: float, start: Tensor | None = None) -> Tensor:
     groups = [tuple(j for j in axes if j != i) for i in axes if raw.dim() > 1 and raw.shape[i] > 1]
     if raw.dim() > 2 and raw.shape[0] > 1:
         groups.append((0,))
-    if freedom >= ENTRIES_FROM or raw.dim() < 2:
+    if entries or freedom >= ENTRIES_FROM or raw.dim() < 2:
         groups.append(())
     for group in groups:
         model = _refine(raw, model, group, freedom)

@@ -7,25 +7,17 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count
-from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, separates
 
-from ._contractions import (
-    Pair,
-    matrix_squares,
-    positions_squares,
-    signal_part,
-    vector_squares,
-)
+from ._contractions import Pair, energy, matrix_squares, positions_squares, vector_squares
+from ._directions import Swept, is_matrix, reads, sweep_all
 from ._estimator import Measurement
 from ._layer_use import LayerUse, LinearUse, ScaleUse
 from ._layout import layout_of
-from ._shrinkage import TINY, smooth_matrix
-from ._sweeps import TangentGraph, Tangents, per_example
+from ._shrinkage import smooth_matrix
+from ._sweeps import TangentGraph
 
-SPLIT_ABOVE = 0.02
-"""The input gradient's direction is split off where P carries more than this of a layer."""
 SIGNAL_ABOVE = 0.3
 """P is probed off that direction where it carries more than this of a layer's squares."""
 
@@ -50,9 +42,9 @@ class Structured:
     outside known layers get a derivative along the probe of the whole batch, denoised likewise.
 
     Args:
-        probes: Random directions for each example. One more is taken where signals matter: there a
-            few examples dominate, and the batch averages little.
-        split: Whether to split off the direction that matters, and to take that further probe.
+        probes: Random directions for each example. More are taken where signals matter: there a few
+            examples dominate, and the batch averages little (`sweep_all`).
+        split: Whether to split off the direction that matters, and to take those further ones.
             Without, it costs one sweep always, which suits what is averaged over steps or tensors.
     """
 
@@ -102,22 +94,12 @@ class Structured:
     def _squares(
         self, graph: TangentGraph, generator: torch.Generator
     ) -> Iterator[tuple[str, Tensor]]:
-        q = _directions(graph.input_gradient.detach())
-        probes = [_probe(graph, q, generator) for _ in range(self.probes)]
-        parts = [signal_part(use, probes[0].pair(i)) for i, use in enumerate(graph.uses)]
-        along = None
-        if self.split and max(parts, default=0.0) > SPLIT_ABOVE:
-            along = graph.sweep(q, torch.ones_like(probes[0].overlap))
-            probes.append(_probe(graph, q, generator))
+        swept = sweep_all(graph, self.probes, self.split, generator)
         for index, use in enumerate(graph.uses):
-            pairs = [tangents.pair(index, along) for tangents in probes]
-            pair_along = None if along is None else along.pair(index)
-            part = parts[index] if along is None else signal_part(use, pairs[0])
-            yield from _layer_squares(
-                use, pairs, pair_along, part > SIGNAL_ABOVE, _reads(use, graph.x)
-            )
+            yield from _layer_squares(graph, swept, index, use)
         for name in graph.others:
-            yield name, _other_squares([tangents.others[name] for tangents in probes])
+            tangents = [probe.others[name] for probe in (*swept.probes, *swept.for_matrices)]
+            yield name, _other_squares(tangents)
 
 
 def _add(totals: Tensors, found: Iterator[tuple[str, Tensor]]) -> None:
@@ -131,22 +113,23 @@ def _complete(found: Tensors, parameters: Tensors) -> Tensors:
 
 
 def _layer_squares(
-    use: LayerUse, rest: list[Pair], along: Pair | None, with_signal: bool, is_input: bool
+    graph: TangentGraph, swept: Swept, index: int, use: LayerUse
 ) -> Iterator[tuple[str, Tensor]]:
     """s² of one layer's weight and bias."""
+    rest, further = swept.pairs(index)
+    along = None if swept.along is None else swept.along.pair(index)
     if use.bias is not None:
-        yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), rest, along)
+        yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), rest + further, along)
     if isinstance(use, ScaleUse):
-        yield use.weight, vector_squares(lambda pair: _scale_move(use, pair), rest, along)
-    elif isinstance(use, LinearUse) and not use.has_positions:
-        yield use.weight, matrix_squares(use, rest, along, is_input)
+        scale = vector_squares(lambda pair: _scale_move(use, pair), rest + further, along)
+        yield use.weight, scale
+    elif isinstance(use, LinearUse) and is_matrix(use):
+        inputs, is_input = swept.inputs_of(index), reads(use, graph.x)
+        yield use.weight, matrix_squares(use, rest + further, along, is_input, inputs)
     else:
+        part = swept.energies[index] if along is None else energy(use, rest[0])
+        with_signal = part.signal_part > SIGNAL_ABOVE
         yield use.weight, positions_squares(use, rest, along, with_signal)
-
-
-def _reads(use: LayerUse, x: Tensor) -> bool:
-    """Whether the layer's input is x itself, perhaps in another shape."""
-    return use.a.numel() == x.numel() and use.a.data_ptr() == x.data_ptr()
 
 
 def _scale_move(use: ScaleUse, pair: Pair) -> Tensor:
@@ -157,12 +140,3 @@ def _other_squares(tangents: list[Tensor]) -> Tensor:
     """s² of a parameter outside known layers, from probes of the whole batch."""
     raw = torch.stack(tangents).square().mean(0)
     return smooth_matrix(raw, len(tangents))
-
-
-def _probe(graph: TangentGraph, q: Tensor, generator: torch.Generator) -> Tangents:
-    z = normal_like(q, generator)
-    return graph.sweep(z, (z * q).flatten(1).sum(1))
-
-
-def _directions(gradient: Tensor) -> Tensor:
-    return gradient / per_example(gradient.flatten(1).norm(dim=1).clamp_min(TINY), gradient)
