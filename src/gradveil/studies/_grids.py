@@ -196,7 +196,7 @@ _SMALL_CIFAR = replace(
 
 CIFAR = {
     "quick": replace(_SMALL_CIFAR, steps=20),
-    "standard": replace(_SMALL_CIFAR, steps=150),
+    "standard": replace(_SMALL_CIFAR, steps=500),
     "paper": replace(_CIFAR, model="conv-net(width=64)", estimator=_SKETCH),
 }
 
