@@ -12,6 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
+from gradveil.sensitivity._underflow import not_lost
 
 from ._base import Defense, observe_values
 from ._noise import total
@@ -79,7 +80,7 @@ class Cached(Defense):
         if self._step % self.refresh_every:
             values, moments = observe_values(message, inputs)
             self._adjust(values)
-            moments = self._completed(moments)
+            moments = self._completed(moments, values)
         else:
             part = self._part(message, inputs)
             values, moments = (
@@ -89,7 +90,7 @@ class Cached(Defense):
             )
             self._adjust(values)
             self._join(moments)
-            moments = moments if part is None else self._completed(moments)
+            moments = moments if part is None else self._completed(moments, values)
         self._step += 1
         return values, moments
 
@@ -139,7 +140,7 @@ class Cached(Defense):
         }
         self._past_total = None
 
-    def _completed(self, moments: Moments) -> Moments:
+    def _completed(self, moments: Moments, values: Tensors) -> Moments:
         """The moments of this batch's values, with s̄² + κ g² for the sensitivities."""
         if not self._mean:
             return moments
@@ -149,7 +150,7 @@ class Cached(Defense):
         fresh = float(total(squares))
         level = min(self._past_total / fresh, LARGEST) if fresh > 0 else 0.0
         own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in self._mean.items()}
-        return replace(moments, squared_sensitivities=own)
+        return replace(moments, squared_sensitivities=not_lost(own, values))
 
     def _adjust(self, values: Tensors) -> None:
         """Require the mean to fit these values, and move one that was loaded to where they are."""

@@ -18,6 +18,7 @@ from ._moments import Moments, SquaresOf
 from ._per_example import PerExample
 from ._sketch import Sketch
 from ._structured import Structured
+from ._underflow import not_lost
 
 NAMED: dict[str, Callable[[], Estimator]] = {
     "auto": Auto,
@@ -76,7 +77,7 @@ def measure_with_values(
     check_finite(squared_sensitivities, "squared_sensitivities")
     moments = Moments(
         squared_values=SquaresOf(values),
-        squared_sensitivities=squared_sensitivities,
+        squared_sensitivities=not_lost(squared_sensitivities, values),
         variances=variances,
         input_size=inputs.numel(),
     )
