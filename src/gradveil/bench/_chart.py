@@ -7,6 +7,9 @@ from gradveil._drawing import new_figure, save_png
 
 from ._sensitivity import SensitivityRow
 
+COLORS = ("#000000", "#56b4e9", "#0072b2", "#e69f00", "#cc79a7", "#d55e00", "#009e73")
+"""Of Okabe and Ito, which colour-blind readers can tell apart."""
+
 
 def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     """One panel for each model and batch: cost to the right, quality upwards."""
@@ -25,7 +28,7 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
                 [row.time_ratio for row in found],
                 [row.share_of_optimum for row in found],
                 markers[index % len(markers)],
-                color=f"C{index}",
+                color=COLORS[index % len(COLORS)],
                 markersize=8,
                 label=name,
             )
@@ -34,8 +37,11 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
         axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
         axis.set_ylim(0, 1.04)
         axis.grid(alpha=0.3)
-    for axis in axes[-1]:
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
         axis.set_xlabel("time / one plain gradient")
+        axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel("share of the optimal bound")
     handles, labels = axes.flat[0].get_legend_handles_labels()
