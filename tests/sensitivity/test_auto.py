@@ -120,3 +120,14 @@ def test_probes_of_the_whole_update_correct_the_estimate():
     moved = measure(message, inputs, AlongSteps(Exact(), probes=200), generator=generator)
     plan = OptimalNoise(0.1, cap=1e6, floor=0.0).plan
     assert share(exact, plan(first)) < 0.97 < share(exact, plan(moved))
+
+
+def test_a_batch_of_no_more_examples_is_measured_as_cheaply():
+    """One level per tensor needs no second sweep, on a small batch either."""
+    case = named("mlp")
+    message, inputs = case.message(), case.inputs()
+    generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
+    found = measure(message, inputs, Auto(examples=len(inputs)), generator=generator)
+    expected = measure(message, inputs, Structured(split=False), generator=again)
+    for name, squares in expected.sensitivities.items():
+        assert torch.equal(found.sensitivities[name], squares)

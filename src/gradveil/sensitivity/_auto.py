@@ -41,7 +41,8 @@ class Auto:
         """Measure the message at these inputs."""
         part = self._part(message, inputs)
         if part is None:
-            return _first_that_works(candidates(message, inputs), message, inputs, generator)
+            estimators = candidates(message, inputs, cheap=self.examples is not None)
+            return _first_that_works(estimators, message, inputs, generator)
         return _scaled_up(message, inputs, part, generator)
 
     def cuts(self, message: Message, inputs: Tensor) -> bool:
@@ -54,15 +55,17 @@ class Auto:
         return first_examples(message, inputs, self.examples)
 
 
-def candidates(message: Message, inputs: Tensor, is_part: bool = False) -> Iterator[Estimator]:
-    """The estimators for this message, the preferred one first; of a part, cheaper ones."""
+def candidates(
+    message: Message, inputs: Tensor, cheap: bool = False, with_values: bool = True
+) -> Iterator[Estimator]:
+    """The estimators for this message, the preferred one first; cheap ones for averages."""
     if isinstance(message, LocalUpdateMessage):
         yield AlongSteps(Auto())
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
-            structured = Structured(split=not is_part)
-            yield structured.measure_squares if is_part else structured.measure
-        yield PerExample(probes=1 if is_part else 2)
+            structured = Structured(split=not cheap)
+            yield structured.measure if with_values else structured.measure_squares
+        yield PerExample(probes=1 if cheap else 2)
     yield Sketch()
 
 
@@ -92,7 +95,7 @@ def _scaled_up(
     """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
     count = len(part.targets)
     inside = inputs[:count]
-    estimators = candidates(part, inside, is_part=True)
+    estimators = candidates(part, inside, cheap=True, with_values=False)
     measured = _first_that_works(estimators, part, inside, generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
