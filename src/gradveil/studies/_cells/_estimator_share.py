@@ -1,11 +1,14 @@
 """What an estimate of the sensitivities is worth."""
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gradveil.bench._cases import Case
 from gradveil.catalog import build_estimator
 from gradveil.defenses import GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import Moments
 from gradveil.studies._cell import Settings, Value, cell_function
 from gradveil.theory import share_of_optimum
 
@@ -42,4 +45,19 @@ def estimator_share(settings: Settings) -> Mapping[str, Value]:
     generator = random_stream(settings["seed"], "probes", settings["start"])
     mechanism = defense.plan(defense.observe(case.message, case.inputs, generator)[1])
     assert isinstance(mechanism, Mechanism)
-    return {"share": share_of_optimum(case.reference(settings["reference_probes"]), mechanism)}
+    return {"share": share_of_optimum(_reference(_without_estimator(settings)), mechanism)}
+
+
+def _without_estimator(settings: Settings) -> str:
+    kept = {key: value for key, value in settings.items() if key not in ("estimator", "seed")}
+    return json.dumps(kept, sort_keys=True)
+
+
+@lru_cache(maxsize=32)
+def _reference(text: str) -> Moments:
+    """What stands for the exact sensitivities; most of the work, and the same for all estimators.
+
+    It does not depend on what was computed before, so a cell's result does not either.
+    """
+    settings = json.loads(text)
+    return case_of(settings).reference(settings["reference_probes"])
