@@ -12,9 +12,14 @@ from gradveil._typing import Level, Tensors
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
     """A tensor of one number in the shape of each value; it takes no memory."""
-    kinds = {(value.dtype, value.device) for value in values.values()}
-    numbers = {kind: torch.tensor(number, dtype=kind[0], device=kind[1]) for kind in kinds}
-    return {n: numbers[v.dtype, v.device].expand(v.shape) for n, v in values.items()}
+    numbers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+    constants = {}
+    for name, value in values.items():
+        kind = value.dtype, value.device
+        if kind not in numbers:
+            numbers[kind] = value.new_tensor(number)
+        constants[name] = numbers[kind].expand(value.shape)
+    return constants
 
 
 def level_of(level: Level, name: str) -> Tensor | float:

@@ -73,12 +73,15 @@ class GradientMessage:
         """Messages of at most `size` examples, with their inputs, that add up to this one.
 
         For each the outputs of the other examples are constants: so every loss that is a sum over
-        examples is cut right, whatever its weights. A model that does not return one row for each
-        example is not cut.
+        examples is cut right, whatever its weights. A model that mixes examples, draws random
+        numbers or does not return one row for each example is not cut.
         """
         check_match(inputs, self.targets)
-        with torch.no_grad():
-            outputs = self.loss.outputs(self.parameters, inputs) if size < len(inputs) else None
+        outputs = None
+        if size < len(inputs) and not couples_examples(self.loss.model):
+            with torch.no_grad():
+                outputs, drew = self.loss.outputs_and_draws(self.parameters, inputs)
+            outputs = None if drew else outputs
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             yield self, inputs
             return
@@ -90,9 +93,14 @@ class GradientMessage:
     def _beside(self, before: Tensor, after: Tensor) -> "GradientMessage":
         """The message of the examples between those that have these outputs."""
         loss_fn, targets = self.loss.loss_fn, self.targets
+
+        def loss_beside(own: Tensor, _: None) -> Tensor:
+            rows = own.reshape(-1, *before.shape[1:])  # a model may squeeze a single row
+            return loss_fn(torch.cat([before, rows, after]), targets)
+
         beside = self.of(None)
         beside.loss = copy(self.loss)
-        beside.loss.loss_fn = lambda own, _: loss_fn(torch.cat([before, own, after]), targets)
+        beside.loss.loss_fn = loss_beside
         return beside
 
     @property

@@ -9,7 +9,6 @@ from gradveil._random import normal_like
 
 from ._contractions import Energy, Pair, energy
 from ._layer_use import LayerUse, LinearUse
-from ._shrinkage import TINY
 from ._sweeps import TangentGraph, Tangents, per_example
 
 SPLIT_ABOVE = 0.02
@@ -67,7 +66,7 @@ def sweep_all(graph: TangentGraph, probes: int, split: bool, generator: torch.Ge
     open_inputs = [i for i in matrices if not reads(graph.uses[i], graph.x)]
     by_inputs = sum(energies[i].mass * (1 - energies[i].signal_part) for i in open_inputs)
     by_signals = sum(energies[i].mass * energies[i].signal_part for i in matrices)
-    if by_inputs + by_signals < MATRICES_ABOVE * sum(e.mass for e in energies):
+    if by_inputs + by_signals <= MATRICES_ABOVE * sum(e.mass for e in energies):
         swept.probes.append(_probe(graph, q, generator))
     elif by_inputs < by_signals:
         swept.for_matrices.append(_probe(graph, q, generator))
@@ -105,4 +104,8 @@ def _overlap(z: Tensor, q: Tensor) -> Tensor:
 
 
 def _unit(gradient: Tensor) -> Tensor:
-    return gradient / per_example(gradient.flatten(1).norm(dim=1).clamp_min(TINY), gradient)
+    """Divided by its largest entry first: the square of a tiny one is 0."""
+    least = torch.finfo(gradient.dtype).tiny
+    largest = gradient.flatten(1).abs().amax(1).clamp_min(least)
+    scaled = gradient / per_example(largest, gradient)
+    return scaled / per_example(scaled.flatten(1).norm(dim=1).clamp_min(least), scaled)

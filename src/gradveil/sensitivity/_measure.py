@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_inputs, check_positive
+from gradveil._checks import check_finite, check_inputs, check_positive, check_structure
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.messages import Message
@@ -74,6 +74,7 @@ def measure_with_values(
         message, inputs, generator_or_fresh(generator)
     )
     check_finite(values, "message(inputs)")
+    check_structure(squared_sensitivities, values, "squared_sensitivities", "squared_values")
     check_finite(squared_sensitivities, "squared_sensitivities")
     moments = Moments(
         squared_values=SquaresOf(values),

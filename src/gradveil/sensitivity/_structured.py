@@ -19,7 +19,7 @@ from ._shrinkage import smooth_matrix
 from ._sweeps import TangentGraph
 
 SIGNAL_ABOVE = 0.3
-"""P is probed off that direction where it carries more than this of a layer's squares."""
+"""P is probed off the input gradient's direction where it carries more of a layer's squares."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,15 @@ class Structured:
     The estimate is biased where it shrinks or leaves out a cross term (`matrix_squares`,
     `positions_squares`); the price in the share of the optimum is what `gradveil bench sensitivity`
     shows. Use `Exact`, `Sketch` or `PerExample` where unbiased numbers are needed. Parameters
-    outside known layers get a derivative along the probe of the whole batch, denoised likewise.
+    outside known layers get a derivative along the probe of all examples that are measured at a
+    time, denoised likewise.
 
     Args:
         probes: Random directions for each example. More are taken where signals matter: there a few
             examples dominate, and the batch averages little (`sweep_all`).
         split: Whether to split off the direction that matters, and to take those further ones.
-            Without, it costs one sweep always, which suits what is averaged over steps or tensors.
+            Without, it costs `probes` sweeps always, which suits what is averaged over steps or
+            tensors.
     """
 
     probes: int = 1

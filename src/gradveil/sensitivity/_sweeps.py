@@ -113,9 +113,10 @@ def _run(
 ) -> tuple[list[LayerUse], set[str], Tensor]:
     """The layers' uses, the names outside of them, and the loss.
 
-    A parameter that is used twice, or both inside and outside of known layers, makes everything
-    run again with it among the others, where all of its uses count together. So does an operation
-    in place on what a layer took or gave, with copies.
+    A parameter that is used twice, or both inside and outside of known layers, or with another
+    first axis than the examples', makes everything run again with it among the others, where all
+    of its uses count together. So does an operation in place on what a layer took or gave, with
+    copies.
     """
     with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
         loss = message.loss(parameters, x, message.targets)
@@ -123,6 +124,8 @@ def _run(
         return _run(message, parameters, x, opaque, copies=True)
     names = [name for use in recorder.uses for name in (use.weight, use.bias) if name]
     shared = (recorder.others & set(names)) | {name for name in names if names.count(name) > 1}
+    regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == len(x)]
+    shared |= {name for use in regrouped for name in (use.weight, use.bias) if name}
     if shared:
         return _run(message, parameters, x, opaque | shared, copies)
     return recorder.uses, recorder.others, loss
