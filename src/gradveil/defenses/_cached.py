@@ -12,7 +12,6 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
-from gradveil.sensitivity._underflow import not_lost
 
 from ._base import Defense, observe_values
 from ._noise import total
@@ -80,7 +79,7 @@ class Cached(Defense):
         if self._step % self.refresh_every:
             values, moments = observe_values(message, inputs)
             self._adjust(values)
-            moments = self._completed(moments, values)
+            moments = self._completed(moments)
         else:
             part = self._part(message, inputs)
             values, moments = (
@@ -90,7 +89,7 @@ class Cached(Defense):
             )
             self._adjust(values)
             self._join(moments)
-            moments = moments if part is None else self._completed(moments, values)
+            moments = moments if part is None else self._completed(moments)
         self._step += 1
         return values, moments
 
@@ -140,8 +139,11 @@ class Cached(Defense):
         }
         self._past_total = None
 
-    def _completed(self, moments: Moments, values: Tensors) -> Moments:
-        """The moments of this batch's values, with s̄² + κ g² for the sensitivities."""
+    def _completed(self, moments: Moments) -> Moments:
+        """The moments of this batch's values, with s̄² + κ g² for the sensitivities.
+
+        At least the smallest number: a square may be 0 only because it is lost (`not_lost`).
+        """
         if not self._mean:
             return moments
         squares = moments.squared_values
@@ -150,7 +152,9 @@ class Cached(Defense):
         fresh = float(total(squares))
         level = min(self._past_total / fresh, LARGEST) if fresh > 0 else 0.0
         own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in self._mean.items()}
-        return replace(moments, squared_sensitivities=not_lost(own, values))
+        for square in own.values():
+            square.clamp_min_(torch.finfo(square.dtype).tiny)
+        return replace(moments, squared_sensitivities=own)
 
     def _adjust(self, values: Tensors) -> None:
         """Require the mean to fit these values, and move one that was loaded to where they are."""
