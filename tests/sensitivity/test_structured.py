@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import Exact, GradientMessage, OptimalNoise, measure, share_of_optimum
+from gradveil import Defense, Exact, GradientMessage, OptimalNoise, measure, share_of_optimum
 from gradveil.bench import PeakMemory
 from gradveil.models import build_model
 from gradveil.sensitivity import Moments, Structured, _layout
@@ -30,11 +30,11 @@ def test_many_probes_are_worth_nearly_as_much_as_exact_norms(case: Case):
 
 
 @pytest.mark.parametrize("case", SEPARABLE, ids=lambda case: case.name)
-def test_one_example_at_a_time_is_worth_as_much(case: Case, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_layout.Layout, "examples_at_a_time", lambda *_: 1)
+def test_one_example_at_a_time_is_worth_as_much(case: Case):
     message, inputs = case.message(), case.inputs()
     exact = measure(message, inputs, Exact())
-    found = measure(message, inputs, Structured(64), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    found = measure(message, inputs, Structured(64, at_a_time=1), generator=generator)
     assert share(exact, found) > 0.9
     for name, squares in found.squared_values.items():
         torch.testing.assert_close(squares, exact.squared_values[name], rtol=1e-8, atol=1e-14)
@@ -123,7 +123,20 @@ def test_memory_stays_within_three_such_tensors_where_activations_outweigh_param
     assert extra_memory(message, inputs) / size > 6
 
 
-def extra_memory(message: GradientMessage, inputs: torch.Tensor) -> int:
+def test_small_convolutional_models_can_be_held_to_the_same_limit():
+    """At a price in time: the fixed costs of an operation count for every part."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(64, 1, 28, 28, generator=generator)
+    targets = torch.randint(10, (64,), generator=generator)
+    model = build_model("simple-conv-net")
+    message = GradientMessage(model, nn.functional.cross_entropy, targets)
+    size = 4 * sum(p.numel() for p in model.parameters())
+    defense = OptimalNoise(0.1, estimator=Structured(at_a_time=8))
+    assert extra_memory(message, inputs, defense) / size < 3
+    assert extra_memory(message, inputs) / size > 3
+
+
+def extra_memory(message: GradientMessage, inputs: torch.Tensor, defense: Defense = PLAN) -> int:
     """The peak of a defended gradient beyond that of a plain one, in bytes."""
     model, generator = message.loss.model, torch.Generator().manual_seed(1)
 
@@ -132,7 +145,7 @@ def extra_memory(message: GradientMessage, inputs: torch.Tensor) -> int:
         nn.functional.cross_entropy(model(inputs), message.targets).backward()
 
     def defended() -> None:
-        OptimalNoise(0.1)(message, inputs, generator)
+        defense(message, inputs, generator)
 
     plain(), defended()  # what is found out once per model does not count
     peaks = []

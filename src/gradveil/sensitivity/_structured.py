@@ -48,13 +48,18 @@ class Structured:
         split: Whether to split off the direction that matters, and to take those further ones.
             Without, it costs `probes` sweeps always, which suits what is averaged over steps or
             tensors.
+        at_a_time: The most examples whose tangents are held at once. As many as take no more memory
+            than 2²⁶ numbers, or twice the parameters if that is more, if `None`.
     """
 
     probes: int = 1
     split: bool = True
+    at_a_time: int | None = None
 
     def __post_init__(self) -> None:
         check_count(self.probes, "probes")
+        if self.at_a_time is not None:
+            check_count(self.at_a_time, "at_a_time")
 
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure a gradient message at these inputs."""
@@ -81,7 +86,8 @@ class Structured:
         """Some examples at a time, so that their tangents take little memory."""
         assert isinstance(message, GradientMessage)
         layout = layout_of(message, inputs)
-        at_a_time = layout.examples_at_a_time(self.probes + 2 if self.split else self.probes)
+        sweeps = self.probes + 2 if self.split else self.probes
+        at_a_time = self.at_a_time or layout.examples_at_a_time(sweeps)
         values: Tensors = {}
         squares: Tensors = {}
         for part, own in message.parts(inputs, at_a_time):
