@@ -69,7 +69,7 @@ def sensitivity(
 @bench.command()
 def cached(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 200,
-    batch: Annotated[int, typer.Option(help="Examples in a batch.")] = 16,
+    batch: Annotated[int, typer.Option(help="Examples in a batch.")] = 64,
     refresh_every: Annotated[int, typer.Option(help="Steps between measurements.")] = 10,
     grade_every: Annotated[int, typer.Option(help="Steps between gradings of the plan.")] = 7,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
