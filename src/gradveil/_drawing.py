@@ -9,6 +9,18 @@ from ._files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure of that size in inches, drawn without a screen."""

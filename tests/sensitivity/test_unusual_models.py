@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gradveil import Exact, GradientMessage, measure
 from gradveil.models import build_model
-from gradveil.sensitivity import Measurement, Structured, _layout
+from gradveil.sensitivity import Measurement, Structured
 from gradveil.sensitivity._layout import layout_of
 
 cross_entropy = nn.functional.cross_entropy
@@ -23,11 +23,6 @@ def made(build: Callable[[], nn.Module]) -> nn.Module:
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_layout.Layout, "examples_at_a_time", lambda *_: 1)
 
 
 @pytest.mark.parametrize("margin", [47.0, 57.0, 68.0, 85.0])
@@ -46,18 +41,16 @@ def test_one_confident_example_beside_ordinary_ones(margin: float):
             assert 0.5 < float(found.sensitivities[name].sum() / squares.sum()) < 2
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_a_model_that_draws_is_not_cut():
     """Each part would draw the first examples' numbers."""
     model = made(lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
     inputs = drawn(4, 5)
     message = GradientMessage(model, cross_entropy, torch.arange(4) % 3, separable=True)
-    found = measure(message, inputs, Structured())
+    found = measure(message, inputs, Structured(at_a_time=1))
     for name, value in message(inputs).items():
         torch.testing.assert_close(found.squared_values[name], value.square())
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_a_model_that_squeezes_a_single_row_is_cut():
     class Squeezing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +62,7 @@ def test_a_model_that_squeezes_a_single_row_is_cut():
         measure(
             GradientMessage(model, cross_entropy, targets, separable=True),
             inputs,
-            Structured(),
+            Structured(at_a_time=1),
             generator=torch.Generator().manual_seed(0),
         )
         for model in models

@@ -11,10 +11,10 @@ from gradveil.data import Dataset
 from gradveil.defenses import Cached, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
 from gradveil.models import build_model
-from gradveil.sensitivity import PerExample, measure
+from gradveil.sensitivity import measure
 from gradveil.theory import share_of_optimum
 
-from ._cases import Case
+from ._cases import Case, reference_estimator
 from ._timing import time_ratios
 
 
@@ -80,7 +80,7 @@ def bench_cached(
 def _graded(
     step: int, case: Case, mechanism: Mechanism, probes: int, generator: torch.Generator
 ) -> CachedRow:
-    estimator = PerExample(probes * max(1, 64 // len(case.inputs)))
+    estimator = reference_estimator(probes, len(case.inputs))
     exact = measure(case.message, case.inputs, estimator, generator=generator)
     isotropic = GradientNoise(0.001).plan(exact)
     return CachedRow(step, share_of_optimum(exact, mechanism), share_of_optimum(exact, isotropic))

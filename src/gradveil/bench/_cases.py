@@ -32,18 +32,20 @@ class Case:
         return GradientMessage(self.model, cross_entropy, self.targets)
 
     def reference(self, probes: int) -> Moments:
-        """Unbiased sensitivities from many probes: what stands for the exact ones.
-
-        Examples count like probes, so a smaller batch gets more of them.
-        """
+        """Unbiased sensitivities from many probes: what stands for the exact ones."""
         generator = torch.Generator().manual_seed(12345)
-        estimator = PerExample(probes * max(1, 64 // len(self.inputs)))
+        estimator = reference_estimator(probes, len(self.inputs))
         return measure(self.message, self.inputs, estimator, generator=generator)
 
     def plain_gradient(self) -> None:
         """The baseline: one `loss.backward()`."""
         self.model.zero_grad(set_to_none=True)
         cross_entropy(self.model(self.inputs), self.targets).backward()  # type: ignore[no-untyped-call]
+
+
+def reference_estimator(probes: int, examples: int) -> PerExample:
+    """So many probes for a batch of 64. Examples count like probes: smaller ones get more."""
+    return PerExample(probes * max(1, 64 // examples))
 
 
 @dataclass(frozen=True)

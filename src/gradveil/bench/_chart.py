@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradveil._drawing import new_figure, save_png
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, save_png
 
 from ._sensitivity import SensitivityRow
 
-COLORS = ("#000000", "#56b4e9", "#0072b2", "#e69f00", "#cc79a7", "#d55e00", "#009e73")
-"""Of Okabe and Ito, which colour-blind readers can tell apart."""
+COLORS = (BLACK, SKY, BLUE, ORANGE, PURPLE, RED, GREEN)
 
 
 def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:

@@ -162,9 +162,8 @@ class GradientMessage:
         differentiable = torch.is_grad_enabled() and requires_grad(sources)
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
         with torch.enable_grad():
-            loss = self.loss(
-                own, inputs.view_as(inputs), self.targets
-            )  # a view is copied, a leaf not
+            view = inputs.view_as(inputs)  # which the loss copies, as it does not copy a leaf
+            loss = self.loss(own, view, self.targets)
             if not loss.requires_grad:
                 return None
             found = torch.autograd.grad(

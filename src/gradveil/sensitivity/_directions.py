@@ -9,7 +9,7 @@ from gradveil._random import normal_like
 
 from ._contractions import Energy, Pair, energy
 from ._layer_use import LayerUse, LinearUse
-from ._sweeps import TangentGraph, Tangents, per_example
+from ._sweeps import TangentGraph, Tangents, off, per_example
 
 SPLIT_ABOVE = 0.02
 """The input gradient's direction is split off where P carries more than this of a layer."""
@@ -96,7 +96,7 @@ def _inputs_off(
 ) -> dict[int, Tensor]:
     z = normal_like(q, generator)
     overlap, moved = _overlap(z, q), graph.sweep_inputs(z, layers)
-    return {index: a - along.inputs[index] * per_example(overlap, a) for index, a in moved.items()}
+    return {index: off(a, along.inputs[index], overlap) for index, a in moved.items()}
 
 
 def _overlap(z: Tensor, q: Tensor) -> Tensor:

@@ -30,6 +30,11 @@ class LayerUse:
     has_positions = True
     """Whether the weight meets each example more than once."""
 
+    @property
+    def names(self) -> list[str]:
+        """Of the weight, and of the bias if there is one."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
     def products(self, signal: Tensor, a: Tensor) -> Tensor:
         """Σ_p δ_bp a_bpᵀ for each example: shape (examples, *weight)."""
         raise NotImplementedError

@@ -70,8 +70,7 @@ def _find(message: GradientMessage, inputs: Tensor) -> Layout:
     tangents = graph.sweep(direction, direction.new_ones(len(inputs)))
     pairs = zip(graph.uses, tangents.inputs, tangents.signals, strict=True)
     mixing = [use for use, *pair in pairs if not all(_stays(t, len(inputs)) for t in pair)]
-    names = [name for use in mixing for name in (use.weight, use.bias) if name]
-    opaque = frozenset([*names, *graph.others])
+    opaque = frozenset([*(name for use in mixing for name in use.names), *graph.others])
     sizes = {name: parameter.numel() for name, parameter in message.parameters.items()}
     unknown = sum(sizes[name] for name in opaque)
     entries = sum(sizes.values())

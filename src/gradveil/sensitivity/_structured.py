@@ -145,6 +145,6 @@ def _scale_move(use: ScaleUse, pair: Pair) -> Tensor:
 
 
 def _other_squares(tangents: list[Tensor]) -> Tensor:
-    """s² of a parameter outside known layers, from probes of the whole batch."""
+    """s² of a parameter outside known layers, from probes of all examples at a time."""
     raw = torch.stack(tangents).square().mean(0)
     return smooth_matrix(raw, len(tangents))

@@ -32,11 +32,8 @@ class Tangents:
         pair = self.inputs[index], self.signals[index]
         if along is None:
             return pair
-        a, signal = (
-            t - s * per_example(self.overlap, s)
-            for t, s in zip(pair, along.pair(index), strict=True)
-        )
-        return a, signal
+        a_along, signal_along = along.pair(index)
+        return off(pair[0], a_along, self.overlap), off(pair[1], signal_along, self.overlap)
 
 
 class TangentGraph:
@@ -104,6 +101,11 @@ def per_example(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.view(-1, *[1] * (like.dim() - 1))
 
 
+def off(moved: Tensor, along: Tensor, overlap: Tensor) -> Tensor:
+    """A tangent along v - q ⟨v, q⟩, given those along v and q, and ⟨v, q⟩ of each example."""
+    return moved - along * per_example(overlap, along)
+
+
 def _run(
     message: GradientMessage,
     parameters: Tensors,
@@ -122,10 +124,10 @@ def _run(
         loss = message.loss(parameters, x, message.targets)
     if recorder.overwritten:
         return _run(message, parameters, x, opaque, copies=True)
-    names = [name for use in recorder.uses for name in (use.weight, use.bias) if name]
+    names = [name for use in recorder.uses for name in use.names]
     shared = (recorder.others & set(names)) | {name for name in names if names.count(name) > 1}
     regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == len(x)]
-    shared |= {name for use in regrouped for name in (use.weight, use.bias) if name}
+    shared |= {name for use in regrouped for name in use.names}
     if shared:
         return _run(message, parameters, x, opaque | shared, copies)
     return recorder.uses, recorder.others, loss

@@ -11,19 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
 from gradveil._files import write_atomically
-
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
-"""Okabe and Ito's palette."""
 
 COLOURS = {
     "no-defense": BLACK,

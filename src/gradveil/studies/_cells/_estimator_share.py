@@ -9,7 +9,7 @@ from gradveil.catalog import build_estimator
 from gradveil.defenses import GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
-from gradveil.studies._cell import Settings, Value, cell_function
+from gradveil.studies._cell import Settings, Value, canonical_json, cell_function
 from gradveil.theory import share_of_optimum
 
 from ._parts import dataset, model, random_stream
@@ -50,7 +50,7 @@ def estimator_share(settings: Settings) -> Mapping[str, Value]:
 
 def _without_estimator(settings: Settings) -> str:
     kept = {key: value for key, value in settings.items() if key not in ("estimator", "seed")}
-    return json.dumps(kept, sort_keys=True)
+    return canonical_json(kept)
 
 
 @lru_cache(maxsize=32)

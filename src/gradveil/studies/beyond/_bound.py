@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradveil._drawing import BLACK
 from gradveil.studies._cell import Cell, Settings
-from gradveil.studies._figures import BLACK, OTHERS, figure, mark_levels, no_cells, one_scale
+from gradveil.studies._figures import OTHERS, figure, mark_levels, no_cells, one_scale
 from gradveil.studies._figures_curves import level_curve
 from gradveil.studies._grids_beyond import BOUND, BoundGrid
 from gradveil.studies._levels import LABELS, defense_spec, name_and_level

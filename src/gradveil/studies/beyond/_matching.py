@@ -5,8 +5,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from gradveil._drawing import BLUE, ORANGE
 from gradveil.studies._cell import Cell
-from gradveil.studies._figures import BLUE, MSE, ORANGE, figure, no_cells
+from gradveil.studies._figures import MSE, figure, no_cells
 from gradveil.studies._figures_curves import Row, bars
 from gradveil.studies._grids import MNIST, NOISE, PRUNING
 from gradveil.studies._levels import LABELS, name_and_level

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradveil._drawing import BLUE, GREEN, RED
 from gradveil.studies._cell import Cell, Settings
-from gradveil.studies._figures import BLUE, GREEN, RED, figure, no_cells
+from gradveil.studies._figures import figure, no_cells
 from gradveil.studies._figures_curves import bars
 from gradveil.studies._grids_beyond import PLANS
 from gradveil.studies._numbers import grouped, number, select, summarise
