@@ -27,7 +27,7 @@ Tensors = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
 SHAPES: Shapes = {"weight": (4, 5), "bias": (6,), "scalar": ()}
-FREE = {"cap": float("inf"), "floor": 0.0}
+FREE = {"cap": float("inf"), "floor": 0.0, "least": 0.0}
 """The options under which optimal noise is the optimum of the theorem, without appendix B."""
 
 

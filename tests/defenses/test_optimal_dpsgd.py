@@ -44,11 +44,27 @@ def test_no_feasible_noise_reveals_less(sweep: Sweep, seed: int) -> None:
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=str)
 def test_clamped_entries_get_no_noise(sweep: Sweep) -> None:
+    """Erratum 6, in the paper's form."""
     moments, clip = sweep.moments(2), clip_of(sweep)
     for granularity in ("parameter", "layer"):
-        mechanism = OptimalDPSGD(0.1, clip=clip, granularity=granularity).plan(moments)
+        mechanism = OptimalDPSGD(0.1, clip=clip, granularity=granularity, least=0.0).plan(moments)
         assert torch.equal(powers(mechanism) == 0, clamped_row(moments, clip))
         assert mechanism.clip == clip
+
+
+@pytest.mark.parametrize("sweep", SWEEPS, ids=str)
+@pytest.mark.parametrize("granularity", ["parameter", "layer"])
+def test_by_default_noise_hides_which_entries_are_clamped(sweep: Sweep, granularity: str) -> None:
+    """A clamped entry has the median level of those of its tensor that are not."""
+    moments, clip = sweep.moments(2), clip_of(sweep)
+    mechanism = OptimalDPSGD(0.1, clip=clip, granularity=granularity).plan(moments)
+    assert bool((powers(mechanism) > 0).all())
+    clamped = like(clamped_row(moments, clip), moments.squared_values)
+    for name, level in like(powers(mechanism), moments.squared_values).items():
+        inside = level[~clamped[name]]
+        if len(inside.reshape(-1)) and bool(clamped[name].any()):
+            middle = inside.median().expand(int(clamped[name].sum()))
+            torch.testing.assert_close(level[clamped[name]], middle)
 
 
 def test_noise_on_a_clamped_entry_costs_and_hides_nothing() -> None:
@@ -124,9 +140,11 @@ def test_an_average_without_the_clip_is_refused(defense: OptimalDPSGD | DPSGD) -
 
 def test_everything_clamped() -> None:
     moments = Sweep("large", value_size=1e3, decades=0.0).moments()
-    mechanism = OptimalDPSGD(0.1, clip=1.0).plan(moments)
-    assert float(powers(mechanism).sum()) == 0.0
-    assert fisher_trace(moments, mechanism) == 0.0
+    papers = OptimalDPSGD(0.1, clip=1.0, least=0.0).plan(moments)
+    assert float(powers(papers).sum()) == 0.0
+    assert fisher_trace(moments, papers) == 0.0
+    hidden = OptimalDPSGD(0.1, clip=1.0).plan(moments)
+    torch.testing.assert_close(powers(hidden), torch.full((moments.size,), 0.01).double())
 
 
 def test_erratum_4_holds_for_the_clipped_gradient_too() -> None:

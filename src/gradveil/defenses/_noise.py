@@ -77,15 +77,10 @@ class NoiseDefense(Defense):
                 f"Parameter `moments` should be of the message as it is, or clamped to {clip} as by"
                 f" this defense. Found moments clamped to {moments.clip}. Measure again."
             )
-        planned = moments
-        if self.is_entrywise and self.needs_sensitivities and moments.size <= SMALL:
-            planned = in_one_row(moments)
-        seen = planned
+        seen = moments
         if clip is not None and self.needs_sensitivities:
-            seen = planned.clipped(clip)
-        std = {n: v.sqrt_() for n, v in self.variances(planned, seen).items()}
-        if planned is not moments:
-            std = unflatten(std[""], moments.squared_values)
+            seen = moments.clipped(clip)
+        std = {n: v.sqrt_() for n, v in self.variances(moments, seen).items()}
         return Mechanism(std, constant_like(1.0, moments.squared_values), clip)
 
     def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
@@ -93,17 +88,34 @@ class NoiseDefense(Defense):
 
         `moments` are those of the message, `seen` those of what is left of it after clipping.
         """
-        shape = self.shape(seen)
+        shape = self.raised(self._shape(seen))
         if support is not None:
             shape = {name: r * support[name] for name, r in shape.items()}
         factor = self._factor(shape, moments, seen, support)
         return {name: factor.to(shape[name].dtype) * shape.pop(name) for name in [*shape]}
 
+    def raised(self, shape: Tensors) -> Tensors:
+        """The shape with a floor, for noise that some entries would go without."""
+        return shape
+
+    def _shape(self, moments: Moments) -> Tensors:
+        """`shape`; of a small message in one row, which takes fewer operations."""
+        if not (self.is_entrywise and self.needs_sensitivities and moments.size <= SMALL):
+            return self.shape(moments)
+        row = in_one_row(moments)
+        if row is moments:
+            return self.shape(moments)
+        return unflatten(self.shape(row)[""], moments.squared_values)
+
     def running_traces(self, order: Tensor, moments: Moments) -> Tensor:
         """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""
         shape, slopes, squares = (
             flatten(tensors)[order].double()
-            for tensors in (self.shape(moments), moments.sensitivities, moments.squared_values)
+            for tensors in (
+                self.raised(self.shape(moments)),
+                moments.sensitivities,
+                moments.squared_values,
+            )
         )
         revealed = torch.where(slopes > 0, slopes / shape, 0.0).cumsum(0)
         if self.scale is not None:

@@ -1,4 +1,4 @@
-"""Theorem 3 and Eq. 16: optimal noise on what clipping leaves, none on what it clamps."""
+"""Theorem 3 and Eq. 16: optimal noise on what clipping leaves."""
 
 from dataclasses import dataclass, replace
 
@@ -14,10 +14,13 @@ from ._optimal_noise import OptimalNoise
 
 @dataclass(frozen=True)
 class OptimalDPSGD(OptimalNoise):
-    """Σ_ii = λ √(E‖∇_x g_P,i‖² / E g_P,i²) with g_P = clamp(g, -P, P); 0 for clamped entries.
+    """Σ_ii = λ √(E‖∇_x g_P,i‖² / E g_P,i²) with g_P = clamp(g, -P, P).
 
-    A clamped entry is the constant ±P near x: it tells nothing that noise could hide. Moments
-    over several batches must be measured with `measure(..., clip=P)`.
+    A clamped entry is the constant ±P near x, and the theorem gives it no noise. But WHICH entries
+    are clamped is a function of the private batch, and bare ±P shows it to everybody. So clamped
+    entries get the median level of their tensor; what that costs in U2 is theirs alone. With
+    `least=0` (the paper's form) they are sent bare, and there is no bound. Moments over several
+    batches must be measured with `measure(..., clip=P)`.
 
     Formal guarantees: none of the (ε, δ) kind; see `DPSGD`. Noise that depends on the private
     batch has none either.
@@ -25,7 +28,7 @@ class OptimalDPSGD(OptimalNoise):
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         clip: The threshold P.
-        granularity: See `OptimalNoise`, as for `cap` and `floor`.
+        granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
     """
 
     clip: float = 1.0

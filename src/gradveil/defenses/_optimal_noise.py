@@ -2,11 +2,13 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from gradveil._checks import check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._noise import NoiseDefense
 from ._sensitivity_shape import check_shape_options, sensitivity_ratios
+from ._typical import raise_to_least
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,28 @@ class OptimalNoise(NoiseDefense):
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
-        cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts (appendix B: an entry whose
-            gradient is near 0 would soak up all the noise).
-        floor: The least √E g_i² in the denominator, the paper's c.
+        cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
+            an entry whose gradient is near 0 would soak up all the noise).
+        floor: The least √E g_i² in the denominator, over the message's root mean square. The
+            paper's c is 1e-6 in absolute terms, which depends on the units of the loss.
+        least: The least standard deviation, as a share of the median one in the entry's tensor; an
+            entry without any sensitivity gets the median itself. So nothing is sent bare because
+            its sensitivity happens to be 0 on this batch. 0 is the paper's form (appendix B), which
+            sends such entries bare: for reproduction only. The default costs less than 1e-4 of the
+            optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
 
     _: KW_ONLY
     granularity: str = "parameter"
     cap: float = 100.0
-    floor: float = 1e-6
+    floor: float = 1e-4
+    least: float = 0.25
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, self.cap, self.floor)
+        check_ratio(self.least, "least")
 
     @property
     def needs_sensitivities(self) -> bool:
@@ -51,3 +61,7 @@ class OptimalNoise(NoiseDefense):
     def shape(self, moments: Moments) -> Tensors:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), capped."""
         return sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
+
+    def raised(self, shape: Tensors) -> Tensors:
+        """No entry below `least` of its tensor's median level."""
+        return raise_to_least(shape, self.least) if self.least else shape

@@ -20,7 +20,7 @@ class OptimalRounding(Defense):
 
     Args:
         step: The root mean square of the steps.
-        granularity: See `OptimalNoise`, as for `cap` and `floor`.
+        granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
 
@@ -28,7 +28,8 @@ class OptimalRounding(Defense):
     _: KW_ONLY
     granularity: str = "parameter"
     cap: float = 100.0
-    floor: float = 1e-6
+    floor: float = 1e-4
+    least: float = 0.25
     estimator: Estimator | str = "auto"
 
     def __post_init__(self) -> None:
@@ -41,4 +42,5 @@ class OptimalRounding(Defense):
         return RoundingMechanism(std)
 
     def _noise(self) -> OptimalNoise:
-        return OptimalNoise(self.step, granularity=self.granularity, cap=self.cap, floor=self.floor)
+        options = {"cap": self.cap, "floor": self.floor, "least": self.least}
+        return OptimalNoise(self.step, granularity=self.granularity, **options)

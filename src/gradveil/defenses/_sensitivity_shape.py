@@ -10,6 +10,8 @@ from gradveil._checks import check_choice, check_not_negative, check_positive
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
+from ._typical import typical
+
 GRANULARITIES = ("parameter", "layer")
 
 PIECE = 2**16
@@ -24,16 +26,28 @@ def check_shape_options(granularity: str, cap: float, floor: float) -> None:
 
 
 def sensitivity_ratios(moments: Moments, granularity: str, cap: float, floor: float) -> Tensors:
-    """r_i = min(√E‖∇g_i‖² / max(√E g_i², floor), cap); 0 where the sensitivity is 0.
+    """r_i = √E‖∇g_i‖² / √E g_i², at most `cap` times the median ratio; 0 where s_i is 0.
 
-    For granularity "layer" the means over each tensor take the place of the entries: one level
-    for each tensor, which is the optimum among such plans.
+    The denominator is at least `floor` times the root mean square of the message. Both limits are
+    relative, so the units of inputs and loss change nothing. For granularity "layer" the means over
+    each tensor take the place of the entries: one level for each tensor, which is the optimum among
+    such plans.
     """
     pooled = pool(moments, granularity)
-    return {
-        name: _ratio(pooled.sensitivities[name], squares, cap, floor)
+    least = floor * root_mean_square(pooled)
+    ratios = {
+        name: _ratio(pooled.sensitivities[name], squares, least)
         for name, squares in pooled.squared_values.items()
     }
+    limit = cap * typical(ratios)
+    return {n: r.clamp(max=min(limit, torch.finfo(r.dtype).max)) for n, r in ratios.items()}
+
+
+def root_mean_square(moments: Moments) -> float:
+    """√(mean_i E g_i²)."""
+    squares = moments.squared_values.values()
+    total = sum(float(square.detach().sum(dtype=torch.float64)) for square in squares)
+    return (total / max(1, moments.size)) ** 0.5
 
 
 def pool(moments: Moments, granularity: str) -> Moments:
@@ -52,10 +66,10 @@ def _means(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: tensor.mean().expand(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _ratio(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
+def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
     """Large tensors piece by piece, so that what is computed on the way takes little memory."""
     if sensitivity.numel() <= 4 * PIECE:
-        return _ratio_of_piece(sensitivity, square, cap, floor)
+        return _ratio_of_piece(sensitivity, square, least)
     ratio = torch.empty_like(sensitivity, memory_format=torch.contiguous_format)
     pieces = zip(
         ratio.view(-1).split(PIECE),
@@ -63,14 +77,14 @@ def _ratio(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Ten
         square.reshape(-1).split(PIECE),
         strict=True,
     )
-    for found, slopes, squares in pieces:
-        found.copy_(_ratio_of_piece(slopes, squares, cap, floor))
+    for target, slopes, squares in pieces:
+        target.copy_(_ratio_of_piece(slopes, squares, least))
     return ratio
 
 
-def _ratio_of_piece(sensitivity: Tensor, square: Tensor, cap: float, floor: float) -> Tensor:
+def _ratio_of_piece(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
     """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
     limits = torch.finfo(square.dtype)
-    value = square.clamp(min=max(floor**2, limits.tiny)).sqrt()
-    ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=min(cap, limits.max))
+    value = square.clamp(min=max(least**2, limits.tiny)).sqrt()
+    ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
     return ratio * sensitivity.sign()
