@@ -29,13 +29,15 @@ from .defenses import (
 )
 from .mechanisms import Mechanism, RoundingMechanism
 from .messages import GradientMessage, LocalUpdateMessage, Message
-from .sensitivity import Exact, Moments, PerExample, Sketch, Structured, measure
+from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
+    BoundCase,
     GaussianPrior,
     Utility,
     fisher_trace,
     gain_over_isotropic,
+    mean_bound,
     plan_information,
     plan_information_trace,
     reconstruction_bound,
@@ -49,6 +51,7 @@ __all__ = [
     "DPSGD",
     "AuditResult",
     "Bound",
+    "BoundCase",
     "Cached",
     "Defense",
     "Exact",
@@ -56,6 +59,7 @@ __all__ = [
     "GradientMessage",
     "GradientNoise",
     "GradientPruning",
+    "HiddenPathWarning",
     "LocalUpdateMessage",
     "Mechanism",
     "Message",
@@ -78,6 +82,7 @@ __all__ = [
     "fisher_trace",
     "gain_over_isotropic",
     "load_dataset",
+    "mean_bound",
     "measure",
     "plan_information",
     "plan_information_trace",

@@ -4,10 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import Exact, GradientMessage, LocalUpdateMessage, OptimalNoise, measure
+from gradveil import (
+    Exact,
+    GradientMessage,
+    HiddenPathWarning,
+    LocalUpdateMessage,
+    OptimalNoise,
+    measure,
+)
 from gradveil import share_of_optimum as share
 from gradveil.models import build_model
-from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured
+from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured, _auto
 from gradveil.sensitivity._auto import candidates
 from tests.sensitivity.test_sweeps import sequence_first
 from tests.zoo import COUPLED, ZOO, Case, named
@@ -19,14 +26,15 @@ def kinds(message, inputs) -> list[str]:
 
 def test_the_choice_depends_on_message_and_model():
     mlp = named("mlp")
-    assert kinds(mlp.message(), mlp.inputs()) == ["measure", "PerExample", "Sketch"]
+    every = ["measure", "PerExample", "Sketch", "_values_alone"]
+    assert kinds(mlp.message(), mlp.inputs()) == every
     coupled = COUPLED[0]
-    assert kinds(coupled.message(), coupled.inputs()) == ["Sketch"]
+    assert kinds(coupled.message(), coupled.inputs()) == every[2:]
     inputs = torch.randn(4, 4, 2, generator=torch.Generator().manual_seed(0)).double()
     sequence = GradientMessage(
         sequence_first(), nn.functional.cross_entropy, torch.tensor([0, 1, 2, 0])
     )
-    assert kinds(sequence, inputs) == ["PerExample", "Sketch"]
+    assert kinds(sequence, inputs) == every[1:]
 
 
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
@@ -65,8 +73,24 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     monkeypatch.setattr(Structured, "measure", broken)
     monkeypatch.setattr(PerExample, "__call__", also_broken)
     monkeypatch.setattr(Sketch, "__call__", also_broken)
+    monkeypatch.setattr(_auto, "values_of", also_broken)
     with pytest.raises(RuntimeError, match="first"):
         measure(case.message(), case.inputs())
+
+
+def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(monkeypatch):
+    case = named("mlp")
+
+    def broken(*_):
+        raise RuntimeError("no derivative")
+
+    monkeypatch.setattr(Structured, "measure", broken)
+    monkeypatch.setattr(PerExample, "__call__", broken)
+    monkeypatch.setattr(Sketch, "__call__", broken)
+    with pytest.warns(HiddenPathWarning, match="move with the inputs although"):
+        moments = measure(case.message(), case.inputs())
+    assert moments.hidden == moments.size
+    assert all((square > 0).all() for square in moments.sensitivities.values())
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

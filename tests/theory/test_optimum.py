@@ -84,7 +84,7 @@ def test_with_clipping_over_several_batches() -> None:
     assert share_of_optimum(mean, DPSGD(0.1, clip=1.0).plan(mean)) < 0.95
 
 
-@pytest.mark.parametrize("noise", [GradientNoise(0.1), OptimalNoise(0.1)])
+@pytest.mark.parametrize("noise", [GradientNoise(0.1), OptimalNoise(0.1, **FREE)])
 def test_with_pruning(noise: GradientNoise | OptimalNoise) -> None:
     """Pruned entries belong to no optimum either."""
     moments = SWEEPS[0].moments()

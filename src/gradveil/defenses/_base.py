@@ -60,7 +60,9 @@ class Defense(ABC):
         if self.needs_sensitivities:
             few = self.granularity == "layer" and not self.has_target_error
             estimator = "layers" if few and self.estimator == "auto" else self.estimator
-            return measure_with_values(message, inputs, estimator, generator=generator)
+            return measure_with_values(
+                message, inputs, estimator, generator=generator, judged=self.has_target_error
+            )
         return observe_values(message, inputs)
 
     def backward(

@@ -31,7 +31,10 @@ class NoiseDefense(Defense):
       √(mean_i Σ_ii) = scale. Equal scale is equal total power.
     - `utility_budget`: C ≥ 0 with U2 = -Σ_i g_i² Σ_ii = -C.
     - `target_error`: the bound (trace form) on the mean squared error per entry of the inputs,
-      m / (tr J_F + tr J_P) = target_error, for the given `prior` (flat if `None`).
+      m / (tr J_F + tr J_P) = target_error, for the given `prior` (flat if `None`). tr J_F is
+      evaluated at this batch, with a second measurement of the sensitivities where the moments
+      have one (`measure(..., judged=True)`; a defense that is called on a message takes it). With
+      the estimates that made the plan alone it would come out too small.
     """
 
     scale: float | None = None
@@ -137,9 +140,8 @@ class NoiseDefense(Defense):
         if self.utility_budget is not None:
             spent = (g2 * shape[name] for name, g2 in moments.squared_values.items())
             return _divide(self.utility_budget, total_of(spent))
-        information = (
-            torch.where(r > 0, seen.sensitivities[name] / r, 0.0) for name, r in shape.items()
-        )
+        slopes = seen.judged().sensitivities
+        information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in shape.items())
         return total_of(information) / allowed_trace(self.target_error, moments, self.prior)
 
 
@@ -148,6 +150,12 @@ def allowed_trace(
 ) -> float:
     """The largest tr J_F at which the trace bound per entry reaches the target."""
     assert target_error is not None
+    if moments.hidden:
+        raise ValueError(
+            "Parameter `target_error` should be used where derivatives show how the message depends"
+            f" on the inputs. Found {moments.hidden} entries that move although their derivative is"
+            " 0 (detach, rounding, an opaque function): no error can be promised. Use `scale`."
+        )
     m = moments.input_size
     known = 0.0 if prior is None else prior.trace(m)
     allowed = m / target_error - known

@@ -42,5 +42,10 @@ class OptimalRounding(Defense):
         return RoundingMechanism(std)
 
     def _noise(self) -> OptimalNoise:
-        options = {"cap": self.cap, "floor": self.floor, "least": self.least}
-        return OptimalNoise(self.step, granularity=self.granularity, **options)
+        return OptimalNoise(
+            self.step,
+            granularity=self.granularity,
+            cap=self.cap,
+            floor=self.floor,
+            least=self.least,
+        )

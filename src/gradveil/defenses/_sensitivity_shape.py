@@ -1,5 +1,6 @@
 """The optimal shape √(E‖∇g_i‖² / E g_i²), with the care that small gradients need."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def root_mean_square(moments: Moments) -> float:
     """√(mean_i E g_i²)."""
     squares = moments.squared_values.values()
     total = sum(float(square.detach().sum(dtype=torch.float64)) for square in squares)
-    return (total / max(1, moments.size)) ** 0.5
+    return math.sqrt(total / max(1, moments.size))
 
 
 def pool(moments: Moments, granularity: str) -> Moments:

@@ -1,6 +1,6 @@
 """A user's module as a pure function of its parameters and inputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -33,12 +33,13 @@ class FunctionalLoss:
         self.loss_fn = loss_fn
         self.seed = seed
         self._moved: Tensors | None = None
+        self._dtype: torch.dtype | None = None
         check_model(model)  # an unusable model is an error now, not at the first call
 
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
-        return trainable_parameters(self.model) if self._moved is None else self._moved
+        return self._cast(trainable_parameters(self.model)) if self._moved is None else self._moved
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -46,17 +47,33 @@ class FunctionalLoss:
         moved._moved = parameters
         return moved
 
+    def double(self) -> "FunctionalLoss":
+        """The same loss in float64."""
+        wide = copy(self)
+        wide._dtype = torch.float64
+        wide._moved = None if self._moved is None else wide._cast(self._moved)
+        return wide
+
     def outputs(self, parameters: Tensors, inputs: Tensor) -> Any:
         """What the model returns with these parameters."""
         return self.outputs_and_draws(parameters, inputs)[0]
 
     def outputs_and_draws(self, parameters: Tensors, inputs: Tensor) -> tuple[Any, bool]:
         """What the model returns, and whether it drew random numbers for that."""
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        buffers = self._cast({name: b.clone() for name, b in self.model.named_buffers()})
+        if self._dtype is not None:
+            frozen = {n: p for n, p in self.model.named_parameters() if not p.requires_grad}
+            buffers |= self._cast(frozen)
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
             outputs = functional_call(self.model, {**parameters, **buffers}, (_own(inputs),))
             return outputs, not torch.equal(start, generator.get_state())
+
+    def _cast(self, tensors: Mapping[str, Tensor]) -> Tensors:
+        """The floating-point ones in the precision of the loss, where it has one of its own."""
+        if self._dtype is None:
+            return dict(tensors)
+        return {n: t.to(self._dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
         """The scalar loss with these parameters."""
@@ -79,6 +96,11 @@ class FunctionalLoss:
 def _own(inputs: Tensor) -> Tensor:
     """A copy that the model may change in place; of a leaf, autograd itself forbids that."""
     return inputs if inputs.is_leaf and inputs.requires_grad else inputs.clone()
+
+
+def in_double(thing: Any) -> Any:
+    """The same in float64, if it is a floating-point tensor."""
+    return thing.double() if isinstance(thing, Tensor) and thing.is_floating_point() else thing
 
 
 def requires_grad(thing: Any) -> bool:

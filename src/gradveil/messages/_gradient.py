@@ -17,6 +17,7 @@ from ._functional import (
     LossFunction,
     check_match,
     couples_examples,
+    in_double,
     is_transformed,
     requires_grad,
 )
@@ -62,6 +63,12 @@ class GradientMessage:
         moved = copy(self)
         moved.loss = self.loss.at(parameters)
         return moved
+
+    def double(self) -> "GradientMessage":
+        """The same message in float64."""
+        wide = self.of(in_double(self.targets))
+        wide.loss = self.loss.double()
+        return wide
 
     def of(self, targets: Any) -> "GradientMessage":
         """The message of other examples, with these targets."""

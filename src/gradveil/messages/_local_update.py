@@ -1,5 +1,6 @@
 """FedAvg's message: the weight change after local steps."""
 
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, LossFunction, check_match
+from ._functional import FunctionalLoss, LossFunction, check_match, in_double
 from ._gradient import GradientMessage
 
 
@@ -104,7 +105,14 @@ class LocalUpdateMessage:
     def gradient_at(self, parameters: Tensors, targets: Any) -> GradientMessage:
         """The gradient that a step at these parameters takes."""
         message = GradientMessage(self.loss.model, self.loss.loss_fn, targets, seed=self.loss.seed)
-        return message.at(parameters)
+        message.loss = self.loss.at(parameters)
+        return message
+
+    def double(self) -> "LocalUpdateMessage":
+        """The same message in float64."""
+        wide = copy(self)
+        wide.loss, wide.targets = self.loss.double(), in_double(self.targets)
+        return wide
 
     def advance(
         self, now: Tensors, velocity: Tensors, gradient: Tensors

@@ -4,6 +4,7 @@ from ._along_steps import AlongSteps
 from ._auto import Auto
 from ._estimator import Estimator, Measurement
 from ._exact import Exact
+from ._hidden import HiddenPathWarning, other_inputs, spread_of
 from ._measure import measure, measure_with_values
 from ._moments import Moments
 from ._per_example import PerExample
@@ -15,6 +16,7 @@ __all__ = [
     "Auto",
     "Estimator",
     "Exact",
+    "HiddenPathWarning",
     "Measurement",
     "Moments",
     "PerExample",
@@ -22,4 +24,6 @@ __all__ = [
     "Structured",
     "measure",
     "measure_with_values",
+    "other_inputs",
+    "spread_of",
 ]

@@ -25,6 +25,8 @@ class Auto:
       outside the layers it knows.
     - FedAvg updates: `AlongSteps`.
     - Everything else: `Sketch`.
+    - Where PyTorch can differentiate none of it (a model that leaves for NumPy): the values alone.
+      Every entry then counts as hidden from autograd, as `measure` finds out.
 
     Args:
         examples: Measure only the first so many examples, where they add up; enough for one level
@@ -67,6 +69,13 @@ def candidates(
             yield structured.measure if with_values else structured.measure_squares
         yield PerExample(probes=1 if cheap else 2)
     yield Sketch()
+    yield _values_alone
+
+
+def _values_alone(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+    """No derivative at all."""
+    values = values_of(message, inputs)
+    return Measurement(values, {name: torch.zeros_like(v) for name, v in values.items()}, None)
 
 
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
@@ -99,8 +108,13 @@ def _scaled_up(
     measured = _first_that_works(estimators, part, inside, generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
-    squares = {n: factor * square for n, square in measured.squared_sensitivities.items()}
+    squares = {n: _known(factor * s) for n, s in measured.squared_sensitivities.items()}
     return Measurement(values_of(message, inputs), squares, None)
+
+
+def _known(square: Tensor) -> Tensor:
+    """Not 0 where only the examples that were measured are silent."""
+    return square.clamp(min=torch.finfo(square.dtype).tiny) if bool(square.any()) else square
 
 
 def _first_that_works(

@@ -9,13 +9,15 @@ from torch import Tensor
 from gradveil._checks import check_finite, check_inputs, check_positive, check_structure
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages import Message
+from gradveil.messages import Message, separates
 
 from ._auto import Auto
-from ._estimator import Estimator
+from ._estimator import Estimator, Measurement
 from ._exact import Exact
+from ._hidden import find_hidden
 from ._moments import Moments, SquaresOf
 from ._per_example import PerExample
+from ._range import measure_in_range
 from ._sketch import Sketch
 from ._structured import Structured
 from ._underflow import not_lost
@@ -36,6 +38,8 @@ def measure(
     estimator: Estimator | str = "auto",
     clip: float | None = None,
     generator: torch.Generator | None = None,
+    *,
+    judged: bool = False,
 ) -> Moments:
     """E[g_i²] and E‖∇_x g_i‖² of a message at one batch.
 
@@ -47,6 +51,11 @@ def measure(
             "exact".
         clip: The threshold P of Theorem 3: measures the message clamped to [-P, P].
         generator: For the random probes; a fresh one seeded by the system if `None`.
+        judged: Measure a second time, without bias and with other probes, so that what a plan
+            promises can be judged by sensitivities it was not made from (`Moments.judged`).
+
+    An entry that is not 0, has no derivative, and yet moves with the inputs is hidden from autograd
+    (`HiddenPathWarning`); it counts as sensitive, and `Moments.hidden` counts it.
 
     >>> from torch import nn
     >>> from gradveil import GradientMessage
@@ -55,7 +64,7 @@ def measure(
     >>> sorted(moments.squared_sensitivities)
     ['bias', 'weight']
     """
-    moments = measure_with_values(message, inputs, estimator, clip, generator)[1]
+    moments = measure_with_values(message, inputs, estimator, clip, generator, judged=judged)[1]
     return replace(moments, squared_values=dict(moments.squared_values))
 
 
@@ -65,24 +74,49 @@ def measure_with_values(
     estimator: Estimator | str = "auto",
     clip: float | None = None,
     generator: torch.Generator | None = None,
+    *,
+    judged: bool = False,
 ) -> tuple[Tensors, Moments]:
     """The message's values beside its Moments, for a client that sends what it measured."""
     check_inputs(inputs)
     if clip is not None:
         check_positive(clip, "clip")
-    values, squared_sensitivities, variances = named(estimator)(
-        message, inputs, generator_or_fresh(generator)
-    )
-    check_finite(values, "message(inputs)")
-    check_structure(squared_sensitivities, values, "squared_sensitivities", "squared_values")
-    check_finite(squared_sensitivities, "squared_sensitivities")
+    generator = generator_or_fresh(generator)
+    values, measured = measure_in_range(named(estimator), message, inputs, generator)
+    squares = _checked(measured)
+    second = _second_squares(message, inputs, estimator, generator) if judged else None
+    hidden = find_hidden(message, inputs, values, squares, generator)
+    if hidden is not None:
+        hidden.warn(sum(value.numel() for value in values.values()))
+        squares = hidden.put_into(squares)
     moments = Moments(
-        squared_values=SquaresOf(values),
-        squared_sensitivities=not_lost(squared_sensitivities, values),
-        variances=variances,
+        squared_values=SquaresOf(measured.values),
+        squared_sensitivities=squares,
+        variances=measured.variances,
         input_size=inputs.numel(),
+        second_squares=second,
+        hidden=0 if hidden is None else hidden.count,
     )
     return values, moments if clip is None else moments.clipped(clip)
+
+
+def _checked(measured: Measurement) -> Tensors:
+    """The squared sensitivities, finite and in the shape of the values."""
+    values, squares, _ = measured
+    check_finite(values, "message(inputs)")
+    check_structure(squares, values, "squared_sensitivities", "squared_values")
+    check_finite(squares, "squared_sensitivities")
+    return not_lost(squares, values)
+
+
+def _second_squares(
+    message: Message, inputs: Tensor, estimator: Estimator | str, generator: torch.Generator
+) -> Tensors | None:
+    """Without bias, from probes of their own; `None` where the first ones are exact."""
+    if estimator == "exact" or isinstance(estimator, Exact):
+        return None
+    judge: Estimator = PerExample(probes=4) if separates(message, inputs) else Sketch(probes=16)
+    return _checked(measure_in_range(judge, message, inputs, generator)[1])
 
 
 def named(estimator: Estimator | str) -> Estimator:

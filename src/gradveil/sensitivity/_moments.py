@@ -40,6 +40,10 @@ class Moments:
     """Over how many batches this is the mean."""
     clip: float | None = None
     """The threshold P if these are moments of the message clamped to [-P, P] (Theorem 3)."""
+    second_squares: Tensors | None = None
+    """A second estimate of E‖∇_x g_i‖², unbiased and independent of the first; see `judged`."""
+    hidden: int = 0
+    """How many entries move with the inputs although autograd reports a derivative of 0."""
 
     def __post_init__(self) -> None:
         if self.squared_sensitivities is not None:
@@ -64,6 +68,19 @@ class Moments:
                 " Make them with `measure(message, inputs)`."
             )
         return self.squared_sensitivities
+
+    def judged(self) -> "Moments":
+        """The same moments with sensitivities that are independent of every plan made from these.
+
+        A plan puts little noise where it believes that little is revealed. Judged by the estimates
+        that it was made from it looks better than it is; by the second estimate it does not. The
+        moments themselves where there is no second one.
+        """
+        if self.second_squares is None:
+            return self
+        return replace(
+            self, squared_sensitivities=self.second_squares, variances=None, second_squares=None
+        )
 
     @property
     def standard_errors(self) -> Tensors | None:
@@ -98,6 +115,8 @@ class Moments:
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
+            second_squares=_mix_known(self.second_squares, ours, other.second_squares, theirs),
+            hidden=max(self.hidden, other.hidden),
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -137,6 +156,7 @@ class Moments:
             squared_values={n: s.clamp(max=clip**2) for n, s in self.squared_values.items()},
             squared_sensitivities=_mask(self.squared_sensitivities, inside),
             variances=_mask(self.variances, inside),
+            second_squares=_mask(self.second_squares, inside),
             clip=clip,
         )
 
@@ -147,7 +167,7 @@ class Moments:
             for field in _TENSOR_FIELDS
             for name, tensor in (getattr(self, field) or {}).items()
         }
-        header = {"input_size": self.input_size, "count": self.count, "clip": self.clip}
+        header = {name: getattr(self, name) for name in _NUMBER_FIELDS}
         content = json.dumps({**header, "arrays": sorted(arrays)}).encode()
         arrays["header"] = np.frombuffer(content, dtype=np.uint8)
         buffer = io.BytesIO()
@@ -192,7 +212,8 @@ class SquaresOf(Mapping[str, Tensor]):
         return len(self._values)
 
 
-_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances")
+_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances", "second_squares")
+_NUMBER_FIELDS = ("input_size", "count", "clip", "hidden")
 
 
 def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:

@@ -1,6 +1,6 @@
 """What a mechanism costs in training and what it guarantees against reconstruction."""
 
-from ._bound import Bound, reconstruction_bound
+from ._bound import Bound, BoundCase, mean_bound, reconstruction_bound
 from ._fisher import FisherInformation, fisher_matrix, fisher_trace
 from ._optimum import gain_over_isotropic, share_of_optimum
 from ._plan_leak import plan_information, plan_information_trace
@@ -9,12 +9,14 @@ from ._utility import Utility, utility
 
 __all__ = [
     "Bound",
+    "BoundCase",
     "FisherInformation",
     "GaussianPrior",
     "Utility",
     "fisher_matrix",
     "fisher_trace",
     "gain_over_isotropic",
+    "mean_bound",
     "plan_information",
     "plan_information_trace",
     "reconstruction_bound",

@@ -1,22 +1,22 @@
 """Lower bounds on the error of every reconstruction (Theorem 1, as corrected in docs/theory.md)."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_choice, check_count, check_inputs
-from gradveil._random import generator_or_fresh, rademacher_like
-from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import Message
-from gradveil.sensitivity import measure
+from gradveil._random import generator_or_fresh
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import Message, values_of
 
-from ._fisher import FisherInformation, fisher_trace
-from ._plan_leak import plan_information, plan_information_trace
+from ._bound_forms import dense_bound, iterative_bound, trace_bound
+from ._fisher import FisherInformation, MeanInformation
 from ._priors import GaussianPrior
-from ._solve import conjugate_gradients
+from ._selection import SHOWN, selects, shows_selection
+from ._smoothness import Smoothness
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
@@ -27,10 +27,10 @@ DENSE_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Bound:
-    """No attacker's mean squared error over data of that prior is below this."""
+    """No attacker's mean squared error over data of that prior is below this, where it holds."""
 
     total: float
-    """On E‖x̂ - x‖², summed over all m entries of the inputs."""
+    """On E‖x̂ - x‖², summed over all m entries of the inputs. 0: no guarantee."""
     per_entry: float
     """The same for one entry: `total` / m, to compare with the MSE that attacks report."""
     method: str
@@ -41,6 +41,26 @@ class Bound:
     """The prior it holds for. Under "flat" it is no guarantee: no real data are flat."""
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
+    batches: int = 1
+    """Over how many batches J_F was averaged. The theorem has its mean over the data inside the
+    inverse; the value at one batch is too large in the mean, by Jensen's inequality."""
+    explained: float = 1.0
+    """The share of the message's change over a small step that derivatives explain."""
+    reason: str = ""
+    """Why it does not hold as a guarantee for this message; empty where it does."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether its assumptions on message and mechanism were found to be met."""
+        return not self.reason
+
+
+class BoundCase(NamedTuple):
+    """One batch of the population, and what is done to its message."""
+
+    message: Message
+    inputs: Tensor
+    mechanism: AnyMechanism
 
 
 def reconstruction_bound(
@@ -50,14 +70,23 @@ def reconstruction_bound(
     prior: GaussianPrior | None = None,
     method: str = "full",
     *,
-    plan: "Defense | None" = None,
+    planned_by: "Defense | None" = None,
+    public_plan: bool = False,
     solver: str = "auto",
     probes: int = 16,
     generator: torch.Generator | None = None,
 ) -> Bound:
     """The Bayesian Cramér-Rao bound on the error of any reconstruction from what is sent.
 
-    The Fisher information is that at `inputs`, which stand for the data distribution.
+    The Fisher information is that at `inputs`, one batch: `mean_bound` averages over several, as
+    the theorem asks for. The bound is 0, with the `reason` beside it, where its assumptions fail:
+
+    - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
+    - which entries are pruned or clamped can be seen, and the plan is not public.
+
+    Where the message jumps (ReLU, max-pooling) such that derivatives explain less than half of how
+    it changes over a step of a tenth of the inputs' spread, the number is given, and `reason` says
+    that it is no guarantee.
 
     Args:
         message: What the client would send undefended.
@@ -67,162 +96,123 @@ def reconstruction_bound(
             noise that bound exceeds what guessing the mean of the data achieves.
         method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
             the defenses are optimal).
-        plan: The defense that planned the mechanism from these very inputs. Counts the
+        planned_by: The defense that planned the mechanism from these very inputs. Counts the
             information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
             out for plans made from other data, which reveal nothing of this batch. What a mask
             or a clamped set reveals by its choice is not counted: `counts_plan` is then False.
+        public_plan: Whether the mechanism was planned from other data, or is fixed: then which
+            entries it prunes or clamps says nothing of these inputs.
         solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
             random probes, a standard error beside it), or "auto" by the size of the inputs.
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
     """
-    check_inputs(inputs)
-    check_choice(method, "method", ("full", "trace"))
-    check_choice(solver, "solver", ("auto", "dense", "iterative"))
-    check_count(probes, "probes")
-    if prior is not None:
-        prior.check_examples(inputs)
-    generator = generator_or_fresh(generator)
-    if method == "trace":
-        total, error = _trace_bound(message, inputs, mechanism, prior, plan, probes, generator)
-    else:
-        information = FisherInformation(message, inputs, mechanism)
-        dense = solver == "dense" or (solver == "auto" and inputs.numel() <= DENSE_LIMIT)
-        if information.is_infinite():
-            total, error = 0.0, 0.0
-        elif dense:
-            total, error = _dense_bound(information, prior, plan), 0.0
-        else:
-            total, error = _iterative_bound(information, prior, plan, probes, generator)
-    return Bound(
-        total=total,
-        per_entry=total / inputs.numel(),
-        method=method,
-        standard_error=error,
-        prior="flat" if prior is None else prior.name,
-        counts_plan=plan is not None and not _selects(mechanism),
+    return mean_bound(
+        [BoundCase(message, inputs, mechanism)],
+        prior,
+        method,
+        planned_by=planned_by,
+        public_plan=public_plan,
+        solver=solver,
+        probes=probes,
+        generator=generator,
     )
 
 
-def _selects(mechanism: AnyMechanism) -> bool:
-    """Whether the plan chose entries to prune or clamp, which tells of the inputs by itself."""
-    if not isinstance(mechanism, Mechanism) or mechanism.clip is not None:
-        return True
-    keep = mechanism.keep
-    levels = keep.values() if isinstance(keep, Mapping) else ([] if keep is None else [keep])
-    return any(bool((torch.as_tensor(level) < 1).any()) for level in levels)
+def mean_bound(
+    cases: Sequence[BoundCase],
+    prior: GaussianPrior | None = None,
+    method: str = "full",
+    *,
+    planned_by: "Defense | None" = None,
+    public_plan: bool = False,
+    solver: str = "auto",
+    probes: int = 16,
+    generator: torch.Generator | None = None,
+) -> Bound:
+    """The bound with J_D = E_x J_F(x), the mean over batches of the population (Theorem 1).
+
+    tr (J_D + J_P)⁻¹ is convex in J_D, so the mean of bounds at single batches is larger than the
+    bound at the mean, and no bound. Few batches leave some of that excess: `Bound.batches` tells.
+
+    Args:
+        cases: Batches of one shape, each with its message and its mechanism.
+        prior: See `reconstruction_bound`, as for all that follow.
+        method: "full" or "trace".
+        planned_by: The defense that planned each mechanism from its own batch.
+        public_plan: Whether the mechanisms were planned from other data.
+        solver: "auto", "dense" or "iterative".
+        probes: How many random probes the stochastic estimates take.
+        generator: For those probes.
+    """
+    _check(cases, prior, method, solver, probes)
+    generator = generator_or_fresh(generator)
+    try:
+        information = MeanInformation([FisherInformation(*case) for case in cases])
+        seen = information.smoothness(generator)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return _undifferentiable(cases, prior, method)
+    shown = not public_plan and any(
+        shows_selection(i.mechanism, i.values) for i in information.parts
+    )
+    if seen.hidden or shown or information.is_infinite():
+        total, error = 0.0, 0.0
+    elif method == "trace":
+        total, error = trace_bound(information, prior, planned_by, probes, generator, DENSE_LIMIT)
+    elif solver == "dense" or (solver == "auto" and information.size <= DENSE_LIMIT):
+        total, error = dense_bound(information, prior, planned_by), 0.0
+    else:
+        total, error = iterative_bound(information, prior, planned_by, probes, generator)
+    return Bound(
+        total=total,
+        per_entry=total / information.size,
+        method=method,
+        standard_error=error,
+        prior="flat" if prior is None else prior.name,
+        counts_plan=planned_by is not None and not any(selects(c.mechanism) for c in cases),
+        batches=len(cases),
+        explained=seen.explained,
+        reason=_reason(seen, shown, total),
+    )
 
 
-def _trace_bound(
-    message: Message,
-    inputs: Tensor,
-    mechanism: AnyMechanism,
+def _undifferentiable(
+    cases: Sequence[BoundCase], prior: GaussianPrior | None, method: str
+) -> Bound:
+    """No guarantee for a message that has values but no derivatives; its own error if neither."""
+    for case in cases:
+        values_of(case.message, case.inputs)
+    name = "flat" if prior is None else prior.name
+    reason = "PyTorch cannot differentiate the message, so there is no derivative to bound it by"
+    return Bound(0.0, 0.0, method, 0.0, name, False, len(cases), 0.0, reason)
+
+
+def _reason(seen: Smoothness, shown: bool, total: float) -> str:
+    if shown:
+        return SHOWN
+    return seen.reason or ("entries are sent without noise" if total == 0 else "")
+
+
+def _check(
+    cases: Sequence[BoundCase],
     prior: GaussianPrior | None,
-    plan: "Defense | None",
+    method: str,
+    solver: str,
     probes: int,
-    generator: torch.Generator,
-) -> tuple[float, float]:
-    """m² / (tr J_D + tr J_P): Cauchy's inequality on the eigenvalues of the full bound.
-
-    tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
-    standard error is carried over to first order.
-    """
-    m = inputs.numel()
-    trace, error = _data_trace(message, inputs, mechanism, probes, generator)
-    trace += prior.trace(m) if prior else 0.0
-    if plan is not None:
-        leak, leak_error = plan_information_trace(message, inputs, plan, probes, generator)
-        trace, error = trace + leak, (error**2 + leak_error**2) ** 0.5
-    total = m**2 / trace if trace > 0 else float("inf")
-    return total, (0.0 if error == 0 else total * error / trace)
-
-
-def _data_trace(
-    message: Message,
-    inputs: Tensor,
-    mechanism: AnyMechanism,
-    probes: int,
-    generator: torch.Generator,
-) -> tuple[float, float]:
-    """tr J_D, and its standard error where it is the mean of vᵀ J_D v over random signs v."""
-    if inputs.numel() <= DENSE_LIMIT:
-        return fisher_trace(measure(message, inputs, "exact"), mechanism), 0.0
-    information = FisherInformation(message, inputs, mechanism)
-    if information.is_infinite():
-        return float("inf"), 0.0
-    like = torch.empty(probes, information.size, dtype=torch.float64)
-    signs = rademacher_like(like, generator).to(inputs.device)
-    return _mean_and_error((signs * information(signs)).sum(1))
-
-
-def _dense_bound(
-    information: FisherInformation, prior: GaussianPrior | None, plan: "Defense | None"
-) -> float:
-    """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
-    matrix = information.matrix()
-    if plan is not None:
-        matrix = matrix + plan_information(information.message, information.inputs, plan)
-    if prior is not None:
-        return _bound_with_prior(matrix, prior.matrix(information.size).to(matrix))
-    eigenvalues = torch.linalg.eigvalsh(matrix)
-    resolution = eigenvalues.abs().max() * len(matrix) * torch.finfo(information.inputs.dtype).eps
-    if bool(eigenvalues.min() <= resolution):
-        return float("inf")
-    return float(eigenvalues.reciprocal().sum())
-
-
-def _bound_with_prior(data: Tensor, prior: Tensor) -> float:
-    """tr (J_D + K Kᵀ)⁻¹ = Σ_k ‖K⁻ᵀ v_k‖² / (1 + e_k), with e_k and v_k of K⁻¹ J_D K⁻ᵀ.
-
-    Whitened like that, the rounding errors of a large J_D cannot drown J_P = K Kᵀ: the result is
-    between 0 and the prior's own variance for any noise.
-    """
-    factor = torch.linalg.cholesky(prior)
-    half = torch.linalg.solve_triangular(factor, data, upper=False)
-    white = torch.linalg.solve_triangular(factor, half.T, upper=False)
-    eigenvalues, vectors = torch.linalg.eigh((white + white.T) / 2)
-    spread = torch.linalg.solve_triangular(factor.T, vectors, upper=True).square().sum(0)
-    return float((spread / (1 + eigenvalues.clamp(min=0))).sum())
-
-
-def _iterative_bound(
-    information: FisherInformation,
-    prior: GaussianPrior | None,
-    plan: "Defense | None",
-    probes: int,
-    generator: torch.Generator,
-) -> tuple[float, float]:
-    """tr A⁻¹ = E_z[zᵀ A⁻¹ z] over random signs z, each A⁻¹ z by conjugate gradients.
-
-    The prior's covariance preconditions. An unfinished solve is below the true zᵀ A⁻¹ z, so the
-    result stays a lower bound; without a prior it may never finish, which is an error.
-    """
-    if plan is not None:
-        raise ValueError(
-            "Parameter `plan` should be given only with solver='dense' or method='trace'. Found"
-            f" inputs of {information.size} entries with the iterative solver."
-        )
-    like = torch.empty(probes, information.size, dtype=torch.float64)
-    signs = rademacher_like(like, generator).to(information.inputs.device)
-
-    def multiply(rows: Tensor) -> Tensor:
-        product = information(rows)
-        return product if prior is None else product + prior.multiply(rows)
-
-    def precondition(rows: Tensor) -> Tensor:
-        return rows if prior is None else prior.multiply(rows, inverse=True)
-
-    solved, converged = conjugate_gradients(multiply, signs, precondition)
-    if prior is None and not converged:
-        raise ValueError(
-            "Parameter `prior` should be given for inputs this large: without one the information"
-            " is (nearly) singular and the flat bound could not be computed. Found `prior = None`."
-            " Use `GaussianPrior.fit(samples)`, or method='trace'."
-        )
-    return _mean_and_error((signs * solved).sum(1))
-
-
-def _mean_and_error(samples: Tensor) -> tuple[float, float]:
-    count = len(samples)
-    error = float(samples.std()) / count**0.5 if count > 1 else float("nan")
-    return float(samples.mean()), error
+) -> None:
+    check_choice(method, "method", ("full", "trace"))
+    check_choice(solver, "solver", ("auto", "dense", "iterative"))
+    check_count(probes, "probes")
+    if not cases:
+        raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
+    for case in cases:
+        check_inputs(case.inputs)
+        if case.inputs.shape != cases[0].inputs.shape:
+            raise ValueError(
+                "Parameter `cases` should hold batches of one shape. Found"
+                f" {tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}."
+            )
+        if prior is not None:
+            prior.check_examples(case.inputs)

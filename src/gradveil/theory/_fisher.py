@@ -1,5 +1,7 @@
 """The Fisher information of what is sent about what it was made from."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
@@ -13,6 +15,8 @@ from gradveil.sensitivity._estimator import chunk_size
 from gradveil.sensitivity._exact import unit_vectors
 from gradveil.sensitivity._sketch import directional_derivatives
 
+from ._smoothness import Smoothness, smoothness
+
 JACOBIAN_LIMIT = 2**28
 """Up to how many numbers the Jacobian of the message is held in memory."""
 
@@ -23,13 +27,19 @@ COLUMNS = 2**14
 def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     """tr J_D = Σ_i w_i E‖∇_x g_i‖², with w_i the mechanism's information (1/Σ_ii for noise).
 
-    Infinite where an entry that depends on the data is sent without noise. For a mechanism that
+    Infinite where an entry that depends on the data is sent without noise, and where derivatives
+    do not show all that the message tells (`Moments.hidden`). For a mechanism that
     clips, moments over several batches must have been measured with the same `clip`.
 
     >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.tensor([3.0, 1.0])}, input_size=5)
     >>> fisher_trace(moments, Mechanism(std=0.5))
     16.0
     """
+    return float("inf") if moments.hidden else seen_trace(moments, mechanism)
+
+
+def seen_trace(moments: Moments, mechanism: AnyMechanism) -> float:
+    """Σ_i w_i E‖∇_x g_i‖², with what stands for the sensitivity of hidden entries."""
     entries = entry_information(moments, mechanism)
     return sum(float(entry.sum(dtype=torch.float64)) for entry in entries.values())
 
@@ -57,13 +67,15 @@ class FisherInformation:
 
     def __init__(self, message: Message, inputs: Tensor, mechanism: AnyMechanism) -> None:
         check_inputs(inputs)
-        self.message, self.inputs = message, inputs
+        self.message, self.inputs, self.mechanism = message, inputs, mechanism
         values, self._pull_back = vjp(message, inputs)[:2]
         check_finite(values, "message(inputs)")
+        self.values = {name: value.detach() for name, value in values.items()}
         self.size = inputs.numel()
         self._entries = sum(value.numel() for value in values.values())
         self._chunk = chunk_size(values)
-        information = mechanism.information({n: v.detach() for n, v in values.items()})
+        information = mechanism.information(self.values)
+        self._information = information
         self._bare = {name: w.isinf() for name, w in information.items()}
         self._weights = {n: w.masked_fill(self._bare[n], 0.0) for n, w in information.items()}
 
@@ -92,6 +104,10 @@ class FisherInformation:
             self.message, self.inputs, direction.to(self.inputs.device)
         )
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
+
+    def smoothness(self, generator: torch.Generator) -> Smoothness:
+        """What derivatives see of the message here."""
+        return smoothness(self.message, self.inputs, self.values, self._information, generator)
 
     def _from_jacobian(self) -> Tensor:
         """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory.
@@ -127,6 +143,37 @@ class FisherInformation:
                 pass
         rows = [{name: c[k] for name, c in cotangents.items()} for k in range(count)]
         return torch.stack([self._pull_back(row)[0] for row in rows])
+
+
+class MeanInformation:
+    """J_D, the mean of J_F over batches of one shape, as a linear operator."""
+
+    def __init__(self, parts: Sequence[FisherInformation]) -> None:
+        self.parts = parts
+        self.size = parts[0].size
+        self.dtype, self.device = parts[0].inputs.dtype, parts[0].inputs.device
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """J_D v for each row v."""
+        return torch.stack([part(rows) for part in self.parts]).mean(0)
+
+    def matrix(self) -> Tensor:
+        """The dense (m, m) matrix, in float64."""
+        total = self.parts[0].matrix()
+        for part in self.parts[1:]:
+            total += part.matrix()
+        return total / len(self.parts)
+
+    def is_infinite(self) -> bool:
+        """Whether in some batch an entry that depends on the inputs is sent without noise."""
+        return any(part.is_infinite() for part in self.parts)
+
+    def smoothness(self, generator: torch.Generator) -> Smoothness:
+        """What derivatives see: the most hidden entries of a batch, the mean explained share."""
+        each = [part.smoothness(generator) for part in self.parts]
+        return Smoothness(
+            max(one.hidden for one in each), sum(one.explained for one in each) / len(each)
+        )
 
 
 def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
-from ._fisher import entry_information, fisher_trace
+from ._fisher import entry_information, seen_trace
 
 
 def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
@@ -21,7 +21,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     if squares == 0 or spent == 0:
         return 1.0
     isotropic = Mechanism(std=(spent / squares) ** 0.5, clip=mechanism.clip)
-    least, found = fisher_trace(moments, isotropic), fisher_trace(moments, mechanism)
+    least, found = seen_trace(moments, isotropic), seen_trace(moments, mechanism)
     if found == 0:
         return 1.0 if least == 0 else float("inf")
     return least / found
@@ -34,7 +34,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     s, g the exact moments of what it sends (clamped and pruned entries do not count); at most 1
     by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
     """
-    found = fisher_trace(moments, mechanism)
+    found = seen_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     best = sum(
         float((square * seen[name]).sqrt().sum(dtype=torch.float64))

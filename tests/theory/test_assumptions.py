@@ -1,0 +1,231 @@
+"""Where the assumptions of the bound fail there is no bound, and the reason is said."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradveil import (
+    BoundCase,
+    GaussianPrior,
+    GradientMessage,
+    GradientNoise,
+    GradientPruning,
+    Mechanism,
+    OptimalDPSGD,
+    OptimalNoise,
+    OptimalPruning,
+    mean_bound,
+    measure,
+    reconstruction_bound,
+)
+from gradveil.theory import fisher_matrix
+from tests.hidden_paths import READINGS, Categories, Reading, batch, made, message_of, quantised
+
+each_method = pytest.mark.parametrize("method", ["full", "trace"])
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def prior() -> GaussianPrior:
+    return GaussianPrior(torch.full((6,), 0.5).double(), torch.eye(6).double() / 12)
+
+
+# ---------------------------------------------------------------- paths that autograd does not see
+
+
+@pytest.mark.parametrize("name", READINGS)
+@each_method
+@pytest.mark.parametrize("solver", ["dense", "iterative"])
+def test_hidden_paths_have_no_bound(name: str, method: str, solver: str) -> None:
+    message = message_of(made(lambda: Reading(READINGS[name])))
+    options = {"method": method, "solver": solver, "generator": seeded()}
+    bound = reconstruction_bound(message, batch(), Mechanism(1e-6), prior(), **options)
+    assert (bound.total, bound.per_entry, bound.holds) == (0.0, 0.0, False)
+    assert "no derivative" in bound.reason, bound.reason
+
+
+def test_a_quantiser_whose_input_can_be_read_off() -> None:
+    """The "guarantee" was 0.093 per entry; the input is W⁻¹ y to 1.4e-6."""
+    model = made(lambda: Reading(quantised))
+    message, inputs = message_of(model, 1), quantised(batch(1))
+    sent = Mechanism(1e-6).apply(message(inputs), seeded())
+    rebuilt = sent["head.weight"].sum(0) / sent["head.bias"].sum()
+    ratio = sent["head.weight"][0] / sent["head.bias"][0]
+    assert float((ratio - inputs[0]).abs().max()) < 1e-4, rebuilt
+    assert reconstruction_bound(message, inputs, Mechanism(1e-6), prior()).total == 0.0
+
+
+def test_a_straight_through_estimator_has_no_bound_where_it_steps() -> None:
+    """Its derivative is that of another function, which only large steps look like."""
+
+    def through(x: Tensor) -> Tensor:
+        return x + (x.round() - x).detach()
+
+    bound = reconstruction_bound(
+        message_of(made(lambda: Reading(through))), batch(), Mechanism(1.0)
+    )
+    assert not bound.holds
+
+
+def test_categories_have_no_bound() -> None:
+    inputs = batch(3)
+    inputs[:, 5] = torch.tensor([2.0, 7.0, 7.0])
+    bound = reconstruction_bound(message_of(made(Categories), 3), inputs, Mechanism(1.0), prior())
+    assert (bound.total, bound.holds) == (0.0, False)
+
+
+def test_units_that_switch_on_have_no_bound() -> None:
+    """A dead unit has no derivative; other inputs wake it."""
+    model = made(lambda: nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 3)))
+    bound = reconstruction_bound(message_of(model), batch(), Mechanism(1.0), prior())
+    assert (bound.total, bound.holds) == (0.0, False)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.Softplus])
+def test_smooth_models_keep_their_bound(activation: type[nn.Module]) -> None:
+    model = made(lambda: nn.Sequential(nn.Linear(6, 40), activation(), nn.Linear(40, 3)))
+    bound = reconstruction_bound(message_of(model), batch(), Mechanism(1.0), prior())
+    assert bound.holds
+    assert bound.total > 0
+    assert bound.explained > 0.9
+
+
+def test_a_message_that_jumps_says_so() -> None:
+    """With slopes on both sides no unit is dead, but the gradient jumps from one to the other."""
+    layers = [(6, 50), (50, 50), (50, 50)]
+    parts = [part for sizes in layers for part in (nn.Linear(*sizes), nn.LeakyReLU(0.01))]
+    model = made(lambda: nn.Sequential(*parts, nn.Linear(50, 3)))
+    bound = reconstruction_bound(message_of(model), batch(), Mechanism(1.0), prior())
+    assert bound.total > 0
+    assert bound.explained < 0.5
+    assert not bound.holds
+    assert "jumps: derivatives explain" in bound.reason
+
+
+def test_half_of_a_path_behind_detach_is_noticed() -> None:
+    """x + x.detach() has half the derivative, and a bound four times too large."""
+    message = message_of(made(lambda: Reading(lambda x: x + x.detach())))
+    bound = reconstruction_bound(message, batch(), Mechanism(1.0), prior())
+    assert bound.explained == pytest.approx(0.25, abs=0.1)
+    assert not bound.holds
+
+
+# ------------------------------------------------------------------------------- visible patterns
+
+
+def linear(inputs: Tensor) -> dict[str, Tensor]:
+    """The identity: what is sent is the input."""
+    return {"w": inputs.reshape(-1)}
+
+
+def test_the_pattern_of_clamped_entries_alone_goes_below_the_bound() -> None:
+    """x ~ N(0, I), y = clamp(x) + noise on what is not clamped: ±P tells the sign and more."""
+    inputs = torch.randn(1, 400, generator=seeded(), dtype=torch.float64)
+    wide = GaussianPrior(torch.zeros(400).double(), torch.eye(400).double())
+    defense = OptimalDPSGD(5.0, clip=1e-3, least=0.0)
+    mechanism = defense.plan(measure(linear, inputs, "exact"))
+    sent = mechanism.apply(linear(inputs), seeded(1))["w"]
+    guess = (2 / torch.pi) ** 0.5 * sent.sign() * (sent.abs() == 1e-3)
+    error = float((guess - inputs[0]).square().mean())
+    assumed = reconstruction_bound(linear, inputs, mechanism, wide, public_plan=True)
+    assert error < 0.5 < assumed.per_entry
+    bound = reconstruction_bound(linear, inputs, mechanism, wide)
+    assert (bound.total, bound.holds) == (0.0, False)
+    assert "pruned or clamped can be seen" in bound.reason
+
+
+@each_method
+@pytest.mark.parametrize(
+    "defense",
+    [
+        OptimalPruning(0.5, noise=OptimalNoise(0.1)),
+        GradientPruning(0.5, noise=GradientNoise(0.1)),
+        OptimalDPSGD(0.1, clip=0.05, least=0.0),
+    ],
+    ids=["optimal pruning", "pruning", "optimal DP-SGD"],
+)
+def test_a_visible_selection_has_a_bound_only_if_it_is_public(
+    defense: OptimalNoise, method: str
+) -> None:
+    message, inputs = message_of(made(lambda: Reading(torch.tanh))), batch()
+    mechanism = defense.plan(measure(message, inputs, "exact"))
+    private = reconstruction_bound(message, inputs, mechanism, prior(), method)
+    public = reconstruction_bound(message, inputs, mechanism, prior(), method, public_plan=True)
+    assert (private.total, private.holds) == (0.0, False)
+    assert public.total > 0
+    assert public.holds
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Mechanism(0.1, keep=0.5),
+        Mechanism(0.1, clip=0.05),
+        Mechanism({"w": torch.full((400,), 0.1)}, {"w": torch.arange(400) % 2 * 1.0}),
+    ],
+    ids=["one probability for all", "noise on clamped entries", "noise on pruned entries"],
+)
+def test_what_noise_hides_is_not_seen(mechanism: Mechanism) -> None:
+    inputs = torch.randn(1, 400, generator=seeded(), dtype=torch.float64)
+    wide = GaussianPrior(torch.zeros(400).double(), torch.eye(400).double())
+    bound = reconstruction_bound(linear, inputs, mechanism, wide)
+    assert "can be seen" not in bound.reason
+
+
+# ------------------------------------------------------------------------------ more than one batch
+
+
+def cases(count: int, defense: OptimalNoise | None = None) -> list[BoundCase]:
+    model = made(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    made_cases = []
+    for seed in range(count):
+        inputs = 2 * torch.randn(2, 6, generator=seeded(seed), dtype=torch.float64)
+        message = GradientMessage(model, F.cross_entropy, torch.tensor([seed % 3, 1]))
+        moments = measure(message, inputs, "exact")
+        mechanism = defense.plan(moments) if defense else Mechanism(0.02)
+        made_cases.append(BoundCase(message, inputs, mechanism))
+    return made_cases
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_the_mean_information_is_inside_the_inverse(planned: bool) -> None:
+    batches = cases(8, OptimalNoise(0.02) if planned else None)
+    mean = torch.stack([fisher_matrix(*case) for case in batches]).mean(0)
+    full = mean_bound(batches, prior())
+    trace = mean_bound(batches, prior(), "trace")
+    known = prior().matrix(12)
+    assert full.total == pytest.approx(float((mean + known).inverse().trace()), rel=1e-9)
+    assert trace.total == pytest.approx(144 / float((mean + known).trace()), rel=1e-9)
+    assert (full.batches, trace.batches) == (8, 8)
+
+
+@each_method
+def test_single_batches_are_too_large_in_the_mean(method: str) -> None:
+    batches = cases(8)
+    single = [reconstruction_bound(*case, prior(), method).total for case in batches]
+    assert sum(single) / 8 > 1.02 * mean_bound(batches, prior(), method).total
+
+
+def test_the_iterative_solver_averages_too() -> None:
+    batches = cases(3)
+    dense = mean_bound(batches, prior())
+    found = mean_bound(batches, prior(), solver="iterative", probes=400, generator=seeded())
+    assert found.total == pytest.approx(dense.total, rel=0.05)
+
+
+def test_one_batch_without_a_bound_leaves_none() -> None:
+    good, bad = cases(2)
+    bare = BoundCase(bad.message, bad.inputs, Mechanism(0.0))
+    assert mean_bound([good, bare], prior()).total == 0.0
+
+
+def test_batches_of_different_shapes_are_refused() -> None:
+    one, other = cases(2)
+    shorter = BoundCase(message_of(made(lambda: Reading(torch.tanh)), 1), batch(1), Mechanism(1.0))
+    with pytest.raises(ValueError, match=r"`cases` should hold batches of one shape.*\(1, 6\)"):
+        mean_bound([one, other, shorter])
+    with pytest.raises(ValueError, match="`cases` should hold at least one"):
+        mean_bound([])
