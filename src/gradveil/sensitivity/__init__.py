@@ -4,7 +4,7 @@ from ._along_steps import AlongSteps
 from ._auto import Auto
 from ._estimator import Estimator, Measurement
 from ._exact import Exact
-from ._hidden import HiddenPathWarning, other_inputs, spread_of
+from ._hidden import HiddenPathWarning, other_inputs, rounding_of, spread_of
 from ._measure import measure, measure_with_values
 from ._moments import Moments
 from ._per_example import PerExample
@@ -25,5 +25,6 @@ __all__ = [
     "measure",
     "measure_with_values",
     "other_inputs",
+    "rounding_of",
     "spread_of",
 ]

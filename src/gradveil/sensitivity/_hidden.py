@@ -67,11 +67,13 @@ def find_hidden(
         return None
     changes = list(_changes(message, inputs, values, generator))
     if not changes:
-        changes = [_as_large_as(values, inputs)]
-    masks = {n: mask & _moves(changes, n, values[n], mask) for n, mask in doubted.items()}
+        changes = [(values, spread_of(inputs))]
+    rounding = rounding_of(values)
+    masks = {n: mask & _moves(changes, n, mask, rounding) for n, mask in doubted.items()}
     if not any(bool(mask.any()) for mask in masks.values()):
         return None
-    largest = {n: torch.stack([c[n] for c in changes]).square().amax(0) for n in values}
+    slopes = {n: torch.stack([change[n] / dx for change, dx in changes]) for n in values}
+    largest = {n: slope.square().amax(0) for n, slope in slopes.items()}
     return Hidden(masks, {n: _mean_over(square, masks[n]) for n, square in largest.items()})
 
 
@@ -90,28 +92,35 @@ def spread_of(inputs: Tensor) -> float:
     return deviation or float(row.abs().max()) or 1.0
 
 
+def rounding_of(values: Tensors) -> float:
+    """The size of rounding errors in a message: 16 units in the last place of its largest entry."""
+    sizes = [
+        16 * torch.finfo(value.dtype).eps * float(value.detach().abs().max())
+        for value in values.values()
+        if value.numel()
+    ]
+    return max(sizes, default=0.0)
+
+
 def _changes(
     message: Message, inputs: Tensor, values: Tensors, generator: torch.Generator
-) -> Iterator[Tensors]:
-    """Δg over √mean (Δx)² for each of the other inputs that the message accepts."""
+) -> Iterator[tuple[Tensors, float]]:
+    """Δg and √mean (Δx)² for each of the other inputs that the message accepts."""
     for other in other_inputs(inputs, generator):
         try:
             moved = values_of(message, other)
         except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
             continue
         distance = float((other - inputs).detach().double().square().mean().sqrt())
-        yield {name: (moved[name] - value) / distance for name, value in values.items()}
+        yield {name: moved[name] - value for name, value in values.items()}, distance
 
 
-def _as_large_as(values: Tensors, inputs: Tensor) -> Tensors:
-    return {name: value / spread_of(inputs) for name, value in values.items()}
-
-
-def _moves(changes: list[Tensors], name: str, value: Tensor, doubted: Tensor) -> Tensor:
+def _moves(
+    changes: list[tuple[Tensors, float]], name: str, doubted: Tensor, rounding: float
+) -> Tensor:
     """Whether an entry that is doubted moved by more than rounding; one speaks for its tensor."""
-    rounding = 16 * torch.finfo(value.dtype).eps * value.abs()
-    moved = torch.stack([change[name].abs() > rounding for change in changes]).any(0)
-    return (moved & doubted).any().expand(value.shape)
+    moved = torch.stack([change[name].abs() > rounding for change, _ in changes]).any(0)
+    return (moved & doubted).any().expand(doubted.shape)
 
 
 def _mean_over(square: Tensor, mask: Tensor) -> Tensor:

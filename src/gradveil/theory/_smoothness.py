@@ -9,7 +9,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import Message, values_of
-from gradveil.sensitivity import other_inputs, spread_of
+from gradveil.sensitivity import other_inputs, rounding_of, spread_of
 from gradveil.sensitivity._sketch import directional_derivatives
 
 STEP = 0.1
@@ -76,10 +76,11 @@ def smoothness(
     others = _accepted(message, other_inputs(inputs, generator))
     if len(steps) < DIRECTIONS:
         return Smoothness(sum(value.numel() for value in values.values()), 0.0)
-    hidden = sum(
-        _hidden(values[name], tangents[name], weight, [other[name] for other in steps + others])
-        for name, weight in weights.items()
-    )
+    rounding = rounding_of(values)
+    hidden = 0
+    for name, weight in weights.items():
+        moved = torch.stack([(other[name] - values[name]).abs() for other in steps + others])
+        hidden += _hidden(moved > rounding, tangents[name], weight)
     return Smoothness(hidden, _explained(values, tangents, weights, steps))
 
 
@@ -94,14 +95,9 @@ def _accepted(message: Message, moved: Iterable[Tensor]) -> list[Tensors]:
     return found
 
 
-def _hidden(value: Tensor, tangents: Tensor, weight: Tensor, others: list[Tensor]) -> int:
-    """How many entries that are sent have no derivative and move by more than rounding."""
-    silent = (weight > 0) & ~tangents.any(0)
-    if not bool(silent.any()):
-        return 0
-    rounding = 16 * torch.finfo(value.dtype).eps * value.abs()
-    moves = torch.stack([(other - value).abs() > rounding for other in others]).any(0)
-    return int((silent & moves).sum())
+def _hidden(moves: Tensor, tangents: Tensor, weight: Tensor) -> int:
+    """How many entries are sent, have no derivative, and move for some of the other inputs."""
+    return int(((weight > 0) & ~tangents.any(0) & moves.any(0)).sum())
 
 
 def _explained(values: Tensors, tangents: Tensors, weights: Tensors, steps: list[Tensors]) -> float:
