@@ -17,7 +17,6 @@ from gradveil import (
     measure,
     reconstruction_bound,
 )
-from gradveil.defenses import _noise
 
 from .cases import SWEEPS, Sweep, batch, message, powers, row
 from .properties import EXACT, assert_utility
@@ -193,14 +192,3 @@ def test_moments_without_sensitivities() -> None:
     ):
         with pytest.raises(ValueError, match=r"`moments` should hold sensitivities.*measure"):
             defense.plan(moments)
-
-
-@every_kind
-@pytest.mark.parametrize("sweep", MODEST, ids=str)
-def test_small_messages_planned_in_one_row_get_the_plan_of_large_ones(
-    make: Make, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moments = sweep.moments(0)
-    in_one_row = powers(make(0.1).plan(moments))
-    monkeypatch.setattr(_noise, "SMALL", 0)
-    torch.testing.assert_close(in_one_row, powers(make(0.1).plan(moments)))

@@ -15,10 +15,7 @@ from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
-from ._selection import flatten, in_one_row, unflatten
-
-SMALL = 2**18
-"""Messages of at most this many entries are planned in one row: few operations, no loop."""
+from ._selection import flatten
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,6 @@ class NoiseDefense(Defense):
         """Isotropic noise looks at sensitivities only to meet a target error."""
         return self.target_error is not None
 
-    @property
-    def is_entrywise(self) -> bool:
-        """Whether r_i is a function of the moments of entry i alone, whatever its tensor."""
-        return True
-
     @abstractmethod
     def shape(self, moments: Moments) -> Tensors:
         """r_i, the variances up to the constant λ."""
@@ -91,7 +83,7 @@ class NoiseDefense(Defense):
 
         `moments` are those of the message, `seen` those of what is left of it after clipping.
         """
-        shape = self.raised(self._shape(seen))
+        shape = self.raised(self.shape(seen))
         if support is not None:
             shape = {name: r * support[name] for name, r in shape.items()}
         factor = self._factor(shape, moments, seen, support)
@@ -100,15 +92,6 @@ class NoiseDefense(Defense):
     def raised(self, shape: Tensors) -> Tensors:
         """The shape with a floor, for noise that some entries would go without."""
         return shape
-
-    def _shape(self, moments: Moments) -> Tensors:
-        """`shape`; of a small message in one row, which takes fewer operations."""
-        if not (self.is_entrywise and self.needs_sensitivities and moments.size <= SMALL):
-            return self.shape(moments)
-        row = in_one_row(moments)
-        if row is moments:
-            return self.shape(moments)
-        return unflatten(self.shape(row)[""], moments.squared_values)
 
     def running_traces(self, order: Tensor, moments: Moments) -> Tensor:
         """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""

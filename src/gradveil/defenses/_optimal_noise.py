@@ -27,8 +27,8 @@ class OptimalNoise(NoiseDefense):
         granularity: "parameter", or "layer" for one level per tensor.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
-        floor: The least √E g_i² in the denominator, over the message's root mean square. The
-            paper's c is 1e-6 in absolute terms, which depends on the units of the loss.
+        floor: The least √E g_i² in the denominator, over the root mean square of the entry's
+            tensor. The paper's c is 1e-6 in absolute terms, which depends on units.
         least: The least standard deviation, as a share of the median one in the entry's tensor; an
             entry without any sensitivity gets the median itself. So nothing is sent bare because
             its sensitivity happens to be 0 on this batch. 0 is the paper's form (appendix B), which
@@ -52,11 +52,6 @@ class OptimalNoise(NoiseDefense):
     def needs_sensitivities(self) -> bool:
         """Always."""
         return True
-
-    @property
-    def is_entrywise(self) -> bool:
-        """Not with one level per tensor."""
-        return self.granularity == "parameter"
 
     def shape(self, moments: Moments) -> Tensors:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), capped."""

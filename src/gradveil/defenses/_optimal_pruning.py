@@ -8,7 +8,7 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._pruning import PruningDefense
-from ._sensitivity_shape import check_shape_options, pool, root_mean_square
+from ._sensitivity_shape import check_shape_options, least_square, pool
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class OptimalPruning(PruningDefense):
         ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
         noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
-        floor: The least √E g_i² in the denominator, over the message's root mean square.
+        floor: The least √E g_i² in the denominator, over the root mean square of the
+            entry's tensor.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
 
@@ -43,10 +44,11 @@ class OptimalPruning(PruningDefense):
     def scores(self, moments: Moments) -> Tensors:
         """k_i; infinite where the entry is 0."""
         pooled = pool(moments, self.granularity)
-        least = (self.floor * root_mean_square(pooled)) ** 2
         return {
             name: torch.where(
-                square > 0, pooled.sensitivities[name] / square.clamp(min=least), torch.inf
+                square > 0,
+                pooled.sensitivities[name] / square.clamp(min=least_square(square, self.floor)),
+                torch.inf,
             )
             for name, square in pooled.squared_values.items()
         }

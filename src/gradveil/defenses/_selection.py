@@ -1,13 +1,11 @@
 """A message in one row, and which of its entries to keep: the lowest scores, up to a budget."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gradveil._typing import Tensors
-from gradveil.sensitivity import Moments
 
 
 def flatten(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -19,19 +17,6 @@ def unflatten(row: Tensor, like: Mapping[str, Tensor]) -> Tensors:
     """The inverse of `flatten`."""
     parts = row.split([tensor.numel() for tensor in like.values()])
     return {n: part.view(t.shape) for (n, t), part in zip(like.items(), parts, strict=True)}
-
-
-def in_one_row(moments: Moments) -> Moments:
-    """The same moments as those of a message of one tensor; as they are where kinds differ."""
-    squares = moments.squared_values
-    if len({(square.dtype, square.device) for square in squares.values()}) != 1:
-        return moments
-    return replace(
-        moments,
-        squared_values={"": flatten(squares)},
-        squared_sensitivities={"": flatten(moments.sensitivities)},
-        variances=None,
-    )
 
 
 def keep_lowest(scores: Tensor, count: int) -> Tensor:

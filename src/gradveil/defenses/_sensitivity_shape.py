@@ -1,6 +1,5 @@
 """The optimal shape √(E‖∇g_i‖² / E g_i²), with the care that small gradients need."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -29,26 +28,24 @@ def check_shape_options(granularity: str, cap: float, floor: float) -> None:
 def sensitivity_ratios(moments: Moments, granularity: str, cap: float, floor: float) -> Tensors:
     """r_i = √E‖∇g_i‖² / √E g_i², at most `cap` times the median ratio; 0 where s_i is 0.
 
-    The denominator is at least `floor` times the root mean square of the message. Both limits are
-    relative, so the units of inputs and loss change nothing. For granularity "layer" the means over
-    each tensor take the place of the entries: one level for each tensor, which is the optimum among
-    such plans.
+    The denominator is at least `floor` times the root mean square of the entry's tensor. Both
+    limits are relative, so the units of inputs, weights and loss change nothing. For granularity
+    "layer" the means over each tensor take the place of the entries: one level for each tensor,
+    which is the optimum among such plans.
     """
     pooled = pool(moments, granularity)
-    least = floor * root_mean_square(pooled)
     ratios = {
-        name: _ratio(pooled.sensitivities[name], squares, least)
+        name: _ratio(pooled.sensitivities[name], squares, least_square(squares, floor))
         for name, squares in pooled.squared_values.items()
     }
     limit = cap * typical(ratios)
     return {n: r.clamp(max=min(limit, torch.finfo(r.dtype).max)) for n, r in ratios.items()}
 
 
-def root_mean_square(moments: Moments) -> float:
-    """√(mean_i E g_i²)."""
-    squares = moments.squared_values.values()
-    total = sum(float(square.detach().sum(dtype=torch.float64)) for square in squares)
-    return math.sqrt(total / max(1, moments.size))
+def least_square(squares: Tensor, floor: float) -> float:
+    """The least E g_i² that counts: floor² times the mean over the tensor, and no 0."""
+    mean = float(squares.detach().mean(dtype=torch.float64)) if squares.numel() else 0.0
+    return max(floor**2 * mean, torch.finfo(squares.dtype).tiny)
 
 
 def pool(moments: Moments, granularity: str) -> Moments:
@@ -86,6 +83,6 @@ def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
 def _ratio_of_piece(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
     """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
     limits = torch.finfo(square.dtype)
-    value = square.clamp(min=max(least**2, limits.tiny)).sqrt()
+    value = square.clamp(min=least).sqrt()
     ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
     return ratio * sensitivity.sign()

@@ -38,4 +38,4 @@ def measure_in_range(
 def _fits(measured: Measurement) -> bool:
     squares = measured.squared_sensitivities.values()
     largest = [float(square.max()) for square in squares if square.numel()]
-    return all(map(math.isfinite, largest)) and not 0 < max(largest, default=0.0) < LEAST
+    return all(map(math.isfinite, largest)) and max(largest, default=0.0) >= LEAST
