@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradveil._typing import Tensors
 
-SAMPLE = 2**12
+SAMPLE = 2**10
 """At most about so many entries of a tensor, evenly spread, stand for all in a median."""
 
 
@@ -38,6 +38,9 @@ def _raised(level: Tensor, median: Tensor, other: float, least: float) -> Tensor
     middle = median if float(median) > 0 else torch.full_like(median, other)
     if not any(level.stride()):  # one number, expanded: it stays one
         return torch.where(level.as_strided((), ()) > 0, median, middle).expand(level.shape)
+    lowest = float(level.detach().min()) if level.numel() else torch.inf
+    if lowest > 0:
+        return level if lowest >= least**2 * float(middle) else level.clamp(min=least**2 * middle)
     return torch.where(level > 0, torch.maximum(level, least**2 * middle), middle)
 
 
