@@ -83,9 +83,10 @@ class Spec:
         return {key: value for key, value in self.arguments.items() if isinstance(key, str)}
 
     @property
-    def is_imported(self) -> bool:
-        """Whether it, or a part of it, names an import path."""
-        return ":" in self.name or any(inner.is_imported for inner in self._inner())
+    def imports(self) -> list[str]:
+        """The import paths that it and its parts name."""
+        own = [self.name] if ":" in self.name else []
+        return own + [path for inner in self._inner() for path in inner.imports]
 
     def named(self) -> "Spec":
         """The same with an option for every argument, as the registered class calls them.

@@ -44,7 +44,7 @@ def typed_attacks(texts: Sequence[str]) -> list[str | Attack]:
 
 def _if_imported(text: str, kind: str) -> Any:
     spec = Spec.parse(text, kind)
-    return spec.build(kind, allow_imports=True) if spec.is_imported else None
+    return spec.build(kind, allow_imports=True) if spec.imports else None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
