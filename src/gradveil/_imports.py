@@ -97,7 +97,9 @@ def takes(kind: type, count: int) -> bool:
 
 
 def _check_allowed(path: str, what: str, allow_imports: AllowImports) -> None:
-    if allow_imports is True or (not isinstance(allow_imports, bool) and path in allow_imports):
+    if isinstance(allow_imports, str):  # in which every part of the text would be found
+        allow_imports = [allow_imports]
+    if allow_imports is True or (allow_imports is not False and path in allow_imports):
         return
     raise ValueError(
         f"A {what} should be a registered name. Found the import path {path!r}, which would run"
@@ -113,6 +115,8 @@ def _is_of_a_user(found: Any) -> bool:
     if isinstance(found, type):
         return str(found.__module__).partition(".")[0] not in _NOT_FACTORIES
     function = inspect.unwrap(getattr(found, "__func__", found))
+    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
+        function = inspect.getattr_static(type(function), "__call__", None)
     is_python = isinstance(function, types.FunctionType)
     return is_python and str(function.__module__).partition(".")[0] not in _NOT_FACTORIES
 

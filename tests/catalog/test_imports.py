@@ -160,3 +160,27 @@ def test_a_stored_cell_cannot_name_what_is_run(tmp_path: Path) -> None:
     assert store.claim(owner) == cell
     owner.close()
     store.close()
+
+
+def test_an_allowed_text_is_one_path() -> None:
+    """Not every part of it: "a:b" must not allow "a:"."""
+    allowed = "gradveil.defenses:NoDefense"
+    assert build_defense(allowed, allow_imports=allowed) == gradveil.NoDefense()
+    with pytest.raises(ValueError, match="registered name"):
+        build_defense("defenses:NoDefense", allow_imports=allowed)
+
+
+def test_a_callable_of_the_user_makes_a_model(own_thing: Path) -> None:
+    with open(own_thing.with_name("own_thing.py"), "a") as file:
+        file.write(
+            "import functools\n"
+            "class Factory:\n    def __call__(self, width=2):\n        return make(width)\n"
+            "factory = Factory()\n"
+            "part = functools.partial(make, 4)\n"
+            "cached = functools.lru_cache(make)\n"
+            "bad = functools.partial(os.system, 'touch x')\n"
+        )
+    for name in ("factory", "part", "cached"):
+        assert isinstance(build_model(f"own_thing:{name}", allow_imports=True), nn.Linear)
+    with pytest.raises(ValueError, match="It was not called"):
+        build_model("own_thing:bad", allow_imports=True)

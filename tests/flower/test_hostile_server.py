@@ -172,3 +172,24 @@ def test_a_broken_model_or_loss_is_an_error_on_the_client(caplog: Any) -> None:
 
     train = train_function(small.model(1), constant, small.examples(), GradientNoise(0.1))
     assert_refused(train, message(weights()), "depends on none of them", caplog)
+
+
+class _Masked(nn.Module):
+    """With a mask of infinities among its buffers, as attention has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small.model(1)
+        self.register_buffer("mask", torch.full((3,), -torch.inf).index_fill(0, torch.tensor(0), 0))
+        self.register_buffer("calls", torch.tensor(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.inner(inputs) + torch.exp(self.mask)
+
+
+def test_a_buffer_may_have_the_infinities_of_the_clients_own(caplog: Any) -> None:
+    own = {name: value.numpy().copy() for name, value in _Masked().state_dict().items()}
+    assert not function(_Masked())(message(own), small.context(seed=0)).has_error()
+    for bad in ([0.0, np.inf, -np.inf], [-np.inf] * 3, [0.0, np.nan, -np.inf]):
+        hostile = message({**own, "mask": np.array(bad, "f4")})
+        assert_refused(function(_Masked()), hostile, "1 of 3 entries NaN or infinite", caplog)

@@ -13,8 +13,11 @@ class NoSignalError(ValueError):
 
 
 def check_weights(model: nn.Module) -> None:
-    """Require finite weights and buffers: NaN weights make a NaN of every gradient."""
-    check_finite(model.state_dict(), "the model's weights")
+    """Require finite parameters: NaN weights make a NaN of every gradient.
+
+    Buffers may hold infinities, as a mask of attention does.
+    """
+    check_finite(dict(model.named_parameters()), "the model's weights")
 
 
 def check_signal(

@@ -12,15 +12,23 @@ def load_received(model: nn.Module, received: Tensors) -> None:
 
     Raises:
         ValueError: If names, shapes or types are not those of the model's `state_dict`, or if a
-            number is not finite. The model then stays as it was.
+            number is not finite. The model then stays as it was. A buffer may have the infinities
+            that the client's own has, as a mask of attention does.
     """
     expected = model.state_dict()
     check_structure(received, expected, "weights", "the client's own model")
     for name, value in received.items():
         _check_dtype(name, value, expected[name])
     cast = {name: value.to(expected[name].dtype) for name, value in received.items()}
-    check_finite(cast, "the weights that the server sent")
+    own_infinities = {name: _known_as_zero(value, expected[name]) for name, value in cast.items()}
+    check_finite(own_infinities, "the weights that the server sent")
     model.load_state_dict(cast)
+
+
+def _known_as_zero(value: Tensor, own: Tensor) -> Tensor:
+    """The received tensor, with 0 where it has an infinity that the client's own has as well."""
+    known = (value == own) & own.isinf()
+    return value.masked_fill(known, 0)
 
 
 def _check_dtype(name: str, value: Tensor, expected: Tensor) -> None:
