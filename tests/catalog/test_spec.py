@@ -1,6 +1,7 @@
 """Specifications as values: read, written, changed, completed, built."""
 
 import pickle
+import random
 
 import pytest
 
@@ -127,3 +128,33 @@ def test_only_plain_values_are_arguments(value: object) -> None:
 def test_an_option_that_was_given_by_position_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Found \['scale'\] twice"):
         Spec.parse("gradient-noise(0.1, scale=0.2)").named()
+
+
+def test_random_texts_are_specifications_or_clear_errors() -> None:
+    """Pieces of specifications in random order: no other error, and what is read comes back."""
+    words = ["a", "x=", "optimal-noise", "1", "-2.5e-3", "inf", "None", "'q'"]
+    pieces = [*"()[],=-.:'\" \n<{+", *words]
+    dice, read, clear = random.Random(0), 0, True
+    for _ in range(20_000):
+        text = "".join(dice.choices(pieces, k=dice.randint(1, 10)))
+        try:
+            spec = Spec.parse(text)
+        except ValueError as error:
+            clear = clear and "should read `name` or" in str(error)
+            continue
+        read += 1
+        assert Spec.parse(str(spec)) == spec, text
+    assert clear
+    assert read > 100
+
+
+@pytest.mark.parametrize("name", ["", "None", "inf", "a b", "a(", "x=1", 3])
+def test_bad_names(name: object) -> None:
+    with pytest.raises(ValueError, match="Parameter `name` should be"):
+        Spec(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arguments", [{1: 2}, {0: 1, 2: 3}, {"a b": 1}, {"": 1}], ids=str)
+def test_bad_keys(arguments: dict[int | str, object]) -> None:
+    with pytest.raises(ValueError, match="should have options as keys, or positions from 0"):
+        Spec("a", arguments)

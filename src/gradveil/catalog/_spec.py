@@ -10,6 +10,7 @@ from gradveil._imports import AllowImports
 
 from ._entries import EVERYTHING
 from ._kinds import KINDS, PART, Kind
+from ._names import check_keys, check_name
 from ._parser import Parser
 from ._signatures import call, names_of
 
@@ -38,9 +39,11 @@ class Spec:
     arguments: Mapping[int | str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_name(self.name)
+        check_keys(self.arguments, self.name)
         for value in self.arguments.values():
             _check_value(value, self.name)
-        ordered = sorted(self.arguments.items(), key=lambda pair: isinstance(pair[0], str))
+        ordered = sorted(self.arguments.items(), key=_place)
         object.__setattr__(self, "arguments", MappingProxyType(dict(ordered)))
 
     @classmethod
@@ -174,6 +177,11 @@ class Unwritable:
     """A value that has no specification, as data that a prior was fitted to."""
 
     text: str
+
+
+def _place(argument: tuple[int | str, Any]) -> float:
+    """Positions first, in order; then options as they were given."""
+    return argument[0] if isinstance(argument[0], int) else math.inf
 
 
 def _is_spec(value: object) -> bool:
