@@ -23,7 +23,8 @@ def vertical(
     hidden: int = 32,
 ) -> VerticalObservation:
     model = build_model(
-        "gradveil.attacks:vertical_net", input_shape=data[0].shape[1:], num_classes=10,
+        "gradveil.attacks:vertical_net", allow_imports=True,
+        input_shape=data[0].shape[1:], num_classes=10,
         workers=workers, channels=channels, hidden=hidden,
     ).to(data[0].dtype)  # fmt: skip
     return observe_vertical(

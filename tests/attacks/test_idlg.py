@@ -34,7 +34,7 @@ def test_two_images_of_one_label() -> None:
 
 
 def test_a_model_without_bias() -> None:
-    model: nn.Module = build_model("tests.attacks.test_idlg:_NoBias")
+    model: nn.Module = build_model("tests.attacks.test_idlg:_NoBias", allow_imports=True)
     batch: tuple[Tensor, Tensor] = smooth_images(1, 1, 8, 8, classes=5)
     scores = score(IDLG()(observed(model, batch, classes=5), seeded()), batch, ssim=False)
     assert scores.label_accuracy == 1

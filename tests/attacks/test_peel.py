@@ -84,7 +84,7 @@ class _Around(nn.Module):
 
 
 def test_a_layer_that_is_not_a_cut_is_no_head():
-    model = build_model("tests.attacks.test_peel:_Around")
+    model = build_model("tests.attacks.test_peel:_Around", allow_imports=True)
     assert head_of(observed(model, smooth_images(2, 1, 8, 8)), seeded()) is None
 
 

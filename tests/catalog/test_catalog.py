@@ -86,18 +86,20 @@ def test_estimators() -> None:
         ("optimal-noise(scale=-1)", "at least 0"),
         ("inverting-gradients", "no defense named"),
         ("no_such.module:Thing", "importable"),
-        ("math:pi", "class or function"),
+        ("math:pi", "subclass of `gradveil.Defense`"),
         ("math:sqrt(4)", "subclass"),
         ("", "should read"),
     ],
 )
 def test_a_bad_defense_gets_a_clear_error(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        build_defense(spec)
+        build_defense(spec, allow_imports=True)
 
 
 def test_a_users_own_class_is_imported() -> None:
-    assert build_defense("gradveil.defenses:OptimalNoise(scale=1.0)") == gradveil.OptimalNoise(1.0)
+    text = "gradveil.defenses:OptimalNoise(scale=1.0)"
+    for allowed in (True, ["gradveil.defenses:OptimalNoise"]):
+        assert build_defense(text, allow_imports=allowed) == gradveil.OptimalNoise(1.0)
 
 
 def test_a_prior_is_named_where_it_has_no_specification() -> None:

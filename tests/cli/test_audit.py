@@ -19,6 +19,7 @@ from gradveil.cli import app
 
 MODULE = '''
 import torch
+from gradveil import GradientNoise
 from torch import nn
 
 
@@ -40,6 +41,10 @@ class TinyViT(nn.Module):
 
 def table_net():
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+class OwnNoise(GradientNoise):
+    """A defense of the user's."""
 '''
 MAIN = "from gradveil.cli import main; main()"
 QUICK = ["--batch-size", "2", "--steps", "4", "--defense", "no-defense", "--defense"]
@@ -94,6 +99,20 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
+def test_typed_import_paths_quoted_hyphens_and_options_of_a_model(workplace):
+    done = invoke(
+        "--data", "table.npz", "--model", "mlp(sizes=[5, 7, 3])", "--quick", "--format", "json",
+        *QUICK, 'optimal-noise(estimator="per-example")', "--defense", "own_models:OwnNoise(0.25)",
+        "--attack", "gradveil.attacks:InvertingGradients(steps=2)",
+    )  # fmt: skip
+    assert done.exit_code == 0, (done.output, done.exception)
+    result = json.loads(done.stdout)
+    assert result["setup"]["model"] == "mlp(sizes=[5, 7, 3])"
+    specs = [one["defense"] for one in result["defenses"]]
+    assert specs[1].endswith("estimator='per-example')")
+    assert specs[2] == "own_models:OwnNoise(scale=0.25)"
+
+
 def test_json_is_the_file(workplace):
     done = invoke(
         "--data", "table.npz", *QUICK, "gradient-noise", "--quick", "--format", "json",
@@ -129,6 +148,10 @@ class Malicious:
         (["--model", "simple-convnet"], "Did you mean `simple-conv-net`?"),
         (["--defense", "optimal-nose"], "Did you mean `optimal-noise`?"),
         (["--attack", "adaptiv"], "Did you mean `adaptive`?"),
+        (["--defense", "os:mkdir('pwned')"], "It was not called"),
+        (["--attack", "os:mkdir('pwned')"], "It was not called"),
+        (["--model", "os:mkdir('pwned')"], "It was not called"),
+        (["--defense", "optimal-noise(cap=1.0, cap=2.0)"], "the option `cap` twice"),
         (["--threat", "label=known"], "labels, mechanism, statistics"),
         (["--weights", "missing.pt"], "does not exist"),
         (["--weights", "code.pt"], "code, which is not run"),

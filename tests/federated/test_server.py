@@ -115,3 +115,19 @@ def test_bad_arguments() -> None:
         Server(model())
     with pytest.raises(ValueError, match="Parameter `kind` should be one of"):
         Server(model(), kind="fedprox")
+
+
+def test_the_optimizer_should_be_the_models_own() -> None:
+    trained, other = model(), model(1)
+    with pytest.raises(ValueError, match=r"Parameter `optimizer`.*4 tensors that are not the mod"):
+        Server(trained, torch.optim.Adam(other.parameters()))
+    both = [*trained.parameters(), *other.parameters()]
+    with pytest.raises(ValueError, match=r"4 tensors that are not the model's.*misses \[\]"):
+        Server(trained, torch.optim.SGD(both, lr=0.1), "update")
+    first = list(trained.parameters())[:1]
+    missing = r"misses \['layers.1.bias', 'layers.3.weight', 'layers.3.bias'\]"
+    with pytest.raises(ValueError, match=missing):
+        Server(trained, torch.optim.Adam(first))
+    for parameter in list(trained.parameters())[1:]:
+        parameter.requires_grad_(False)
+    assert Server(trained, torch.optim.Adam(first)).parameters.keys() == {"layers.1.weight"}

@@ -46,3 +46,20 @@ def test_two_rounds(settings: dict[str, Any], tmp_path: Path) -> None:
     ]
     assert found["skipped"] == 0
     assert found["rounds"][1]["loss"] != found["initial"]["loss"]
+
+
+@pytest.mark.parametrize(
+    "asked", ["no-defense", "optimal-noise(scale=0.001)", "os:system('touch {0}')"]
+)
+def test_a_run_cannot_choose_less_noise_or_run_code(
+    settings: dict[str, Any], tmp_path: Path, asked: str
+) -> None:
+    load_defense = load("digits.task:load_defense")
+    run = {"defense": asked.format(tmp_path / "x")}
+    with pytest.raises(ValueError, match="within this client's limits"):
+        load_defense(Context(1, 8, {}, RecordDict(), run))
+    assert not (tmp_path / "x").exists()
+    more = Context(1, 8, {}, RecordDict(), {"defense": "optimal-noise(scale=0.5)"})
+    assert load_defense(more).scale == 0.5
+    own = Context(1, 8, {"defense": "gradient-noise(0.2)"}, RecordDict(), run)
+    assert load_defense(own).scale == 0.2

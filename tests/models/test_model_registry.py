@@ -71,20 +71,20 @@ def test_seed_is_torchs() -> None:
 def test_leaves_the_global_random_state_untouched(own_module: str, attribute: str) -> None:
     before = torch.get_rng_state()
     try:
-        build_model(f"{own_module}:{attribute}")
+        build_model(f"{own_module}:{attribute}", allow_imports=True)
     except ValueError:
         assert attribute == "no_model"
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_own_factory(own_module: str) -> None:
-    model = build_model(f"{own_module}:factory", width=5)
+    model = build_model(f"{own_module}:factory", allow_imports=True, width=5)
     assert next(model.parameters()).shape == (1, 5)
     assert not model.training
 
 
 def test_own_nested_factory(own_module: str) -> None:
-    assert isinstance(build_model(f"{own_module}:Nested.make"), nn.Linear)
+    assert isinstance(build_model(f"{own_module}:Nested.make", allow_imports=True), nn.Linear)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str)
 )
 def test_refuses_factories(own_module: str, attribute: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_model(f"{own_module}:{attribute}")
+        build_model(f"{own_module}:{attribute}", allow_imports=True)
 
 
 @pytest.mark.parametrize("spec", ["no.such.module:factory", ":factory", ".relative:factory"])
 def test_refuses_modules(spec: str) -> None:
     with pytest.raises(ValueError, match=r"should be 'package.module:factory'.*PYTHONPATH"):
-        build_model(spec)
+        build_model(spec, allow_imports=True)
 
 
 def test_refuses_options_that_do_not_fit() -> None:

@@ -5,10 +5,12 @@ from torch import Tensor, nn
 
 from gradveil import Defense, load_dataset
 from gradveil.catalog import build_defense
-from gradveil.federated import partition
+from gradveil.federated import Limits, partition
 from gradveil.models import build_model
 
 HELD_OUT = 512
+LIMITS = Limits(["optimal-noise(scale=0.01)", "gradient-noise(scale=0.01)"])
+"""The least noise that a node adds, whatever a run asks for."""
 
 
 def load_model() -> nn.Module:
@@ -29,8 +31,10 @@ def load_part(context: Context) -> tuple[Tensor, Tensor]:
 
 
 def load_defense(context: Context) -> Defense:
-    """The node's own choice comes first, then the app's."""
-    return build_defense(str(context.node_config.get("defense", context.run_config["defense"])))
+    """The node's own choice comes first, then what the run asks for, within the node's limits."""
+    if "defense" in context.node_config:
+        return build_defense(str(context.node_config["defense"]))
+    return LIMITS.defense(str(context.run_config["defense"]))
 
 
 def load_held_out() -> tuple[Tensor, Tensor]:

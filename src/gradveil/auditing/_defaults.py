@@ -1,13 +1,14 @@
 """What an audit does where the user does not say."""
 
-import inspect
 from typing import Any
 
 from torch import nn
 
+from gradveil._imports import AllowImports
 from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel
+from gradveil.catalog import Spec
 from gradveil.data import Dataset
-from gradveil.models import build_model, model_names
+from gradveil.models import build_model, model_names, model_options
 
 DEFENSES = (
     "no-defense",
@@ -67,10 +68,17 @@ def default_model_name(data: Dataset) -> str:
     return "conv-net" if len(shape) == 3 and shape[1:] == (32, 32) else "mlp"
 
 
-def model_for(name: str, data: Dataset, seed: int) -> nn.Module:
-    """A model by name in the sizes of the data, or the user's own factory as it is."""
+def model_for(
+    text: str, data: Dataset, seed: int, *, allow_imports: AllowImports = False
+) -> nn.Module:
+    """A model by name in the sizes of the data, or the user's own factory as it is.
+
+    Options that the text gives, as in `conv-net(width=16)`, go before those that fit the data.
+    """
     options: dict[str, Any] = {}
-    if name in model_names():
+    spec = Spec.parse(text, "model")
+    name = spec.name
+    if name in model_names() and not spec.positional:
         shape = tuple(data.inputs.shape[1:])
         fitting = {
             "num_classes": data.num_classes,
@@ -80,14 +88,8 @@ def model_for(name: str, data: Dataset, seed: int) -> nn.Module:
             "sizes": [data.inputs[0].numel(), 32, data.num_classes],
             "width": 16,
         }
-        known = _parameters(name)
-        options = {key: value for key, value in fitting.items() if key in known}
+        open_options = set(model_options(name)) - spec.options.keys()
         if name == "patch-transformer":
-            del options["width"]
-    return build_model(name, seed=seed, **options)
-
-
-def _parameters(name: str) -> set[str]:
-    from gradveil.models._registry import _MODELS
-
-    return set(inspect.signature(_MODELS[name]).parameters)
+            open_options -= {"width"}
+        options = {key: value for key, value in fitting.items() if key in open_options}
+    return build_model(text, seed=seed, allow_imports=allow_imports, **options)

@@ -1,11 +1,9 @@
 """The defenses that an audit is asked for, some with amounts that are still to be found."""
 
-import ast
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradveil.catalog import build_defense, spec_of
+from gradveil.catalog import Spec, build_defense, spec_of
 from gradveil.defenses import (
     DPSGD,
     Defense,
@@ -17,15 +15,6 @@ from gradveil.defenses import (
     OptimalPruning,
 )
 
-AMOUNTS = {"scale", "ratio", "utility_budget", "target_error"}
-_MISSING = {
-    "gradient_noise": {"scale": 1.0},
-    "optimal_noise": {"scale": 1.0},
-    "dpsgd": {"scale": 1.0, "clip": 1.0},
-    "optimal_dpsgd": {"scale": 1.0, "clip": 1.0},
-    "gradient_pruning": {"ratio": 0.5},
-    "optimal_pruning": {"ratio": 0.5},
-}
 _NAMES: dict[type[Defense], str] = {
     NoDefense: "no defense",
     GradientNoise: "noise",
@@ -67,9 +56,9 @@ def _wanted(asked: str | Defense) -> Wanted:
             "Parameter `defenses` should hold defenses or their specifications. Found"
             f" {type(asked).__name__}."
         )
-    spec, missing = _completed(asked)
-    defense = build_defense(spec)
-    return Wanted(_name(defense), defense, missing)
+    spec = Spec.parse(asked, "defense")
+    defense = build_defense(spec.completed())
+    return Wanted(_name(defense), defense, spec.missing)
 
 
 def _name(defense: Defense) -> str:
@@ -77,46 +66,3 @@ def _name(defense: Defense) -> str:
     if getattr(defense, "noise", None) is not None:
         return name.replace("pruning", "noisy pruning")
     return name
-
-
-def _completed(spec: str) -> tuple[str, frozenset[str]]:
-    """The specification with a placeholder for every amount that it leaves out.
-
-    >>> _completed("optimal-pruning(noise=gradient-noise(0.1))")
-    ('optimal-pruning(noise=gradient_noise(0.1), ratio=0.5)', frozenset({'ratio'}))
-    """
-    try:
-        tree = ast.parse(re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", "_", spec), mode="eval").body
-    except SyntaxError:
-        return spec, frozenset()  # `build_defense` says what is wrong with it
-    call = _as_call(tree)
-    if call is None:
-        return spec, frozenset()
-    missing = _fill(call)
-    for word in call.keywords:
-        inner = _as_call(word.value)
-        if word.arg == "noise" and inner is not None and _fill(inner):
-            word.value = inner
-            missing.add("noise")
-    if not missing:
-        return spec, frozenset()
-    name, _, rest = ast.unparse(call).partition("(")
-    return f"{name.replace('_', '-')}({rest}", frozenset(missing)
-
-
-def _as_call(node: ast.expr) -> ast.Call | None:
-    if isinstance(node, ast.Name):
-        node = ast.Call(node, [], [])
-    known = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    return node if isinstance(node, ast.Call) and known else None
-
-
-def _fill(call: ast.Call) -> set[str]:
-    """Add the amounts that a call leaves out; which ones these were."""
-    assert isinstance(call.func, ast.Name)
-    given = {word.arg for word in call.keywords}
-    if call.args or given & AMOUNTS:
-        return set()
-    missing = {n: p for n, p in _MISSING.get(call.func.id, {}).items() if n not in given}
-    call.keywords += [ast.keyword(name, ast.Constant(p)) for name, p in missing.items()]
-    return set(missing)

@@ -1,6 +1,7 @@
 """Defenses, attacks and estimators by name: what the command line and the studies speak.
 
-A specification reads as in Python, with the class's name in lower case and hyphens:
+A specification (`Spec`) reads as in Python, with the class's name in lower case and hyphens. Texts
+name registered entries only; import paths need `allow_imports`, in the local user's own code:
 
 >>> from gradveil.catalog import build_defense, spec_of
 >>> build_defense("optimal-noise(scale=0.1)").scale
@@ -10,14 +11,16 @@ A specification reads as in Python, with the class's name in lower case and hyph
 """
 
 from ._build import build_attack, build_defense, build_estimator
+from ._describe import spec_of
 from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
-from ._spec import spec_of
+from ._spec import Spec
 
 __all__ = [
     "ATTACKS",
     "DEFENSES",
     "ESTIMATORS",
     "Entry",
+    "Spec",
     "build_attack",
     "build_defense",
     "build_estimator",

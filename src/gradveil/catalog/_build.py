@@ -1,46 +1,45 @@
 """One builder for each kind of thing."""
 
+from gradveil._imports import AllowImports
 from gradveil.attacks import Attack
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
 
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS
-from ._spec import build
+from ._spec import Spec
 
 
-def build_defense(spec: str) -> Defense:
-    """A defense from its specification, or ``package.module:Class(...)`` for one of the user's.
+def build_defense(spec: str | Spec, *, allow_imports: AllowImports = False) -> Defense:
+    """A defense from its specification.
+
+    Args:
+        spec: As text or as a `Spec`; only registered names, unless imports are allowed.
+        allow_imports: For ``package.module:Class(...)``, whose code is then run: True for text of
+            the local user's, or the import paths that are allowed.
 
     >>> build_defense("optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))").ratio
     0.9
     """
-    made = build(spec, DEFENSES, "defense")
-    if not isinstance(made, Defense):
-        raise ValueError(
-            f"A defense should be a subclass of `gradveil.Defense`. Found that {spec!r} gives a"
-            f" {type(made).__name__}."
-        )
+    made: Defense = _spec(spec, "defense").build("defense", allow_imports=allow_imports)
     return made
 
 
-def build_attack(spec: str) -> Attack:
-    """An attack from its specification, or ``package.module:Class(...)`` for one of the user's.
+def build_attack(spec: str | Spec, *, allow_imports: AllowImports = False) -> Attack:
+    """An attack from its specification; arguments as for `build_defense`.
 
     >>> build_attack("inverting-gradients(steps=100, total_variation=1e-2)").steps
     100
     """
-    made = build(spec, ATTACKS, "attack")
-    if not callable(made):
-        raise ValueError(
-            "An attack should be callable as attack(observation, generator). Found that"
-            f" {spec!r} gives a {type(made).__name__}."
-        )
-    return made  # type: ignore[no-any-return]
-
-
-def build_estimator(spec: str) -> Estimator | str:
-    """An estimator from its specification, or "auto"."""
-    if spec == "auto":
-        return spec
-    made: Estimator = build(spec, ESTIMATORS, "estimator")
+    made: Attack = _spec(spec, "attack").build("attack", allow_imports=allow_imports)
     return made
+
+
+def build_estimator(spec: str | Spec, *, allow_imports: AllowImports = False) -> Estimator | str:
+    """An estimator from its specification, or "auto"; arguments as for `build_defense`."""
+    if spec == "auto":
+        return "auto"
+    made: Estimator = _spec(spec, "estimator").build("estimator", allow_imports=allow_imports)
+    return made
+
+
+def _spec(spec: str | Spec, what: str) -> Spec:
+    return spec if isinstance(spec, Spec) else Spec.parse(spec, what)

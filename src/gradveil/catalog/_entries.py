@@ -1,7 +1,7 @@
 """Everything that has a name, each with one line and its reference."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradveil import attacks, defenses, sensitivity
@@ -17,6 +17,8 @@ class Entry:
     build: Callable[..., Any]
     summary: str
     reference: str
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """Of a defense: the amounts it needs, each with a placeholder for one that is left out."""
 
 
 def _by_name(*entries: Entry) -> dict[str, Entry]:
@@ -30,36 +32,42 @@ DEFENSES = _by_name(
         defenses.GradientNoise,
         "The same Gaussian noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
+        {"scale": 1.0},
     ),
     Entry(
         "optimal-noise",
         defenses.OptimalNoise,
         "More noise where an entry reveals much and is worth little.",
         f"{PAPER}, Theorem 2, Eq. 10",
+        {"scale": 1.0},
     ),
     Entry(
         "dpsgd",
         defenses.DPSGD,
         "Clamps each entry of the batch's gradient, then isotropic noise: no (ε, δ) guarantee.",
         f"{PAPER}, section 4; not Abadi et al. 2016",
+        {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
         "optimal-dpsgd",
         defenses.OptimalDPSGD,
         "Clamps each entry, then optimal noise on those that were not clamped.",
         f"{PAPER}, Theorem 3, Eq. 16",
+        {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
         "gradient-pruning",
         defenses.GradientPruning,
         "Sends only the largest entries.",
         "Aji and Heafield 2017, arXiv:1704.05021; Lin et al. 2018, arXiv:1712.01887",
+        {"ratio": 0.5},
     ),
     Entry(
         "optimal-pruning",
         defenses.OptimalPruning,
         "Prunes the entries that reveal most for what they are worth.",
         f"{PAPER}, Theorem 4, Eq. 19",
+        {"ratio": 0.5},
     ),
     Entry(
         "rounding", defenses.Rounding, "Rounds every entry to a grid.", f"{PAPER}, released code"

@@ -1,164 +1,228 @@
-"""Specifications as text: `name(argument, option=value)`, to an object and back."""
+"""Specifications as values: `name(argument, option=value)`, read, changed, written and built."""
 
-import ast
-import dataclasses
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from functools import reduce
-from importlib import import_module
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from gradveil._suggest import suggestion
-from gradveil.theory import GaussianPrior
+from gradveil._imports import AllowImports
 
-from ._entries import EVERYTHING, Entry
+from ._entries import EVERYTHING
+from ._kinds import KINDS, PART, Kind
+from ._names import check_keys, check_name
+from ._parser import Parser
+from ._signatures import call, names_of
 
-_SHAPE = re.compile(r"\s*([\w.:\-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_HYPHEN = re.compile(r"(?<=[A-Za-z])-(?=[A-Za-z])")
-
-
-def build(spec: str, known: Mapping[str, Entry], kind: str) -> Any:
-    """The object that a specification describes; `known` are the names allowed at the top."""
-    found = _SHAPE.fullmatch(spec)
-    if found is None:
-        raise ValueError(
-            f"A {kind} should read `name` or `name(option=value, ...)`. Found {spec!r}."
-            f" Known names: {', '.join(known)}."
-        )
-    name, arguments = found.group(1), found.group(2) or ""
-    make = _imported(name, kind) if ":" in name else _entry(name, known, kind).build
-    positional, options = _arguments(arguments, spec)
-    return _call(make, name, positional, options)
+_PLAIN = (bool, int, float, str, type(None))
 
 
-def spec_of(thing: object) -> str:
-    """The specification of a defense, an attack or an estimator: what differs from the defaults.
+@dataclass(frozen=True)
+class Spec:
+    """The name of a thing and the arguments it is made with: `optimal-noise(scale=0.1)`.
 
-    >>> from gradveil import OptimalNoise
-    >>> spec_of(OptimalNoise(0.1, cap=10.0))
-    'optimal-noise(scale=0.1, cap=10.0)'
+    The only reader and writer of such texts. ``Spec.parse(str(spec)) == spec``.
+
+    Args:
+        name: As the catalog lists it, or the import path of a user's own, `package.module:Class`.
+        arguments: Plain values (numbers, words, `None`, lists and tuples of them) or further Specs,
+            by option; those without an option by position, from 0.
+
+    >>> spec = Spec.parse("optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))")
+    >>> spec.name, spec.arguments["ratio"], spec.arguments["noise"]
+    ('optimal-pruning', 0.9, Spec.parse('gradient-noise(0.01)'))
+    >>> str(spec.with_(ratio=0.5))
+    'optimal-pruning(ratio=0.5, noise=gradient-noise(0.01))'
     """
-    name = _name_of(type(thing))
-    given = [f"{key}={_text(value)}" for key, value in _changed(thing).items()]
-    if name == "cached":  # its first argument is the defense it wraps
-        given[0] = given[0].removeprefix("defense=")
-    return f"{name}({', '.join(given)})" if given else name
+
+    name: str
+    arguments: Mapping[int | str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_keys(self.arguments, self.name)
+        for value in self.arguments.values():
+            _check_value(value, self.name)
+        ordered = sorted(self.arguments.items(), key=_place)
+        object.__setattr__(self, "arguments", MappingProxyType(dict(ordered)))
+
+    @classmethod
+    def parse(cls, text: str, what: str = "specification") -> "Spec":
+        """The specification that a text is; nothing in it is evaluated or imported.
+
+        Args:
+            text: As `cached(optimal-noise(scale=0.1), refresh_every=10)`.
+            what: What it stands for, for error messages.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"A {what} should be a text. Found {type(text).__name__} ({text!r}).")
+        found: Spec = Parser(text, what, cls).whole()
+        return found
+
+    def __str__(self) -> str:
+        items = [
+            _text(value) if isinstance(key, int) else f"{key}={_text(value)}"
+            for key, value in self.arguments.items()
+        ]
+        return f"{self.name}({', '.join(items)})" if items else self.name
+
+    def __repr__(self) -> str:
+        return f"Spec.parse({str(self)!r})"
+
+    def __hash__(self) -> int:
+        return hash((self.name, frozenset(self.arguments)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spec, (self.name, dict(self.arguments))
+
+    @property
+    def positional(self) -> list[Any]:
+        """The arguments without an option, in order."""
+        return [value for key, value in self.arguments.items() if isinstance(key, int)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments with an option."""
+        return {key: value for key, value in self.arguments.items() if isinstance(key, str)}
+
+    @property
+    def imports(self) -> list[str]:
+        """The import paths that it and its parts name."""
+        own = [self.name] if ":" in self.name else []
+        return own + [path for inner in self._inner() for path in inner.imports]
+
+    def named(self) -> "Spec":
+        """The same with an option for every argument, as the registered class calls them.
+
+        >>> Spec.parse("gradient-noise(0.01)").named()
+        Spec.parse('gradient-noise(scale=0.01)')
+        """
+        names = names_of(EVERYTHING[self.name].build) if self.name in EVERYTHING else []
+        if len(self.positional) > len(names):
+            raise ValueError(
+                f"`{self.name}` should be a registered name that takes {len(self.positional)}"
+                f" arguments without an option. Found `{self}`. Name its options."
+            )
+        by_name = dict(zip(names, self.positional, strict=False))
+        twice = by_name.keys() & self.options.keys()
+        if twice:
+            raise ValueError(
+                f"`{self.name}` should get each option once. Found {sorted(twice)} twice, in"
+                f" `{self}`. Leave one out."
+            )
+        every = {**by_name, **self.options}
+        return Spec(self.name, {k: v.named() if _is_spec(v) else v for k, v in every.items()})
+
+    def with_(self, **arguments: Any) -> "Spec":
+        """The same with other arguments.
+
+        >>> str(Spec.parse("gradient-noise(0.01)").with_(scale=0.1))
+        'gradient-noise(scale=0.1)'
+        """
+        base = self.named() if self.positional else self
+        changed: dict[Any, Any] = {**base.arguments}
+        return Spec(self.name, changed | arguments)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Which amounts a defense leaves out: "scale", "ratio", "clip", or "noise" (its scale).
+
+        >>> sorted(Spec.parse("optimal-pruning(noise=optimal-noise)").missing)
+        ['noise', 'ratio']
+        """
+        noise = self.options.get("noise")
+        inner = {"noise"} if isinstance(noise, Spec) and noise._left_out() else set()
+        return frozenset({*self._left_out(), *inner})
+
+    def completed(self) -> "Spec":
+        """The same with a placeholder for every amount that is missing."""
+        noise = self.options.get("noise")
+        whole: dict[Any, Any] = {**self.arguments, **self._left_out()}
+        if isinstance(noise, Spec):
+            whole["noise"] = noise.completed()
+        return Spec(self.name, whole)
+
+    def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
+        """The "defense", "attack" or "estimator" that this describes.
+
+        Args:
+            kind: What it should be.
+            allow_imports: Whether names may be import paths, whose code is then run: True for text
+                that the local user typed, or the paths that are allowed. Never for text that comes
+                from elsewhere.
+        """
+        return self._built(KINDS[kind], allow_imports)
+
+    def _built(self, kind: Kind, allow_imports: AllowImports) -> Any:
+        make = kind.find(self.name, allow_imports)
+        arguments = {key: _built(v, allow_imports) for key, v in self.arguments.items()}
+        positional = [value for key, value in arguments.items() if isinstance(key, int)]
+        options = {key: value for key, value in arguments.items() if isinstance(key, str)}
+        return kind.checked(call(make, self.name, positional, options), str(self))
+
+    def _left_out(self) -> dict[str, float]:
+        """Placeholders for the amounts that a registered defense needs and this does not give."""
+        amounts = EVERYTHING[self.name].amounts if self.name in EVERYTHING else {}
+        given = self.options.keys()
+        if self.positional or given & {"scale", "ratio", "utility_budget", "target_error"}:
+            return {}
+        return {name: amount for name, amount in amounts.items() if name not in given}
+
+    def _inner(self) -> Iterator["Spec"]:
+        return (spec for value in self.arguments.values() for spec in _specs_in(value))
 
 
-def _entry(name: str, known: Mapping[str, Entry], kind: str) -> Entry:
-    if name not in known:
-        raise ValueError(
-            f"There is no {kind} named `{name}`.{suggestion(name, known)}"
-            f" Known: {', '.join(known)}; or 'package.module:Class' for your own."
+@dataclass(frozen=True)
+class Unwritable:
+    """A value that has no specification, as data that a prior was fitted to."""
+
+    text: str
+
+
+def _place(argument: tuple[int | str, Any]) -> float:
+    """Positions first, in order; then options as they were given."""
+    return argument[0] if isinstance(argument[0], int) else math.inf
+
+
+def _is_spec(value: object) -> bool:
+    return isinstance(value, Spec)
+
+
+def _specs_in(value: object) -> Iterator[Spec]:
+    if isinstance(value, Spec):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _specs_in(part)
+
+
+def _built(value: Any, allow_imports: AllowImports) -> Any:
+    if isinstance(value, Spec):
+        return value._built(PART, allow_imports)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_built(part, allow_imports) for part in value)
+    return value
+
+
+def _check_value(value: object, name: str) -> None:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            _check_value(part, name)
+    elif not isinstance(value, (*_PLAIN, Spec, Unwritable)) or value != value:
+        raise TypeError(
+            f"Parameter `arguments` of `{name}` should hold numbers, words, None, lists and tuples"
+            f" of these, or Specs. Found {type(value).__name__} ({value!r})."
         )
-    return known[name]
-
-
-def _imported(name: str, kind: str) -> Callable[..., Any]:
-    module, _, attributes = name.partition(":")
-    try:
-        found = reduce(getattr, attributes.split("."), import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"A {kind} of your own should read 'package.module:Class', importable from here."
-            f" Found {name!r}, which fails with `{type(error).__name__}: {error}`."
-        ) from error
-    if not callable(found):
-        raise ValueError(f"`{name}` should be a class or function. Found {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
-
-
-def _arguments(text: str, spec: str) -> tuple[list[Any], dict[str, Any]]:
-    """Positional arguments and options; hyphens outside of quotes belong to names."""
-    pieces = re.split(r"""("[^"]*"|'[^']*')""", text)
-    python = "".join(p if i % 2 else _HYPHEN.sub("_", p) for i, p in enumerate(pieces))
-    try:
-        call = ast.parse(f"f({python})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        positional = [_value(argument) for argument in call.args]
-        return positional, {str(word.arg): _value(word.value) for word in call.keywords}
-    except (SyntaxError, AssertionError, _NotPlainError) as error:
-        raise ValueError(
-            f"The options in {spec!r} should be plain values or names with options of their own,"
-            f" as in `cached(optimal-noise(scale=0.1), refresh_every=10)`. Found {error}."
-        ) from None
-
-
-class _NotPlainError(Exception):
-    """An expression that is neither a literal nor a known name."""
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        positional = [_value(argument) for argument in node.args]
-        options = {str(word.arg): _value(word.value) for word in node.keywords}
-        name = node.func.id.replace("_", "-")
-        return _call(_entry(name, EVERYTHING, "part").build, name, positional, options)
-    if isinstance(node, ast.Name):
-        name = node.id.replace("_", "-")
-        return _call(_entry(name, EVERYTHING, "part").build, name, [], {})
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise _NotPlainError(f"`{ast.unparse(node)}`") from None
-
-
-def _call(
-    make: Callable[..., Any], name: str, positional: list[Any], options: dict[str, Any]
-) -> Any:
-    try:
-        inspect.signature(make).bind(*positional, **options)
-    except TypeError as error:
-        raise ValueError(f"`{name}` takes {_signature(make)}. Found a mismatch: {error}.") from None
-    try:
-        return make(*positional, **options)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}`: {error}") from error
-
-
-def _signature(make: Callable[..., Any]) -> str:
-    parts = []
-    for parameter in inspect.signature(make).parameters.values():
-        if parameter.name == "_" or parameter.kind is parameter.VAR_POSITIONAL:
-            continue
-        default = parameter.default
-        parts.append(
-            parameter.name if default is parameter.empty else f"{parameter.name}={default!r}"
-        )
-    return f"({', '.join(parts)})"
-
-
-def _name_of(kind: type) -> str:
-    for entry in EVERYTHING.values():
-        if entry.build is kind:
-            return entry.name
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _changed(thing: object) -> dict[str, Any]:
-    """The options that are not at their defaults."""
-    if dataclasses.is_dataclass(thing):
-        pairs = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]
-    else:
-        parameters = inspect.signature(type(thing)).parameters.values()
-        pairs = [(p.name, p.default) for p in parameters if hasattr(thing, p.name)]
-    now = {name: getattr(thing, name) for name, _ in pairs}
-    return {name: now[name] for name, default in pairs if not _same(now[name], default)}
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _same(value: object, default: object) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _text(value: object) -> str:
-    if isinstance(value, GaussianPrior):  # samples have no specification
-        return f"<{value.name}>"
-    plain = (bool, int, float, str, list, tuple, type(None))
-    return repr(value) if isinstance(value, plain) else spec_of(value)
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(_text(part) for part in value)
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, Unwritable):
+        return f"<{value.text}>"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return str(value) if isinstance(value, Spec) else repr(value)

@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 from torch.nn.functional import cross_entropy
 
-from gradveil.attacks import Attack, LocalSteps, ThreatModel
+from gradveil.attacks import LocalSteps, ThreatModel
 from gradveil.auditing import AuditResult, audit, write_results
 from gradveil.auditing._defaults import QUICK_DEFENSES, QUICK_STEPS, default_attacks
 from gradveil.auditing._write import prepare_folder
 
 from ._audit_table import show_audit
 from ._format import Format
-from ._loading import load_data, load_model, split_public
+from ._loading import load_data, load_model, split_public, typed_attacks, typed_defenses
 from ._progress import bar
 
 INTERRUPTED = 130
@@ -44,7 +44,7 @@ def run_audit(
         Path | None, typer.Option(help="Your own data: an .npz file or a folder.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A name, or package.module:factory for your own.")
+        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
@@ -92,16 +92,17 @@ def run_audit(
     samples = load_data(dataset, data, device)
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
-    attacks: list[str | Attack] | None = None if attack is None else [*attack]
+    attacks = None if attack is None else typed_attacks(attack)
+    defenses = typed_defenses(defense) if defense else None
     if quick:
-        defense, steps = defense or [*QUICK_DEFENSES], steps or QUICK_STEPS
+        defenses, steps = defenses or [*QUICK_DEFENSES], steps or QUICK_STEPS
         attacks = attacks or [default_attacks(steps, samples.inputs.dim() == 4)[0]]
     with bar(Console(stderr=True)) as progress:
         result = audit(
             network,
             cross_entropy,
             private,
-            defense,
+            defenses,
             attacks,
             public=public,
             normalization=samples,

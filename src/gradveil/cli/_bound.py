@@ -20,7 +20,7 @@ from gradveil.auditing._subject import make_subject
 from gradveil.auditing._write import prepare_folder
 
 from ._format import Format
-from ._loading import load_data, load_model, split_public
+from ._loading import load_data, load_model, split_public, typed_defenses
 from ._progress import bar
 
 NOTE = (
@@ -61,7 +61,7 @@ def bound(
         local=None,
         name=samples.name,
     )
-    study = BoundStudy(subject, defense, seed)
+    study = BoundStudy(subject, typed_defenses([defense])[0], seed)
     variants = study.sweep() if sweep else [study.defense]
     points = []
     with bar(Console(stderr=True)) as progress:

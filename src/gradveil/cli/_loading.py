@@ -1,6 +1,7 @@
 """What several commands take: data, a model, its weights, a device."""
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import device_of
+from gradveil.attacks import Attack
 from gradveil.auditing._defaults import default_model_name, model_for
+from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
+from gradveil.defenses import Defense
 
 
 def load_data(dataset: str, path: Path | None, device: str) -> Dataset:
@@ -22,10 +26,25 @@ def load_model(
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
     name = name or default_model_name(data)
-    model = model_for(name, data, seed)
+    model = model_for(name, data, seed, allow_imports=True)
     if weights is not None:
         load_weights(model, weights)
     return name, model.to(device_of(device))
+
+
+def typed_defenses(texts: Sequence[str]) -> list[str | Defense]:
+    """What the user typed; import paths, which only the local user may give, are built here."""
+    return [_if_imported(text, "defense") or text for text in texts]
+
+
+def typed_attacks(texts: Sequence[str]) -> list[str | Attack]:
+    """The same for attacks."""
+    return [_if_imported(text, "attack") or text for text in texts]
+
+
+def _if_imported(text: str, kind: str) -> Any:
+    spec = Spec.parse(text, kind)
+    return spec.build(kind, allow_imports=True) if spec.imports else None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -69,7 +69,8 @@ def reproduce(
 
     from ._reproduce_show import show_status, show_written
 
-    studies = select_studies(names or (["all"] if status or only_figures else []))
+    wanted = names or (["all"] if status or only_figures else [])
+    studies = select_studies(wanted, allow_imports=True)
     work = work_of(studies, preset.value)
     at_once = _processors() if jobs is None else jobs
     chosen = _engine(engine, jobs, address)

@@ -140,7 +140,7 @@ def _with_progress(
         if engine is Engine.flower:
             from gradveil.flower import run_simulation_of
 
-            return run_simulation_of(config, out=out, on_round=show)
+            return run_simulation_of(config, out=out, on_round=show, allow_imports=True)
         from gradveil.federated import train
 
         return train(
@@ -150,6 +150,7 @@ def _with_progress(
             checkpoint_every=checkpoint_every,
             on_round=show,
             on_notice=lambda text: console.print(text, style="yellow"),
+            allow_imports=True,
         )
 
 

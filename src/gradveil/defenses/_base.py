@@ -14,6 +14,9 @@ from gradveil.messages import GradientMessage, Message, values_of
 from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
+from ._accumulation import Accumulation, add_to_grad
+from ._observer import Observer
+
 
 class Defense(ABC):
     """A pure, deterministic map from Moments to the Mechanism that is applied to the message.
@@ -77,17 +80,62 @@ class Defense(ABC):
 
         Returns what was added, which is all that a client may send. Unlike a forward pass in
         training mode this leaves the running statistics of BatchNorm as they are. Dropout draws
-        from the generator, too.
+        from the generator, too. Each call adds noise of its own: for several micro-batches in one
+        step use `accumulate`.
         """
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
         advance(generator)  # a defense may have drawn nothing: the next call must differ
-        for name, parameter in model.named_parameters():
-            if name in sent:
-                old, new = parameter.grad, sent[name].detach()
-                parameter.grad = new.clone() if old is None else old + new
+        add_to_grad(model, sent)
         return sent
+
+    def accumulate(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        generator: torch.Generator | None = None,
+        *,
+        reduction: str | None = None,
+    ) -> Accumulation:
+        """Several micro-batches in one optimizer step, with one draw of noise for all of them.
+
+        Use it in place of several calls of `backward`, each of which would add its own noise::
+
+            with defense.accumulate(model, loss_fn) as step:
+                for inputs, targets in micro_batches:
+                    step.add(inputs, targets)
+            optimizer.step()
+
+        When the block ends, `.grad` gets Σ_k n_k g_k / n over micro-batches of n_k examples for a
+        loss that is a mean (do not divide it), or Σ_k g_k for a sum, defended as one message: the
+        plan comes from the moments of the whole. Without a defense this is the gradient of one
+        large batch. Where layers mix examples (BatchNorm in training mode), each micro-batch is
+        taken by itself, as in plain PyTorch, and dropout draws anew for each; the plan is right for
+        that gradient, too. A loss that is neither a mean nor a sum over examples is refused, and
+        so are class weights and ignored targets in a mean.
+
+        Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
+        and the defense remembers nothing of it. A defense with a `__call__` of its own cannot be
+        accumulated.
+
+        Args:
+            model: Its weights should not change in the block.
+            loss_fn: Maps (outputs, targets) to one number.
+            generator: For probes, noise and dropout; a fresh one if `None`.
+            reduction: "mean" or "sum"; found out by itself if `None`.
+        """
+        if type(self).__call__ is not Defense.__call__:
+            raise TypeError(
+                "A defense to accumulate should have no `__call__` of its own: it has to observe"
+                f" each micro-batch and to plan once. Found one in {type(self).__name__}. Put it"
+                " into `observe` and `plan`."
+            )
+        return Accumulation(self, model, loss_fn, generator, reduction=reduction)
+
+    def observer(self) -> Observer:
+        """What puts the micro-batches of one step together; a defense with a memory has its own."""
+        return Observer(self)
 
 
 def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:

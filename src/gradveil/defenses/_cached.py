@@ -15,6 +15,7 @@ from gradveil.sensitivity import Auto, Moments, measure_with_values
 
 from ._base import Defense, observe_values
 from ._noise import total
+from ._observer import Observer
 
 OWN_PART = 2.5
 """κ in units of Σ s̄² / Σ g². Over 200 training steps of the MNIST CNN on batches of 16, values of
@@ -76,22 +77,13 @@ class Cached(Defense):
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
         """Fresh values beside sensitivities that are measured now, or made up from the past."""
-        if self._step % self.refresh_every:
-            values, moments = observe_values(message, inputs)
-            self._adjust(values)
-            moments = self._completed(moments)
-        else:
-            part = self._part(message, inputs)
-            values, moments = (
-                self.defense.observe(message, inputs, generator)
-                if part is None
-                else measure_with_values(message, inputs, part, generator=generator)
-            )
-            self._adjust(values)
-            self._join(moments)
-            moments = moments if part is None else self._completed(moments)
-        self._step += 1
-        return values, moments
+        step = self.observer()
+        step.add(message, inputs, generator)
+        return step.finish()
+
+    def observer(self) -> "CachedObserver":
+        """What puts the micro-batches of one step together: they are one call."""
+        return CachedObserver(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the number of calls and the running mean s̄²."""
@@ -118,6 +110,19 @@ class Cached(Defense):
             f"Cached({self.defense!r}, refresh_every={self.refresh_every}, decay={self.decay},"
             f" share={self.share})"
         )
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the next step measures."""
+        return self._step % self.refresh_every == 0
+
+    def _remember(self, values: Tensors, moments: Moments, *, measured_all: bool) -> Moments:
+        """The moments to plan with; from now on, this step is a part of the past."""
+        self._adjust(values)
+        if self._is_due:
+            self._join(moments)
+        self._step += 1
+        return moments if measured_all else self._completed(moments)
 
     def _part(self, message: Message, inputs: Tensor) -> Auto | None:
         """What measures a part of this batch; `None`: all of it is measured."""
@@ -167,3 +172,28 @@ class Cached(Defense):
         if self._is_loaded:
             self._mean = {name: self._mean[name].to(value) for name, value in values.items()}
             self._is_loaded = False
+
+
+class CachedObserver(Observer):
+    """Measures a step's micro-batches if the step is due, and completes them with the past."""
+
+    def __init__(self, cached: Cached) -> None:
+        super().__init__(cached)
+        self._cached, self._measured_all = cached, cached._is_due
+
+    def measure(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """Values of one micro-batch, with its sensitivities if they are due."""
+        if not self._cached._is_due:
+            return observe_values(message, inputs)
+        part = self._cached._part(message, inputs)
+        if part is None:
+            return self._cached.defense.observe(message, inputs, generator)
+        self._measured_all = False
+        return measure_with_values(message, inputs, part, generator=generator)
+
+    def finish(self) -> tuple[Tensors, Moments]:
+        """The whole step, which the defense remembers from now on."""
+        values, moments = super().finish()
+        return values, self._cached._remember(values, moments, measured_all=self._measured_all)

@@ -24,7 +24,10 @@ from ._config import (
 )
 from ._curves import draw_curves
 from ._evaluate import Evaluation, evaluate
+from ._healthy import NoSignalError
 from ._history import RoundMetrics, Skip, TrainingHistory
+from ._incoming import load_received
+from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
 from ._reply import Costs, Reply
 from ._round import NoReplyError, play_round
@@ -40,11 +43,15 @@ __all__ = [
     "Costs",
     "Evaluation",
     "FederatedRun",
+    "LimitError",
+    "Limits",
     "LocalSteps",
     "NoDataError",
     "NoReplyError",
+    "NoSignalError",
     "Reply",
     "RoundMetrics",
+    "RoundSettings",
     "Server",
     "Skip",
     "Split",
@@ -58,6 +65,7 @@ __all__ = [
     "draw_curves",
     "evaluate",
     "load_checkpoint",
+    "load_received",
     "loss_of",
     "model_of",
     "partition",

@@ -17,6 +17,7 @@ from gradveil.messages import GradientMessage, LocalSteps, LocalUpdateMessage, v
 from gradveil.messages._functional import LossFunction, check_match
 from gradveil.theory import utility
 
+from ._healthy import check_signal, check_weights
 from ._reply import Costs, Reply
 from ._streams import stream
 
@@ -48,6 +49,9 @@ class Client:
         batch_size: Examples in a reply.
         seed: The root of its random streams; `None` for numbers that nobody can repeat.
         local: FedAvg's local steps; `None` for FedSGD's gradient.
+        allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
+            (`NoSignalError`), as it mostly means a broken model or loss; a batch that is fitted
+            perfectly gives one, too.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Client:
         batch_size: int,
         seed: int | None,
         local: LocalSteps | None = None,
+        allow_zero: bool = False,
     ) -> None:
         check_count(batch_size, "batch_size")
         if len(inputs) or len(targets):
@@ -68,25 +73,30 @@ class Client:
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
         self.defense = deepcopy(defense)
         self.batch_size, self.seed, self.local = batch_size, seed, local
+        self.allow_zero = allow_zero
         self._root = secrets.randbits(62) if seed is None else seed
         self._step = 0
 
     def reply(self, model: nn.Module, loss_fn: LossFunction) -> Reply:
-        """The defended message of the next mini-batch, and its number of examples."""
+        """The defended message of the next mini-batch, and its number of examples.
+
+        Raises:
+            NonFiniteError: If the model's weights, its message or what would be sent is not finite.
+            NoSignalError: If the loss depends on no parameter, or all of the message is 0.
+            NoDataError: If the client has no examples.
+        """
         message, inputs = self._next_message(model, loss_fn)
-        return Reply(self.defense(message, inputs, self._generator()), len(inputs))
+        return self._defended(message, inputs)[0]
 
     def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
         """The same reply beside what it cost, which is for the client's own eyes."""
         message, inputs = self._next_message(model, loss_fn)
         loss, seconds_gradient = _plain(message, inputs)
         start = _now(inputs.device)
-        sent, made = self._defended(message, inputs)
+        reply, made = self._defended(message, inputs)
         seconds_defense = max(0.0, _now(inputs.device) - start - seconds_gradient)
         first, second = (None, None) if made is None else utility(*made)
-        return Reply(sent, len(inputs)), Costs(
-            loss, first, second, seconds_gradient, seconds_defense
-        )
+        return reply, Costs(loss, first, second, seconds_gradient, seconds_defense)
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: numbers, and tensors by name for a `Cached` defense."""
@@ -100,7 +110,7 @@ class Client:
                 "Parameter `state` should have the keys ['defense', 'root', 'step']. Found"
                 f" {sorted(state)}. Use what `state_dict` returned."
             )
-        if isinstance(self.defense, Cached):
+        if isinstance(self.defense, Cached) and state["defense"]:
             self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
 
@@ -121,6 +131,7 @@ class Client:
         """The next batch and its message. The batch counts as taken, whatever becomes of it."""
         chosen = self.next_indices()
         self._step += 1
+        check_weights(model)
         device = next(model.parameters()).device
         inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
         seed = stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
@@ -136,17 +147,25 @@ class Client:
 
     def _defended(
         self, message: AnyMessage, inputs: Tensor
-    ) -> tuple[Tensors, tuple[Tensors, AnyMechanism] | None]:
-        """What is sent, beside the values and the mechanism it was made from.
+    ) -> tuple[Reply, tuple[Tensors, AnyMechanism] | None]:
+        """What is sent, checked, beside the values and the mechanism it was made from.
 
         A defense with a call of its own may have no mechanism: then only what is sent.
         """
         generator = self._generator()
+        made = None
         if type(self.defense).__call__ is not Defense.__call__:
-            return self.defense(message, inputs, generator), None
-        values, moments = self.defense.observe(message, inputs, generator)
-        mechanism = self.defense.plan(moments)
-        return mechanism.apply(values, generator), (values, mechanism)
+            values = values_of(message, inputs)
+            check_signal(message, inputs, values, allow_zero=self.allow_zero)
+            sent = self.defense(message, inputs, generator)
+        else:
+            values, moments = self.defense.observe(message, inputs, generator)
+            check_signal(message, inputs, values, allow_zero=self.allow_zero)
+            made = values, self.defense.plan(moments)
+            del moments  # two tensors of the size of the message that are not needed any more
+            sent = made[1].apply(values, generator)
+        check_finite(sent, "what the defense gave")
+        return Reply(sent, len(inputs)), made
 
 
 def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:

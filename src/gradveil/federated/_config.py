@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +15,11 @@ from gradveil._checks import (
     check_positive,
     device_of,
 )
-from gradveil.catalog import Entry, build_defense
-from gradveil.catalog._spec import build
+from gradveil._imports import AllowImports
+from gradveil.catalog import build_defense
 from gradveil.data import load_dataset
 from gradveil.messages import LocalSteps
-from gradveil.models import build_model, model_names
+from gradveil.models import build_model
 
 from ._client import Client
 from ._partition import KINDS, partition
@@ -36,11 +35,16 @@ OPTIMIZERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A run: strings and numbers only. The defaults are the paper's training on MNIST."""
+    """A run: strings and numbers only. The defaults are the paper's training on MNIST.
+
+    The strings name registered entries. What builds a run from them takes import paths
+    (``package.module:name``) only with its own `allow_imports`, which no configuration can set: a
+    configuration may come from elsewhere.
+    """
 
     data: str = "mnist"
     model: str = "simple-conv-net"
-    """A name, with options if need be (``conv-net(width=16)``), or ``package.module:factory``."""
+    """As `gradveil.models.build_model` reads it: a name, or ``conv-net(width=16)``."""
     defense: str = "no-defense"
     """As `gradveil.catalog.build_defense` reads it."""
     clients: int = 4
@@ -134,15 +138,9 @@ def split_of(config: TrainingConfig) -> Split:
     return Split(data.inputs[:count], data.targets[:count], kept)
 
 
-def model_of(config: TrainingConfig) -> nn.Module:
+def model_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> nn.Module:
     """The model with its initial weights, which the seed determines."""
-    if ":" in config.model:
-        return build_model(config.model, seed=config.seed).to(config.device)
-    known = {
-        name: Entry(name, partial(build_model, name, seed=config.seed), "", "")
-        for name in model_names()
-    }
-    model: nn.Module = build(config.model, known, "model")
+    model = build_model(config.model, config.seed, allow_imports=allow_imports)
     return model.to(config.device)
 
 
@@ -151,7 +149,9 @@ def client_of(config: TrainingConfig, identifier: int, data: Split) -> Client:
     return clients_of(config, data)[identifier]
 
 
-def clients_of(config: TrainingConfig, data: Split) -> list[Client]:
+def clients_of(
+    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
+) -> list[Client]:
     """All clients, 0 to `clients - 1`."""
     parts = partition(
         data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
@@ -161,7 +161,7 @@ def clients_of(config: TrainingConfig, data: Split) -> list[Client]:
             identifier,
             data.inputs[part],
             data.targets[part],
-            build_defense(config.defense),
+            build_defense(config.defense, allow_imports=allow_imports),
             batch_size=config.batch_size,
             seed=config.seed,
             local=config.local,
@@ -170,9 +170,9 @@ def clients_of(config: TrainingConfig, data: Split) -> list[Client]:
     ]
 
 
-def server_of(config: TrainingConfig) -> Server:
+def server_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> Server:
     """The server with the initial model and its optimizer."""
-    model = model_of(config)
+    model = model_of(config, allow_imports=allow_imports)
     trained = [p for p in model.parameters() if p.requires_grad]
     kind = "gradient" if config.local_steps is None else "update"
     assert config.optimizer is not None  # __post_init__ has put the usual one there

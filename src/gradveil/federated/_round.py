@@ -6,6 +6,7 @@ from gradveil._checks import NonFiniteError
 from gradveil.messages._functional import LossFunction
 
 from ._client import Client, NoDataError
+from ._healthy import NoSignalError
 from ._history import RoundMetrics, Skip
 from ._reply import Costs, Reply
 from ._server import Server, admit
@@ -21,7 +22,7 @@ def play_round(
     """Ask these clients, average what they send, take the server's step.
 
     A client is skipped, with the reason in the result, if it has no data, if its loss or gradient
-    is not finite, or if the server refuses its reply.
+    is not finite or says nothing (`NoSignalError`), or if the server refuses its reply.
 
     Raises:
         NoReplyError: If no reply is left. The model stays as it was.
@@ -32,7 +33,7 @@ def play_round(
     for client in clients:
         try:
             reply, costs[client.identifier] = client.reply_with_costs(server.model, loss_fn)
-        except (NoDataError, NonFiniteError) as error:
+        except (NoDataError, NonFiniteError, NoSignalError) as error:
             skipped.append(Skip(client.identifier, str(error)))
         else:
             replies.append((client.identifier, reply))

@@ -68,7 +68,8 @@ class Server:
 
     Args:
         model: The global model; its parameters are changed in place.
-        optimizer: Over the model's parameters. Optional for "update".
+        optimizer: Over the model's parameters, all that are trained and no others. Optional for
+            "update".
         kind: "gradient" or "update".
     """
 
@@ -85,6 +86,8 @@ class Server:
                 " torch.optim.Adam(model.parameters(), lr=1e-3)."
             )
         trained = [p for p in model.parameters() if p.requires_grad]
+        if optimizer is not None:
+            _check_optimizer(optimizer, model)
         self.model, self.kind = model, kind
         self.optimizer = optimizer or torch.optim.SGD(trained, lr=1.0)
 
@@ -102,6 +105,21 @@ class Server:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         check_finite(self.parameters, "the server's parameters after the step")
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Require that the optimizer moves this model, and all of it that is trained."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = {id(p) for p in model.parameters()}
+    foreign = len(held - own)
+    missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if foreign or missing:
+        raise ValueError(
+            "Parameter `optimizer` should hold the trainable parameters of `model`, all of them and"
+            f" no others. Found {foreign} tensors that are not the model's, and that it misses"
+            f" {missing[:5]}{' and more' if len(missing) > 5 else ''}. Make it from"
+            " `model.parameters()`; to leave some out, freeze them with `requires_grad_(False)`."
+        )
 
 
 def _check(ordered: list[Received], expected: Tensors) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from gradveil._checks import check_count
 from gradveil._files import write_atomically
+from gradveil._imports import AllowImports
 from gradveil._locks import alone_in
 
 from ._checkpoint import has_checkpoint
@@ -21,12 +22,16 @@ from ._run import FederatedRun, OnRound
 HISTORY = "history.json"
 
 
-def build_run(config: TrainingConfig) -> FederatedRun:
-    """The run that a configuration describes, before its first round."""
+def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) -> FederatedRun:
+    """The run that a configuration describes, before its first round.
+
+    With `allow_imports`, its model and defense may be import paths, whose code is then run: True
+    for a configuration of the local user's own, or the paths that are allowed.
+    """
     data = split_of(config)
     return FederatedRun(
-        server_of(config),
-        clients_of(config, data),
+        server_of(config, allow_imports=allow_imports),
+        clients_of(config, data, allow_imports=allow_imports),
         loss_of(config),
         fraction=config.fraction,
         seed=config.seed,
@@ -43,12 +48,14 @@ def train(
     checkpoint_every: int = 8,
     on_round: OnRound = lambda _: None,
     on_notice: Callable[[str], None] = warnings.warn,
+    allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train, and write checkpoints and results to the folder `out`.
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
+    `allow_imports` is that of `build_run`.
     """
     check_count(checkpoint_every, "checkpoint_every")
     if resume and out is None:
@@ -56,7 +63,8 @@ def train(
             "Parameter `out` should be the folder of the run to resume. Found None. Give it"
             " (`--out`), or leave `resume` out."
         )
-    run, folder = build_run(config), None if out is None else Path(out)
+    run = build_run(config, allow_imports=allow_imports)
+    folder = None if out is None else Path(out)
     with held(folder):
         if folder is not None and resume and has_checkpoint(folder):
             _continue(run, folder, on_notice)

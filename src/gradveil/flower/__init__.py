@@ -23,7 +23,7 @@ if find_spec("flwr") is None:
         " `pip install gradveil[flower]`."
     )
 
-from gradveil.federated import LocalSteps
+from gradveil.federated import Limits, LocalSteps
 
 from ._records import reply_to
 from ._simulation import run_simulation_of
@@ -33,6 +33,7 @@ from ._train import train_function
 __all__ = [
     "FedAvgUpdates",
     "FedSGD",
+    "Limits",
     "LocalSteps",
     "RoundReplies",
     "reply_to",

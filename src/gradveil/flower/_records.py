@@ -1,11 +1,13 @@
 """Replies as Flower's records and back: the defended values, the number of examples, no more."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from gradveil._checks import check_count, check_finite
 from gradveil._typing import Tensors
 from gradveil.federated import Reply
 
@@ -19,10 +21,12 @@ def reply_to(message: Message, values: Tensors, examples: int) -> Message:
 
         sent = defense(gradveil.GradientMessage(model, loss_fn, targets), inputs)
         return reply_to(message, sent, len(inputs))
+
+    Values that are not finite are an error: nothing is sent.
     """
-    content = RecordDict(
-        {ARRAYS: record_of(values), METRICS: MetricRecord({EXAMPLES: int(examples)})}
-    )
+    check_finite(values, "values")
+    check_count(examples, "examples")
+    content = RecordDict({ARRAYS: record_of(values), METRICS: MetricRecord({EXAMPLES: examples})})
     return Message(content=content, reply_to=message)
 
 
@@ -58,6 +62,12 @@ def model_arrays(message: Message) -> Tensors:
             f" {len(records)}."
         )
     return tensors_of(next(iter(records.values())))
+
+
+def round_config(message: Message) -> dict[str, Any]:
+    """The round's configuration, as the server sent it: to be checked, never to be believed."""
+    records = message.content.config_records.values()
+    return {key: value for record in records for key, value in record.items()}
 
 
 def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from gradveil._imports import AllowImports
 from gradveil.federated import (
     RoundMetrics,
     Skip,
@@ -26,8 +27,14 @@ PARTITION = "partition-id"
 class SimulatedServer(DefendedStrategy):
     """Asks the clients that the local engine would ask, and writes the history it would write."""
 
-    def __init__(self, config: TrainingConfig, on_round: Callable[[RoundMetrics], None]) -> None:
-        super().__init__(server_of(config))
+    def __init__(
+        self,
+        config: TrainingConfig,
+        on_round: Callable[[RoundMetrics], None],
+        *,
+        allow_imports: AllowImports = False,
+    ) -> None:
+        super().__init__(server_of(config, allow_imports=allow_imports))
         self.config, self.on_round = config, on_round
         self.held_out = split_of(config).held_out
         self.history: list[RoundMetrics] = []

@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from gradveil._imports import AllowImports
 from gradveil.federated import (
     Client,
     RoundMetrics,
@@ -40,6 +41,7 @@ def run_simulation_of(
     *,
     out: Path | str | None = None,
     on_round: Callable[[RoundMetrics], None] = lambda _: None,
+    allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train as `gradveil.federated.train` does, with every client in Flower's simulation.
 
@@ -52,12 +54,14 @@ def run_simulation_of(
         config: What to train.
         out: Folder for `history.json`, `rounds.csv` and `model.pt`.
         on_round: Called after every round.
+        allow_imports: Whether model and defense may be import paths, whose code is then run: True
+            for a configuration of the local user's own, or the paths that are allowed.
     """
     folder = None if out is None else Path(out)
     with held(folder):
         if folder is not None:
             check_unused(folder)
-        model, history = _simulate(config, on_round)
+        model, history = _simulate(config, on_round, allow_imports)
         if folder is not None:
             save_weights(model, folder / "model.pt")
             save_history(history, folder)
@@ -65,11 +69,11 @@ def run_simulation_of(
 
 
 def _simulate(
-    config: TrainingConfig, on_round: Callable[[RoundMetrics], None]
+    config: TrainingConfig, on_round: Callable[[RoundMetrics], None], allow_imports: AllowImports
 ) -> tuple[nn.Module, TrainingHistory]:
     from flwr.simulation import run_simulation
 
-    strategy = SimulatedServer(config, on_round)
+    strategy = SimulatedServer(config, on_round, allow_imports=allow_imports)
     server = ServerApp()
 
     @server.main()
@@ -81,7 +85,7 @@ def _simulate(
     with _quiet():
         run_simulation(
             server_app=server,
-            client_app=client_app_of(config),
+            client_app=client_app_of(config, allow_imports=allow_imports),
             num_supernodes=config.clients,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
@@ -89,14 +93,15 @@ def _simulate(
     return strategy.model, history
 
 
-def client_app_of(config: TrainingConfig) -> ClientApp:
+def client_app_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> ClientApp:
     """The clients of a run: each builds its own part of the data from the configuration."""
     app = ClientApp()
+    allowed = allow_imports if isinstance(allow_imports, bool) else frozenset(allow_imports)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         identifier = int(context.node_config[PARTITION])
-        return answer(message, context, lambda: _made(config, identifier), loss_of(config))
+        return answer(message, context, lambda: _made(config, identifier, allowed), loss_of(config))
 
     @app.query()
     def identify(message: Message, context: Context) -> Message:
@@ -106,15 +111,20 @@ def client_app_of(config: TrainingConfig) -> ClientApp:
     return app
 
 
-def _made(config: TrainingConfig, identifier: int) -> tuple[Client, nn.Module]:
+def _made(
+    config: TrainingConfig, identifier: int, allowed: bool | frozenset[str]
+) -> tuple[Client, nn.Module]:
     """The client before its first reply, and a model to load weights into."""
-    clients, model = _in_this_process(config)
+    clients, model = _in_this_process(config, allowed)
     return deepcopy(clients[identifier]), model
 
 
 @lru_cache(maxsize=1)
-def _in_this_process(config: TrainingConfig) -> tuple[list[Client], nn.Module]:
-    return clients_of(config, split_of(config)), model_of(config)
+def _in_this_process(
+    config: TrainingConfig, allowed: bool | frozenset[str]
+) -> tuple[list[Client], nn.Module]:
+    clients = clients_of(config, split_of(config), allow_imports=allowed)
+    return clients, model_of(config, allow_imports=allowed)
 
 
 @contextmanager

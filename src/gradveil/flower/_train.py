@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from gradveil.data import Dataset
 from gradveil.defenses import Defense
-from gradveil.federated import Client, LocalSteps, Reply
+from gradveil.federated import Client, Limits, LocalSteps, Reply, RoundSettings, load_received
 from gradveil.messages._functional import LossFunction
 
-from ._records import model_arrays, reply_to
+from ._records import model_arrays, reply_to, round_config
 from ._state import load_client, save_client
 
 TrainFunction = Callable[[Message, Context], Message]
@@ -33,6 +33,8 @@ def train_function(
     *,
     batch_size: int = 16,
     local: LocalSteps | None = None,
+    limits: Limits | None = None,
+    allow_zero: bool = False,
 ) -> TrainFunction:
     """A function for `ClientApp.train()` that answers with a defended message and nothing else.
 
@@ -42,6 +44,10 @@ def train_function(
     The noise is drawn from the operating system, afresh for each message: a server that knew its
     seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
     `--node-config`), which is for tests: never the message, nor the run's configuration.
+
+    From the server comes the model's state, which must have the names, shapes and types of the
+    client's own model and finite numbers. Its round configuration is not looked at, unless `limits`
+    say what it may choose; what is outside of them is refused.
 
     If the client fails, the reason goes to its own log, not to the server: Flower would send the
     text of the exception, which may tell of the data.
@@ -53,22 +59,31 @@ def train_function(
         data: The client's own examples, or what loads them from the context: a pair of tensors, a
             `gradveil.data.Dataset`, or a loader of batches, which is read once from start to end
             and should not shuffle.
-        defense: The defense, or what makes it from the context.
+        defense: The defense, or what makes it from the context. Of the context, only the node's
+            configuration is the client's own: what the run's configuration asks for should pass
+            through `Limits.defense`.
         batch_size: Examples in a message.
         local: FedAvg's local steps, for a `FedAvgUpdates` server; FedSGD's gradient if `None`.
+        limits: What the round configuration in a message may choose ("defense", "batch-size",
+            "local-steps", "local-lr"); nothing if `None`.
+        allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
     """
 
     def train(message: Message, context: Context) -> Message:
         def make() -> tuple[Client, nn.Module]:
             inputs, targets = _tensors(_resolve(data, context))
+            settings = RoundSettings(_resolve(defense, context), batch_size, local)
+            if limits is not None:
+                settings = limits.settings(round_config(message), settings)
             client = Client(
                 _identifier(context),
                 inputs,
                 targets,
-                _resolve(defense, context),
-                batch_size=batch_size,
+                settings.defense,
+                batch_size=settings.batch_size,
                 seed=_seed(context),
-                local=local,
+                local=settings.local,
+                allow_zero=allow_zero,
             )
             return client, _resolve(model, context)
 
@@ -102,7 +117,7 @@ def _reply(
 ) -> Reply:
     client, model = make()
     load_client(client, context.state)
-    model.load_state_dict(model_arrays(message))
+    load_received(model, model_arrays(message))
     try:
         return client.reply(model, loss_fn)
     finally:

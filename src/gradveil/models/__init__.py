@@ -15,7 +15,7 @@ from gradveil.models._conv_net import ConvNet
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
-from gradveil.models._registry import build_model, model_names
+from gradveil.models._registry import build_model, model_names, model_options
 from gradveil.models._simple_conv_net import SimpleConvNet
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "SimpleConvNet",
     "build_model",
     "model_names",
+    "model_options",
 ]

@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import Callable
-from functools import reduce
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
+from gradveil._imports import AllowImports, check_factory, import_object
 from gradveil._suggest import suggestion
+from gradveil.catalog import Spec
 from gradveil.models._conv_net import ConvNet
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
@@ -34,28 +34,37 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(_MODELS))
 
 
-def build_model(name_or_spec: str, seed: int = 0, **options: Any) -> nn.Module:
+def build_model(
+    name_or_spec: str, seed: int = 0, *, allow_imports: AllowImports = False, **options: Any
+) -> nn.Module:
     """Build a model on the CPU, in eval mode, its initial weights a function of ``seed`` alone.
 
     The global random state of torch is the same before and after. A user's factory should draw its
     weights from it (as torch's layers do); randomness from elsewhere is not governed by ``seed``.
 
-    :param name_or_spec: One of :func:`model_names`, or ``"package.module:factory"``, where
-        ``factory`` is a class or function that returns an ``nn.Module``.
-    :param seed: Seed of the initial weights.
-    :param options: Passed on to the model's class or factory.
+    Args:
+        name_or_spec: One of :func:`model_names`, with options if need be (``conv-net(width=16)``),
+            or ``"package.module:factory"``: a subclass of ``nn.Module``, or a Python function that
+            returns one.
+        seed: Seed of the initial weights.
+        allow_imports: Whether import paths are allowed, whose code is then run: True for text of
+            the local user's own, or the paths that are allowed.
+        options: Passed on to the model's class or factory; they go before those in the text.
 
     >>> import torch
-    >>> model = build_model("mlp", seed=1, sizes=[4, 8, 3])
-    >>> same = build_model("gradveil.models:MLP", seed=1, sizes=[4, 8, 3])
+    >>> model = build_model("mlp(sizes=[4, 8, 3])", seed=1)
+    >>> same = build_model("gradveil.models:MLP", seed=1, allow_imports=True, sizes=[4, 8, 3])
     >>> torch.equal(model.layers[1].weight, same.layers[1].weight)
     True
     """
-    factory = _find_factory(name_or_spec)
-    _check_options(name_or_spec, factory, options)
+    spec = Spec.parse(name_or_spec, "model")
+    factory = _find_factory(spec.name, allow_imports)
+    _check_plain(spec)
+    positional, options = spec.positional, {**spec.options, **options}
+    _check_options(spec.name, factory, positional, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-        model = factory(**options)
+        model = factory(*positional, **options)
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module`. "
@@ -64,45 +73,50 @@ def build_model(name_or_spec: str, seed: int = 0, **options: Any) -> nn.Module:
     return model.eval()
 
 
-def _find_factory(spec: str) -> Callable[..., Any]:
-    if spec in _MODELS:
-        return _MODELS[spec]
-    if ":" in spec:
-        return _import_factory(spec)
+def model_options(name: str) -> tuple[str, ...]:
+    """The options of a registered model.
+
+    >>> model_options("mlp")
+    ('sizes', 'activation')
+    """
+    return tuple(inspect.signature(_MODELS[name]).parameters)
+
+
+def _find_factory(name: str, allow_imports: AllowImports) -> Callable[..., Any]:
+    if name in _MODELS:
+        return _MODELS[name]
+    if ":" in name:
+        factory: Callable[..., Any] = import_object(name, "model", allow_imports, "factory")
+        check_factory(factory, name, "model", nn.Module)
+        return factory
     raise ValueError(
         f"Parameter `name_or_spec` should be one of {', '.join(model_names())}, or "
-        f"'package.module:factory' for your own model. Found {spec!r}."
-        f"{suggestion(spec, _MODELS) or ' Choose one of these.'}"
+        f"'package.module:factory' for your own model. Found {name!r}."
+        f"{suggestion(name, _MODELS) or ' Choose one of these.'}"
     )
 
 
-def _import_factory(spec: str) -> Callable[..., Any]:
-    module_name, _, attributes = spec.partition(":")
-    try:
-        factory = reduce(getattr, attributes.split("."), import_module(module_name))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"Parameter `name_or_spec` should be 'package.module:factory', importable from here. "
-            f"Found {spec!r}, which fails with `{type(error).__name__}: {error}`. Check the "
-            f"spelling, and that the module is installed or on PYTHONPATH."
-        ) from error
-    if not callable(factory):
-        raise ValueError(
-            f"Parameter `name_or_spec` should name a class or function. Found that {spec!r} is a "
-            f"`{type(factory).__name__}`. Name what builds the model."
-        )
-    return factory
+def _check_plain(spec: Spec) -> None:
+    for value in spec.arguments.values():
+        if isinstance(value, Spec):
+            raise ValueError(
+                f"Parameter `name_or_spec` should have plain values as options. Found `{value}` in"
+                f" `{spec}`. Put words into quotes."
+            )
 
 
-def _check_options(spec: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
+def _check_options(
+    name: str, factory: Callable[..., Any], positional: list[Any], options: dict[str, Any]
+) -> None:
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
         return  # built in C, say: calling it will tell
     try:
-        signature.bind(**options)
+        signature.bind(*positional, **options)
     except TypeError as error:
+        found = f"{options!r}" if not positional else f"{positional!r} and {options!r}"
         raise ValueError(
-            f"Parameter `options` should fit `{spec}{signature}`. Found {options!r}: {error}. "
+            f"Parameter `options` should fit `{name}{signature}`. Found {found}: {error}. "
             f"Pass what this signature asks for."
         ) from error

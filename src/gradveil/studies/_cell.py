@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 import gradveil
+from gradveil._imports import check_function, import_object
 from gradveil._suggest import suggestion
 
 Settings = Mapping[str, Any]
@@ -109,8 +110,9 @@ def cell_function(kind: str) -> Callable[[CellFunction], CellFunction]:
 def function_of(kind: str) -> CellFunction:
     """The function that runs cells of this kind."""
     if ":" in kind:
-        module, _, name = kind.partition(":")
-        function: CellFunction = getattr(importlib.import_module(module), name)
+        what = "cell function"  # cells are made by a study's code, never read from a file
+        function: CellFunction = import_object(kind, what, allow_imports=True, name="function")
+        check_function(function, kind, what)
         return function
     importlib.import_module("gradveil.studies._cells")
     if kind not in _FUNCTIONS:

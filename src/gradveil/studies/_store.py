@@ -57,6 +57,7 @@ class Store:
         self._arrays = self.folder / "arrays"
         self._database = open_database(database_path(self.folder))
         self._database.execute("CREATE TEMP TABLE wanted (key TEXT PRIMARY KEY, place INTEGER)")
+        self._wanted: dict[str, Cell] = {}
         remove_leftovers(self._arrays)
         remove_dead(self.owners)
 
@@ -66,7 +67,8 @@ class Store:
 
     def want(self, cells: Iterable[Cell]) -> None:
         """Set the cells that :meth:`claim` hands out, in this order; new ones become pending."""
-        rows = [(cell.key, cell.kind, cell.text, gradveil.__version__) for cell in cells]
+        self._wanted = {cell.key: cell for cell in cells}
+        rows = [(c.key, c.kind, c.text, gradveil.__version__) for c in self._wanted.values()]
         with self._transaction():
             self._database.execute("DELETE FROM temp.wanted")
             self._database.executemany(
@@ -80,19 +82,22 @@ class Store:
             )
 
     def claim(self, owner: Owner) -> Cell | None:
-        """Make the first pending cell that is wanted the owner's; None if there is none."""
+        """Make the first pending cell that is wanted the owner's; None if there is none.
+
+        The cell is the one that was wanted: what the file says of it names no code to run.
+        """
         with self._transaction():
             found = self._database.execute(
-                "SELECT key, kind, settings FROM temp.wanted JOIN cells USING (key)"
+                "SELECT key FROM temp.wanted JOIN cells USING (key)"
                 " WHERE state = 'pending' ORDER BY place LIMIT 1"
             ).fetchone()
             if found is None:
                 return None
-            key, kind, settings = found
+            (key,) = found
             self._database.execute(
                 "UPDATE cells SET state = 'running', owner = ? WHERE key = ?", (owner.name, key)
             )
-        return Cell(kind, json.loads(settings))
+        return self._wanted[key]
 
     def finish(self, cell: Cell, owner: Owner, outcome: Outcome) -> None:
         """Keep what a claimed cell gave: its arrays first, then, in one step, all the rest."""

@@ -1,0 +1,165 @@
+"""What a client lets its server choose."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+from gradveil.catalog import Spec, build_defense
+from gradveil.defenses import Defense
+from gradveil.messages import LocalSteps
+
+AMOUNTS = ("scale", "ratio", "step", "target_error")
+"""Options of a defense of which more protects more."""
+
+SETTINGS = ("defense", "batch-size", "local-steps", "local-lr")
+NEVER = ("seed", "scale", "ratio", "clip", "noise", "local-batch-size", "local-momentum")
+"""What a server may never choose; who knows the seed can take the noise off."""
+
+
+class LimitError(ValueError):
+    """A server asked for what the client's limits do not allow."""
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How a client answers one round."""
+
+    defense: Defense
+    batch_size: int
+    local: LocalSteps | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds, set in the client's own code, on what a server's round configuration may ask for.
+
+    Without a bound the server has no say in a setting. A request outside of the bounds is an error
+    on the client: nothing is sent. Text from a server names what is in `defenses`, nothing else.
+
+    Args:
+        defenses: Specifications. A server may ask for one of them, or for the same with a larger
+            `scale`, `ratio`, `step` or `target_error`; all other options must agree.
+        batch_size: The least and the most examples in a message.
+        local_steps: The least and the most of FedAvg's local steps.
+        local_lr: The least and the largest rate of those steps.
+
+    >>> limits = Limits(["optimal-noise(scale=0.01)"])
+    >>> limits.defense("optimal-noise(scale=0.05)").scale
+    0.05
+    """
+
+    defenses: tuple[str, ...] = ()
+    _: KW_ONLY
+    batch_size: tuple[int, int] | None = None
+    local_steps: tuple[int, int] | None = None
+    local_lr: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.defenses, str):
+            raise TypeError(
+                "Parameter `defenses` should be a list of specifications. Found one text,"
+                f" {self.defenses!r}. Put it into a list."
+            )
+        object.__setattr__(self, "defenses", tuple(self.defenses))
+        for spec in self._specs():
+            build_defense(spec, allow_imports=self._imports())  # a mistake is an error now
+        for name in ("batch_size", "local_steps", "local_lr"):
+            _check_range(getattr(self, name), name)
+
+    def defense(self, asked: str) -> Defense:
+        """The defense that a server asked for, if it is within these limits."""
+        try:
+            spec = Spec.parse(asked, "defense").named()
+            allowed = any(_protects_as(spec, least.named()) for least in self._specs())
+        except (ValueError, TypeError):
+            allowed = False
+        if not allowed:
+            raise LimitError(
+                f"A server should ask for a defense within this client's limits, {[*self.defenses]}"
+                f" or more of it. Found {str(asked)[:200]!r}. Nothing was sent."
+            )
+        return build_defense(spec, allow_imports=self._imports())
+
+    def settings(self, config: Mapping[str, Any], own: RoundSettings) -> RoundSettings:
+        """The client's own settings, with what the round configuration asks for in their place.
+
+        Keys: "defense", "batch-size", "local-steps", "local-lr". "seed" and the parts of a defense
+        are never a server's to choose. Other keys are not looked at.
+        """
+        for key in NEVER:
+            if key in config:
+                raise LimitError(
+                    f"A server should leave `{key}` to the client. Found it in the round's"
+                    " configuration. Nothing was sent."
+                )
+        chosen = own
+        if "defense" in config:
+            chosen = replace(chosen, defense=self.defense(config["defense"]))
+        if "batch-size" in config:
+            size = _within(config["batch-size"], self.batch_size, "batch-size", int)
+            chosen = replace(chosen, batch_size=size)
+        return replace(chosen, local=self._local(config, own.local))
+
+    def _local(self, config: Mapping[str, Any], own: LocalSteps | None) -> LocalSteps | None:
+        asked = {}
+        if "local-steps" in config:
+            asked["steps"] = _within(config["local-steps"], self.local_steps, "local-steps", int)
+        if "local-lr" in config:
+            asked["lr"] = _within(config["local-lr"], self.local_lr, "local-lr", float)
+        if not asked:
+            return own
+        if own is None:
+            raise LimitError(
+                "A server should ask clients of FedSGD for gradients only. Found"
+                f" {sorted(asked)} of local steps in the round's configuration. Nothing was sent."
+            )
+        return replace(own, **asked)
+
+    def _specs(self) -> list[Spec]:
+        return [Spec.parse(text, "defense") for text in self.defenses]
+
+    def _imports(self) -> list[str]:
+        """Import paths in the client's own list: its code allows them by naming them."""
+        return [path for spec in self._specs() for path in spec.imports]
+
+
+def _protects_as(asked: Spec, least: Spec) -> bool:
+    """Whether one specification is another, with amounts that are at least as large."""
+    if asked.name != least.name or asked.arguments.keys() != least.arguments.keys():
+        return False
+    return all(_enough(key, asked.arguments[key], value) for key, value in least.arguments.items())
+
+
+def _enough(key: int | str, asked: Any, least: Any) -> bool:
+    if isinstance(asked, Spec) and isinstance(least, Spec):
+        return _protects_as(asked, least)
+    if key in AMOUNTS and _is_number(asked) and _is_number(least):
+        return math.isfinite(asked) and bool(asked >= least)
+    return type(asked) is type(least) and bool(asked == least)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _within(asked: Any, limits: tuple[Any, Any] | None, name: str, kind: type) -> Any:
+    fits = _is_number(asked) and (kind is float or isinstance(asked, int))
+    if limits is None or not fits or not limits[0] <= asked <= limits[1]:
+        bounds = "leave" if limits is None else f"ask for {limits[0]} to {limits[1]} as"
+        raise LimitError(
+            f"A server should {bounds} `{name}`, within this client's limits. Found"
+            f" `{name} = {str(asked)[:200]!r}`. Nothing was sent."
+        )
+    return kind(asked)
+
+
+def _check_range(limits: Any, name: str) -> None:
+    if limits is None:
+        return
+    pair = isinstance(limits, (tuple, list)) and len(limits) == 2
+    if not pair or not all(map(_is_number, limits)) or not 0 < limits[0] <= limits[1] < math.inf:
+        raise ValueError(
+            f"Parameter `{name}` should be (least, most), two numbers above 0 in order. Found"
+            f" `{name} = {limits!r}`."
+        )

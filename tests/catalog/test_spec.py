@@ -1,0 +1,160 @@
+"""Specifications as values: read, written, changed, completed, built."""
+
+import pickle
+import random
+
+import pytest
+
+import gradveil
+from gradveil.catalog import DEFENSES, Spec, build_defense, spec_of
+
+TEXTS = [
+    "no-defense",
+    "optimal-noise(scale=0.1)",
+    "optimal-noise(0.1, cap=inf)",
+    "optimal-noise(scale=1e-05, estimator='per-example')",
+    "optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))",
+    "cached(optimal-noise(scale=0.1, estimator=sketch(probes=3)), refresh_every=5)",
+    "mlp(sizes=[4, 8, 3], activation='leaky-relu')",
+    "thing((1,), (), [], (1, 2), None, True, -3, -inf, key='it\\'s (a, \"b\")')",
+    "package.module:Class.preset(1, x=other.module:Part)",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_is_written_is_read_again(text: str) -> None:
+    spec = Spec.parse(text)
+    assert Spec.parse(str(spec)) == spec
+    assert hash(Spec.parse(str(spec))) == hash(spec)
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize("text", TEXTS[:6])
+def test_the_text_itself_is_canonical(text: str) -> None:
+    assert str(Spec.parse(text)) == text
+
+
+def test_parts() -> None:
+    spec = Spec.parse("cached(optimal-noise(scale=0.1), refresh_every=5)")
+    assert spec.name == "cached"
+    assert spec.positional == [Spec("optimal-noise", {"scale": 0.1})]
+    assert spec.options == {"refresh_every": 5}
+    assert spec.named().options["defense"] == Spec("optimal-noise", {"scale": 0.1})
+    with pytest.raises(TypeError):
+        spec.arguments["refresh_every"] = 7  # type: ignore[index]
+
+
+def test_the_order_of_options_does_not_matter() -> None:
+    assert Spec.parse("a(x=1, y=2)") == Spec.parse("a(y=2, x=1)")
+    assert Spec.parse("a(x=1, y=2)") != Spec.parse("a(x=1, y=3)")
+
+
+def test_spaces_and_a_last_comma_do_not_matter() -> None:
+    assert Spec.parse("  a ( x = 1 ,\n y = b ( 2 , ) , ) ") == Spec.parse("a(x=1, y=b(2))")
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("gradient-noise", "gradient-noise(scale=2)"),
+        ("gradient-noise(0.1)", "gradient-noise(scale=2)"),
+        ("optimal-noise(0.1, cap=3.0)", "optimal-noise(scale=2, cap=3.0)"),
+    ],
+)
+def test_with_other_arguments(text: str, changed: str) -> None:
+    assert str(Spec.parse(text).with_(scale=2)) == changed
+
+
+def test_hyphens_inside_quotes_survive() -> None:
+    text = 'optimal-noise(scale=0.1, estimator="per-example")'
+    assert build_defense(text) == gradveil.OptimalNoise(0.1, estimator="per-example")
+
+
+def test_an_infinite_option_comes_back() -> None:
+    defense = gradveil.OptimalNoise(0.1, cap=float("inf"))
+    assert build_defense(spec_of(defense)) == defense
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_a_completed_defense_can_be_built(name: str) -> None:
+    given = {"rounding": "rounding(0.1)", "optimal-rounding": "optimal-rounding(0.1)"}
+    spec = Spec.parse({**given, "cached": "cached(optimal-noise(0.1))"}.get(name, name))
+    assert spec.completed().missing == frozenset()
+    assert type(build_defense(spec.completed())) is DEFENSES[name].build
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "its end"),
+        ("   ", "its end"),
+        ("(1)", "at character 1"),
+        ("a(", "its end"),
+        ("a(x=1", "its end"),
+        ("a)", "at character 2"),
+        ("a b", "at character 3"),
+        ("a(1 2)", "at character 5"),
+        ("a(,)", "at character 3"),
+        ("a(x=1, x=2)", "the option `x` twice"),
+        ("a(x=1, 2)", "a value without a name behind one with a name"),
+        ("a(x=1+1)", "at character 6"),
+        ("a(x=0x10)", "at character 5"),
+        ("a(x='b)", "at character 5"),
+        ("a(x=b.c().d)", "at character 10"),
+        ("a(x=lambda: 1)", "at character 13"),
+        ("a(x={})", "at character 5"),
+        ("a(x=<Gaussian>)", "at character 5"),
+        ("a(" * 30, "nested more than 20 deep"),
+        (f"a({'9' * 5000})", "at character 3"),
+    ],
+)
+def test_a_text_that_is_none_gets_a_clear_error(text: str, found: str) -> None:
+    with pytest.raises(ValueError, match="should read `name` or") as error:
+        Spec.parse(text)
+    assert found in str(error.value)
+
+
+def test_only_text_is_parsed() -> None:
+    with pytest.raises(TypeError, match=r"A defense should be a text. Found int \(3\)"):
+        build_defense(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"a": 1}, object(), [1, {2}]])
+def test_only_plain_values_are_arguments(value: object) -> None:
+    with pytest.raises(TypeError, match="Parameter `arguments` of `a` should hold numbers"):
+        Spec("a", {"x": value})
+
+
+def test_an_option_that_was_given_by_position_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Found \['scale'\] twice"):
+        Spec.parse("gradient-noise(0.1, scale=0.2)").named()
+
+
+def test_random_texts_are_specifications_or_clear_errors() -> None:
+    """Pieces of specifications in random order: no other error, and what is read comes back."""
+    words = ["a", "x=", "optimal-noise", "1", "-2.5e-3", "inf", "None", "'q'"]
+    pieces = [*"()[],=-.:'\" \n<{+", *words]
+    dice, read, clear = random.Random(0), 0, True
+    for _ in range(20_000):
+        text = "".join(dice.choices(pieces, k=dice.randint(1, 10)))
+        try:
+            spec = Spec.parse(text)
+        except ValueError as error:
+            clear = clear and "should read `name` or" in str(error)
+            continue
+        read += 1
+        assert Spec.parse(str(spec)) == spec, text
+    assert clear
+    assert read > 100
+
+
+@pytest.mark.parametrize("name", ["", "None", "inf", "a b", "a(", "x=1", 3])
+def test_bad_names(name: object) -> None:
+    with pytest.raises(ValueError, match="Parameter `name` should be"):
+        Spec(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arguments", [{1: 2}, {0: 1, 2: 3}, {"a b": 1}, {"": 1}], ids=str)
+def test_bad_keys(arguments: dict[int | str, object]) -> None:
+    with pytest.raises(ValueError, match="should have options as keys, or positions from 0"):
+        Spec("a", arguments)
