@@ -11,19 +11,36 @@ from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
-from ._candidates import check_alike, labels_of, message_of, noise_start
-from ._channel import Channel
+from ._attack import Attack, Progress, shorter
+from ._evidence import (
+    Channel,
+    Energy,
+    Evidence,
+    TotalVariation,
+    depends_on_inputs,
+    energy_of,
+    plan_channel,
+)
 from ._grad_inversion import consensus
 from ._inverting_gradients import SETTLED, InvertingGradients
-from ._matching import Evidence
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
-from ._planning import depends_on_inputs, plan_channel
 from ._reconstruction import FINISHED, Reconstruction
-from ._refine import Finish, Refined
-from ._regularisers import Energy, TotalVariation, energy_of
-from ._smoothing import SmoothTwin
-from ._stages import Stages, refine_one
+from ._search import (
+    Cost,
+    Descent,
+    Finish,
+    Minimum,
+    Refined,
+    SmoothTwin,
+    Stages,
+    Watch,
+    check_alike,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    refine_one,
+)
 
 EXPLAINED = 2.0
 """How many times the last looseness may be left unexplained by a candidate that is taken alone."""
@@ -33,7 +50,7 @@ SOLVED = 1e-6
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Attack):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
@@ -60,6 +77,9 @@ class Adaptive:
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
     """
+
+    knows_defense = True
+    runs_together = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
     prior: Energy | GaussianPrior | None = field(default_factory=TotalVariation)
@@ -101,6 +121,30 @@ class Adaptive:
         if any(found.status != FINISHED for found in warm):
             return warm
         return _Run(self, known, generator, watch).from_warm_starts(warm)
+
+    def configured(
+        self,
+        steps: int | None = None,
+        time_budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> "Adaptive":
+        """The attack with other settings: the steps are those of the unaware one."""
+        return replace(
+            self,
+            unaware=self.unaware.configured(steps=steps, progress=progress),
+            progress=progress or self.progress,
+            time_budget=shorter(self.time_budget, time_budget),
+        )
+
+    @property
+    def work(self) -> float:
+        """The unaware attack, the search from noise and the last stages."""
+        return 2.5 * self.unaware.work
+
+    @property
+    def reports(self) -> float:
+        """A little less: parts of it do not tell."""
+        return 0.9 * 2.5 * self.unaware.reports
 
     def evidence(self, channel: Channel, progress: float, inputs: int) -> Evidence:
         """What the observation says at this stage of the annealing."""

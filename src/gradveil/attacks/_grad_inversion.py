@@ -7,19 +7,28 @@ from torch import Tensor
 
 from gradveil._checks import check_choice, check_count, check_not_negative
 from gradveil._random import generator_or_fresh
+from gradveil.scoring import match
 
-from ._batch_norm import BatchNormDistance
-from ._candidates import labels_of, message_of, noise_start, sent_row
+from ._attack import Attack, Progress
+from ._evidence import BatchNormDistance, total_variation
 from ._inverting_gradients import DISTANCES
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._regularisers import total_variation
-from ._scores import match
+from ._search import (
+    Cost,
+    Descent,
+    Minimum,
+    Watch,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    sent_row,
+)
 
 
 @dataclass(frozen=True)
-class GradInversion:
+class GradInversion(Attack):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on

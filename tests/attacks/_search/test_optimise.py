@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from gradveil.attacks._optimise import Descent, Watch, clamp, minimise
+from gradveil.attacks._search import Descent, Watch, clamp, minimise
 
-from .tiny import generator
+from ..tiny import generator
 
 
 def bowl(candidate, progress, centre):

@@ -1,20 +1,34 @@
-"""How near a reconstruction came: images are matched to the truth first."""
+"""Scores of a reconstruction: images are matched to the truth first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_inputs
-from gradveil.data import Dataset
-from gradveil.data._normalization import IDENTITY, NormalizationLike, resolve_normalization
+from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
-from ._quality import PSNR_LIMIT, psnr, structural_similarity
-from ._reconstruction import Reconstruction
+from ._match import match
+from ._quality import psnr, structural_similarity
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Maps two batches of images in [0, 1] units to one number for each pair, as LPIPS does."""
+
+
+class Guess(Protocol):
+    """What can be scored: a `Reconstruction`, or anything with inputs and targets."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """Shape (batch size, *input shape), in normalised units."""
+        ...
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels, shape (batch size,); -1 where they are not known."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Scores:
 
 
 def score(
-    reconstruction: Reconstruction | Tensor,
+    reconstruction: Guess | Tensor,
     truth: tuple[Tensor, Tensor] | Tensor,
     *,
     normalization: Dataset | NormalizationLike = None,
@@ -107,15 +121,6 @@ def score(
     )
 
 
-def match(found: Tensor, truth: Tensor) -> Tensor:
-    """For each image of the truth the place of its partner: least total squared error."""
-    a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, found))
-    errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
-    from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
-
-    return torch.as_tensor(linear_sum_assignment(errors.numpy())[1], device=truth.device)
-
-
 def _compare(
     found: Tensor, truth: Tensor, ssim: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -160,14 +165,12 @@ def _label_accuracy(found: Tensor | None, truth: Tensor | None) -> float | None:
     return float(torch.minimum(*both).sum()) / len(truth)
 
 
-def _parts(
-    batch: Reconstruction | tuple[Tensor, Tensor] | Tensor,
-) -> tuple[Tensor, Tensor | None]:
-    if isinstance(batch, Reconstruction):
-        return batch.inputs, batch.targets
+def _parts(batch: Guess | tuple[Tensor, Tensor] | Tensor) -> tuple[Tensor, Tensor | None]:
     if isinstance(batch, Tensor):
         return batch, None
-    return batch[0], batch[1]
+    if isinstance(batch, (tuple, list)):
+        return batch[0], batch[1]
+    return batch.inputs, batch.targets
 
 
 def _check(found: Tensor, truth: Tensor) -> None:
@@ -178,6 +181,3 @@ def _check(found: Tensor, truth: Tensor) -> None:
             "Parameter `reconstruction` should have the shape of `truth`. Found"
             f" {tuple(found.shape)} instead of {tuple(truth.shape)}. Score each batch by itself."
         )
-
-
-__all__ = ["PSNR_LIMIT", "Distance", "Scores", "match", "score"]

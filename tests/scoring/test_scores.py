@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 
 from gradveil import NonFiniteError, load_dataset
-from gradveil.attacks import Reconstruction, score
-from gradveil.attacks._quality import structural_similarity
+from gradveil.attacks import Reconstruction
+from gradveil.scoring import score, structural_similarity
 
 
 def images(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

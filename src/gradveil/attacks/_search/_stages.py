@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .._evidence import Energy, Evidence
+from .._observation import Observation
+from .._reconstruction import FINISHED
 from ._candidates import message_of
-from ._matching import Evidence
-from ._observation import Observation
 from ._optimise import Watch
-from ._reconstruction import FINISHED
 from ._refine import Finish, Objective, Refined, refine
-from ._regularisers import Energy
 from ._smoothing import SmoothTwin
 
 EXPLAINED = 1e-3

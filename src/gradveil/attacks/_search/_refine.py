@@ -9,10 +9,9 @@ from torch.func import jvp, vjp
 
 from gradveil._checks import check_count
 
-from ._matching import Evidence
+from .._evidence import Energy, Evidence
+from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
 from ._optimise import Watch, clamp
-from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
-from ._regularisers import Energy
 
 MessageOf = Callable[[Tensor], Tensor]
 """From the inputs to the message, all entries in one row."""

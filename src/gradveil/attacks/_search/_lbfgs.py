@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ._optimise import Progress, Watch
-from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
+from .._attack import Progress
+from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
+from ._optimise import Watch
 
 _MEMORY = 100
 _BLOCK = 20  # iterations between two looks at the watch by the outer loop

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages._functional import FunctionalLoss
+from gradveil.messages import FunctionalLoss
 
-from ._observation import Observation
+from .._observation import Observation
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ from torch.func import grad_and_value, vmap
 
 from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
 
-from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
+from .._attack import Progress
+from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
 
 Cost = Callable[..., Any]
 """(candidate, progress, *data) to what is minimised, a 0-d tensor, or to a pair of that and the
 attack's own yardstick, by which the best iterate is picked. `progress` runs from 0 to 1."""
-
-Progress = Callable[[int, int, float], None]
-"""Called with (step, steps in all, best own cost so far)."""
 
 METHODS = ("signed-adam", "adam", "sgd")
 DECAYS = ("steps", "cosine", "none")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ._observation import Observation
+from .._observation import Observation
 
 
 class SmoothLeakyReLU(nn.Module):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ._optimise import Progress
+from .._attack import Progress
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import separates
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
+from .._observation import Observation
 from ._channel import Channel, innermost, open_channel
-from ._observation import Observation
 
 FLOOR = 1.0
 """The least planned standard deviation, as a share of their root mean square. A plan at an estimate

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from gradveil._typing import Tensors
-from gradveil.messages._functional import FunctionalLoss
+from gradveil.messages import FunctionalLoss
 
-from ._linear_layers import linear_calls, random_inputs
-from ._observation import Observation
+from .._evidence import linear_calls, random_inputs
+from .._observation import Observation
 from ._smoothing import SmoothTwin
 
 _PROBES = 32

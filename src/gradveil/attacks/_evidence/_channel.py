@@ -11,8 +11,8 @@ from gradveil.defenses._selection import flatten
 from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
 from gradveil.mechanisms._levels import level_of
 
+from .._observation import Observation
 from ._matching import Evidence
-from ._observation import Observation
 
 MARGIN = 1.5
 """By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""

@@ -29,15 +29,19 @@ class Energy(Protocol):
         ...
 
 
-def total_variation(inputs: Tensor) -> Tensor:
+def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """Σ |x_i - x_j| over neighbours in the last two dimensions, divided by the number of entries.
 
     Anisotropic. 0 for examples that are not images (fewer than two dimensions).
+
+    Args:
+        inputs: A batch.
+        corner: |t| is smoothed to √(t² + corner²) where this is above 0.
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    total = sum(difference.abs().sum() for difference in _differences(inputs))
-    return torch.as_tensor(total / inputs.numel())
+    sizes = (_absolute(difference, corner) for difference in _differences(inputs))
+    return torch.as_tensor(sum(size.sum() for size in sizes) / inputs.numel())
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,10 @@ def energy_of(prior: "Energy | GaussianPrior | None") -> Energy:
     if prior is None:
         return TotalVariation(0.0)
     return GaussianEnergy(prior) if isinstance(prior, GaussianPrior) else prior
+
+
+def _absolute(values: Tensor, corner: float) -> Tensor:
+    return (values.square() + corner**2).sqrt() if corner > 0 else values.abs()
 
 
 def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil.defenses._selection import flatten
 
-from ._labels import recover_labels
-from ._observation import Observation
+from .._labels import recover_labels
+from .._observation import Observation
 
 
 def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:

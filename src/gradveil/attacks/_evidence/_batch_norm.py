@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradveil.messages._functional import FunctionalLoss
+from gradveil.messages import FunctionalLoss
 
-from ._observation import Observation
+from .._observation import Observation
 
 
 class BatchNormDistance:

@@ -1,5 +1,6 @@
-"""Bootstrap intervals over seeds, batches and images."""
+"""Intervals of means over seeds, batches and images."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,15 +14,19 @@ from gradveil._random import generator_or_fresh
 Nested: TypeAlias = "Tensor | Sequence[Nested]"
 """Values of images in a 1-d tensor; a list of such for batches; a list of lists for seeds."""
 
+MOST = 0.999
+"""The largest share of the draws between a bootstrap interval's ends: more draws would not help."""
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its interval."""
+    """A mean and its interval; both ends are the mean where there is only one value."""
 
     mean: float
     low: float
     high: float
-    level: float
+    level: float = 0.95
+    """How often such an interval holds the true mean."""
 
     def __str__(self) -> str:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
@@ -31,22 +36,28 @@ def bootstrap_interval(
     values: Nested,
     *,
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = 4000,
     generator: torch.Generator | None = None,
 ) -> Interval:
-    """The percentile bootstrap interval of the mean, all levels of the experiment resampled.
+    """The interval of the mean, all levels of the experiment resampled; right for few groups, too.
 
     Images of one batch are reconstructed together and are not independent: their scatter alone
     makes intervals too narrow. So each resample draws seeds with replacement, batches within each
     drawn seed, and images within each drawn batch. The mean is the mean of the groups' means: each
-    batch counts once, whatever its size.
+    batch counts once, whatever its size. A single group stands for what it holds.
 
-    Reference: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8.
+    A percentile interval of n groups takes the normal quantile and a variance over n: of 6 groups
+    it covers 85 %. Its tails are therefore Φ(-√(n/(n-1)) t), t being Student's quantile for n - 1
+    degrees of freedom. No resampled mean leaves the range of the groups, which holds the median
+    with probability 1 - 2^(1-n): where that is below the level (up to 5 groups at 95 %), the
+    interval is Student's, mean ± t s/√n over the groups' means.
+
+    References: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8;
+    Hesterberg, "What Teachers Should Know About the Bootstrap", 2015.
 
     Args:
         values: A 1-d tensor (images), or nested sequences of them (batches; seeds of batches).
-        level: The coverage asked for. With fewer than about 8 groups a percentile interval covers
-            less than it says.
+        level: The coverage asked for.
         resamples: How many.
         generator: For the draws.
 
@@ -58,11 +69,20 @@ def bootstrap_interval(
     check_count(resamples, "resamples")
     if not 0 < level < 1:
         raise ValueError(f"Parameter `level` should be in (0, 1). Found `level = {level}`.")
-    tree = _checked(values)
+    tree = _groups(_checked(values))
+    count, mean = len(tree), _mean(tree)
+    if count == 1:
+        return Interval(mean, mean, mean, level)
+    quantile = _student_quantile(level, count - 1)
+    if 1 - 2.0 ** (1 - count) < level:
+        half = quantile * float(_means(tree).std()) / math.sqrt(count)
+        return Interval(mean, mean - half, mean + half, level)
     draws = _draw(tree, resamples, generator_or_fresh(generator))
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
+    inside = math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2))
+    inside = min(inside, max(MOST, level))
+    tails = torch.tensor([(1 - inside) / 2, (1 + inside) / 2], dtype=draws.dtype)
     low, high = torch.quantile(draws, tails).tolist()
-    return Interval(_mean(tree), low, high, level)
+    return Interval(mean, low, high, level)
 
 
 def paired_interval(
@@ -70,7 +90,7 @@ def paired_interval(
     second: Nested,
     *,
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = 4000,
     generator: torch.Generator | None = None,
 ) -> Interval:
     """The interval of mean(first - second) for values of the same images, batches and seeds.
@@ -102,6 +122,19 @@ def _checked(values: Nested) -> Nested:
     )
 
 
+def _groups(values: Nested) -> Nested:
+    """The outermost level at which something varies."""
+    while not isinstance(values, Tensor) and len(values) == 1:
+        values = values[0]
+    return values
+
+
+def _student_quantile(level: float, degrees: int) -> float:
+    from scipy.stats import t as student  # only intervals need it
+
+    return float(student.ppf((1 + level) / 2, degrees))
+
+
 def _draw(values: Nested, count: int, generator: torch.Generator) -> Tensor:
     """`count` resampled means of this level."""
     size = len(values)
@@ -119,6 +152,13 @@ def _mean(values: Nested) -> float:
     if isinstance(values, Tensor):
         return float(values.mean())
     return sum(_mean(child) for child in values) / len(values)
+
+
+def _means(groups: Nested) -> Tensor:
+    """The mean of each group; a value is its own."""
+    if isinstance(groups, Tensor):
+        return groups
+    return torch.tensor([_mean(group) for group in groups], dtype=torch.float64)
 
 
 def _subtract(first: Nested, second: Nested) -> Nested:

@@ -8,15 +8,17 @@ from torch import Tensor
 
 from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._random import generator_or_fresh, normal_like
+from gradveil._tensors import relative_misfit
 
+from .._attack import Attack, Progress
+from .._observation import Observation
+from .._reconstruction import FINISHED
 from ._lbfgs import Point, minimise_lbfgs
-from ._observation import Observation
-from ._optimise import Progress, Watch
-from ._reconstruction import FINISHED
+from ._optimise import Watch
 
 
 @dataclass(frozen=True)
-class LBFGSMatching:
+class LBFGSMatching(Attack):
     """Starts from standard normal variables, until one of them converges.
 
     Args:
@@ -43,6 +45,16 @@ class LBFGSMatching:
         check_positive(self.start_scale, "start_scale")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+
+    @property
+    def work(self) -> float:
+        """All iterations of all starts."""
+        return float(self.steps * self.restarts)
+
+    @property
+    def reports(self) -> float:
+        """Those of one start: mostly the first converges."""
+        return float(self.steps)
 
     def _search(
         self,
@@ -79,10 +91,6 @@ def blank_inputs(observation: Observation) -> Tensor:
     return reference.new_zeros(observation.batch_size, *observation.input_shape)
 
 
-def squared_distance(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
+def message_distance(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
     """‖g(x, y) - sent‖² / ‖sent‖²."""
-    values = observation.message(targets)(inputs)
-    distance = sum(((values[k] - v).square().sum() for k, v in observation.sent.items()))
-    power = sum(v.square().sum() for v in observation.sent.values())
-    result: Tensor = distance / torch.as_tensor(power).clamp_min(torch.finfo(inputs.dtype).tiny)
-    return result
+    return relative_misfit(observation.message(targets)(inputs), observation.sent)

@@ -54,9 +54,3 @@ def cosine_distance(values: Tensor, sent: Tensor) -> Tensor:
     tiny = torch.finfo(values.dtype).tiny
     norms = (values.square().sum(-1) * sent.square().sum(-1)).clamp(min=tiny).sqrt()
     return 1 - (values * sent).sum(-1) / norms
-
-
-def euclidean_distance(values: Tensor, sent: Tensor) -> Tensor:
-    """‖g - y‖² / ‖y‖²."""
-    tiny = torch.finfo(values.dtype).tiny
-    return (values - sent).square().sum(-1) / sent.square().sum(-1).clamp(min=tiny)
