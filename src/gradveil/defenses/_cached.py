@@ -72,6 +72,20 @@ class Cached(Defense):
         """What the wrapped defense plans."""
         return self.defense.plan(moments)
 
+    @property
+    def plan_varies(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.plan_varies
+
+    @property
+    def prunes_by_sensitivity(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.prunes_by_sensitivity
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """As for the wrapped defense."""
+        return self.defense.pruned_limits(sent, pruned, sensitivity)
+
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:

@@ -16,6 +16,11 @@ class GradientNoise(NoiseDefense):
     Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
     """
 
+    @property
+    def plan_varies(self) -> bool:
+        """Not where the scale is given."""
+        return self.scale is None
+
     def shape(self, moments: Moments) -> Tensors:
         """r_i = 1."""
         return constant_like(1.0, moments.squared_values)

@@ -18,6 +18,11 @@ class NoDefense(Defense):
         """Never."""
         return False
 
+    @property
+    def plan_varies(self) -> bool:
+        """Never."""
+        return False
+
     def plan(self, moments: Moments) -> Mechanism:
         """No noise, nothing pruned."""
         values = moments.squared_values

@@ -5,17 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._typing import Level, Tensors
-from gradveil.defenses import Cached, Defense, GradientPruning, OptimalPruning
-from gradveil.defenses._selection import flatten
-from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
-from gradveil.mechanisms._levels import level_of
+from gradveil._tensors import flatten
+from gradveil._typing import Tensors
+from gradveil.mechanisms import AnyMechanism, ReadableMechanism
 
 from .._observation import Observation
 from ._matching import Evidence
-
-MARGIN = 1.5
-"""By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
 
 
 @dataclass(frozen=True)
@@ -71,71 +66,33 @@ def open_channel(
         mechanism: The mechanism.
         sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
     """
-    row = flatten(sent)
-    if isinstance(mechanism, RoundingMechanism):
-        half = _row(mechanism.step, sent) / 2
-        zero = torch.zeros_like(row)
-        unclipped = torch.full_like(row, torch.inf)
-        return Channel(row, zero, row - half, row + half, zero.bool(), unclipped)
-    if not isinstance(mechanism, Mechanism):
+    if not isinstance(mechanism, ReadableMechanism):
         raise TypeError(
             "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
-            f" that plans one. Found {type(mechanism).__name__}."
+            f" that plans one. Found {type(mechanism).__name__}. Give it the methods `read` and"
+            " `with_least_noise`."
         )
-    pruned = _pruned(row, mechanism, sent, observation)
+    row = flatten(sent)
+    reading = mechanism.read(sent, realised=observation.mechanism is not None)
+    pruned = flatten(reading.pruned)
     limit = _limits(observation, row, pruned, sensitivities)
     silent = pruned & limit.isinf()
-    low, high = (torch.where(pruned & ~silent, end, row) for end in (-limit, limit))
-    std = torch.where(pruned, 0.0, _row(mechanism.std, sent))
-    clip = torch.inf if mechanism.clip is None else mechanism.clip
-    return Channel(row, std, low, high, silent, _row(clip, sent))
-
-
-def _pruned(row: Tensor, mechanism: Mechanism, sent: Tensors, observation: Observation) -> Tensor:
-    """Zeros in the message that may have been pruned; of a known mask its zeros, noisy or not."""
-    if mechanism.keep is None:
-        return torch.zeros_like(row, dtype=torch.bool)
-    keep = _row(mechanism.keep, sent)
-    known = observation.mechanism is not None
-    if known:
-        return (keep == 0) | ((keep < 1) & (row == 0))
-    return (row == 0) & (keep < 1).any()
+    limited = pruned & ~silent
+    low = torch.where(limited, -limit, flatten(reading.low))
+    high = torch.where(limited, limit, flatten(reading.high))
+    return Channel(row, flatten(reading.std), low, high, silent, flatten(reading.clip))
 
 
 def _limits(
     observation: Observation, row: Tensor, pruned: Tensor, sensitivities: Tensors | None
 ) -> Tensor:
-    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value.
-
-    Without noise the least kept entry is the threshold. With it, that of every kept entry g + std ε
-    is above the threshold at least half of the time, so their median is a safe limit. A threshold
-    on sensitivities is known only as well as these are at the attacker's estimate: at a poor one
-    half of the true values were beyond it, so no limit is below the median of what was kept.
-    """
-    nothing = torch.full_like(row, torch.inf)
-    defense, kept = innermost(observation.defense), row[~pruned].abs()
-    if observation.plan_is_public or not bool(pruned.any()) or len(kept) == 0:
-        return nothing
-    if isinstance(defense, GradientPruning):
-        least = kept.min() if defense.noise is None else kept.median()
-        return torch.full_like(row, float(least))
-    if isinstance(defense, OptimalPruning) and sensitivities is not None:
-        sensitivity = flatten(sensitivities).sqrt()
-        ratios = (sensitivity[~pruned] / kept).sort().values
-        share = 0.98 if defense.noise is None else 0.5
-        threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
-        return (MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
-    return nothing
-
-
-def innermost(defense: Defense | None) -> Defense | None:
-    """The defense that plans: what `Cached` wraps."""
-    return defense.defense if isinstance(defense, Cached) else defense
-
-
-def _row(level: Level, sent: Tensors) -> Tensor:
-    rows = {n: torch.as_tensor(level_of(level, n)).to(v).expand(v.shape) for n, v in sent.items()}
-    return flatten(rows)
+    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value."""
+    defense = observation.defense
+    nothing_kept = bool(pruned.all())
+    if defense is None or observation.plan_is_public or nothing_kept or not bool(pruned.any()):
+        return torch.full_like(row, torch.inf)
+    slopes = None if sensitivities is None else flatten(sensitivities).sqrt()
+    return defense.pruned_limits(row, pruned, slopes)
 
 
 def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:

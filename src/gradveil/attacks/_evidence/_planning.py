@@ -3,21 +3,13 @@
 import torch
 from torch import Tensor
 
-from gradveil._typing import Tensors
-from gradveil.defenses import (
-    Defense,
-    GradientNoise,
-    GradientPruning,
-    NoDefense,
-    OptimalPruning,
-    Rounding,
-)
-from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.defenses import Defense
+from gradveil.mechanisms import AnyMechanism, ReadableMechanism
 from gradveil.messages import separates
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
 from .._observation import Observation
-from ._channel import Channel, innermost, open_channel
+from ._channel import Channel, open_channel
 
 FLOOR = 1.0
 """The least planned standard deviation, as a share of their root mean square. A plan at an estimate
@@ -55,27 +47,15 @@ def depends_on_inputs(observation: Observation) -> bool:
     defense = observation.defense
     if observation.mechanism is not None and not _prunes_by_sensitivity(observation):
         return False
-    if isinstance(defense, GradientNoise):  # DPSGD is one, too
-        return defense.scale is None
-    fixed = isinstance(defense, (NoDefense, Rounding, GradientPruning))
-    return not fixed or _looks_at_sensitivities(defense)
+    return defense is None or defense.plan_varies
 
 
 def _own_plan(observation: Observation, moments: Moments) -> AnyMechanism:
     assert observation.defense is not None
     mechanism = observation.defense.plan(moments)
-    if not isinstance(mechanism, Mechanism) or not isinstance(mechanism.std, dict):
+    if not isinstance(mechanism, ReadableMechanism):  # an error, as soon as it is read
         return mechanism
-    return Mechanism(_floored(mechanism.std), mechanism.keep, mechanism.clip)
-
-
-def _floored(std: Tensors) -> Tensors:
-    square = torch.stack([s.square().sum() for s in std.values()]).sum()
-    entries = sum(int((s > 0).sum()) for s in std.values())
-    if entries == 0:
-        return std
-    least = FLOOR * float((square / entries).sqrt())
-    return {name: s.clamp(min=least) for name, s in std.items()}
+    return mechanism.with_least_noise(FLOOR)
 
 
 def _looks_at_sensitivities(defense: Defense | None) -> bool:
@@ -83,5 +63,5 @@ def _looks_at_sensitivities(defense: Defense | None) -> bool:
 
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
-    defense = innermost(observation.defense)
-    return isinstance(defense, OptimalPruning) and not observation.plan_is_public
+    defense = observation.defense
+    return defense is not None and defense.prunes_by_sensitivity and not observation.plan_is_public

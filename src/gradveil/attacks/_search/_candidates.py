@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
-from gradveil.defenses._selection import flatten
+from gradveil._tensors import flatten
 
 from .._labels import recover_labels
 from .._observation import Observation
