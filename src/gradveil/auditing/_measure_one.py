@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradveil._random import generator_or_fresh
+from gradveil._tensors import total
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import values_of
@@ -43,7 +44,7 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     message, generator = subject.message(targets), seeded(seed)
     values, moments = deepcopy(defense).observe(message, inputs, generator)
     mechanism = defense.plan(moments)
-    power = sum(float(value.square().sum(dtype=torch.float64)) for value in values.values())
+    power = float(total(value.square() for value in values.values()))
     first, second = utility(values, mechanism)
     bound = bound_of(subject, mechanism, seed)
     return Measurement(

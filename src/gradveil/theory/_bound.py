@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradveil._checks import check_choice, check_count, check_inputs
 from gradveil._random import generator_or_fresh, rademacher_like
+from gradveil._solve import conjugate_gradients
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import measure
@@ -16,7 +17,6 @@ from gradveil.sensitivity import measure
 from ._fisher import FisherInformation, fisher_trace
 from ._plan_leak import plan_information, plan_information_trace
 from ._priors import GaussianPrior
-from ._solve import conjugate_gradients
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from gradveil._checks import check_finite, check_inputs
+from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import Message
@@ -31,7 +32,7 @@ def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     16.0
     """
     entries = entry_information(moments, mechanism)
-    return sum(float(entry.sum(dtype=torch.float64)) for entry in entries.values())
+    return float(total(entries.values()))
 
 
 def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:

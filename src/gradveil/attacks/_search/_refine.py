@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from gradveil._checks import check_count
+from gradveil._solve import conjugate_gradients
 
 from .._evidence import Energy, Evidence
 from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
@@ -124,18 +125,15 @@ class _Quadratic:
 
     def step(self, damping: float, products: int) -> Tensor:
         """Conjugate gradients from 0, stopped where the residual has fallen by 100."""
-        shift = damping * self.scale
-        solution, residual = torch.zeros_like(self.right), self.right.clone()
-        direction, size = residual.clone(), residual.square().sum()
-        goal = 1e-4 * size
-        for _ in range(products):
-            if not bool(size > goal):
-                break
-            product = self.multiply(direction) + shift * direction
-            share = size / (direction * product).sum()
-            solution, residual = solution + share * direction, residual - share * product
-            before, size = size, residual.square().sum()
-            direction = residual + size / before * direction
+        shift, shape = damping * self.scale, self.right.shape
+
+        def multiply(rows: Tensor) -> Tensor:
+            direction = rows.view(shape)
+            return (self.multiply(direction) + shift * direction).view(rows.shape)
+
+        row = self.right.reshape(1, -1)
+        solution, _ = conjugate_gradients(multiply, row, tolerance=1e-2, max_steps=products)
+        solution = solution.view(shape)
         return solution if bool(torch.isfinite(solution).all()) else torch.zeros_like(solution)
 
     def _rayleigh(self) -> float:

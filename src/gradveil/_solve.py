@@ -11,15 +11,16 @@ Multiply = Callable[[Tensor], Tensor]
 def conjugate_gradients(
     multiply: Multiply,
     right: Tensor,
-    precondition: Multiply,
+    precondition: Multiply | None = None,
     tolerance: float = 1e-4,
     max_steps: int = 500,
 ) -> tuple[Tensor, bool]:
     """Solve A x = b for each row b of `right`, and whether all rows reached the tolerance.
 
     A is symmetric positive definite. Started from 0, bᵀx grows monotonically to bᵀA⁻¹b; a row
-    stops when the residual's preconditioned norm has fallen by `tolerance`.
+    stops when the residual's norm, preconditioned if so asked, has fallen by `tolerance`.
     """
+    precondition = precondition or _same
     solution, residual = torch.zeros_like(right), right.clone()
     preconditioned = precondition(residual)
     direction = preconditioned.clone()
@@ -39,3 +40,7 @@ def conjugate_gradients(
         direction = preconditioned + torch.where(size > 0, new_size / size, 0.0) * direction
         size = torch.where(open_rows, new_size, size)
     return solution, bool((size <= goal).all())  # a NaN, after an overflow, is not
+
+
+def _same(rows: Tensor) -> Tensor:
+    return rows

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil.theory._solve import conjugate_gradients
+from gradveil._solve import conjugate_gradients
 
-from .oracles import normal
+from .theory.oracles import normal
 
 
 def system(size: int, decades: float) -> Tensor:
@@ -25,6 +25,12 @@ def test_it_solves(decades: float) -> None:
     assert converged
     # a residual of 1e-10 is an error of at most 1e-10 times the condition number
     torch.testing.assert_close(found, torch.linalg.solve(matrix, right.T).T, rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_preconditioner_it_is_the_identity() -> None:
+    matrix, right = system(12, 2), normal(5, 12, seed=1)
+    plain = conjugate_gradients(lambda v: v @ matrix, right)[0]
+    assert torch.equal(plain, conjugate_gradients(lambda v: v @ matrix, right, identity)[0])
 
 
 def test_the_inverse_as_preconditioner_needs_one_step() -> None:
