@@ -18,6 +18,7 @@ from ._observation import Observation
 from ._peel import Peel
 from ._reconstruction import FINISHED, Reconstruction
 from ._search import (
+    SETTLED,
     Cost,
     Descent,
     Finish,
@@ -35,8 +36,6 @@ from ._search import (
 )
 
 DISTANCES = {"cosine": cosine_distance, "euclidean": relative_misfit}
-SETTLED = 7 / 8
-"""From this share of the steps on nothing is annealed, and iterates are comparable."""
 
 
 @dataclass(frozen=True)

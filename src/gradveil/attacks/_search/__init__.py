@@ -1,16 +1,19 @@
 """How attacks search: descent, second-order steps, L-BFGS, and where they start."""
 
 from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
+from ._consensus import consensus
 from ._head import Head, features_of, head_of
 from ._lbfgs import Point, minimise_lbfgs
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
-from ._optimise import Cost, Descent, Minimum, Watch, clamp, minimise
+from ._optimise import SETTLED, Cost, Descent, Minimum, Watch, clamp, minimise
+from ._posterior import PosteriorSearch
 from ._progress_bar import progress_bar
 from ._refine import Finish, Objective, Refined, refine
 from ._smoothing import SmoothLeakyReLU, SmoothTwin
 from ._stages import Stages, refine_in_stages, refine_one
 
 __all__ = [
+    "SETTLED",
     "Cost",
     "Descent",
     "Finish",
@@ -19,6 +22,7 @@ __all__ = [
     "Minimum",
     "Objective",
     "Point",
+    "PosteriorSearch",
     "Refined",
     "SmoothLeakyReLU",
     "SmoothTwin",
@@ -27,6 +31,7 @@ __all__ = [
     "blank_inputs",
     "check_alike",
     "clamp",
+    "consensus",
     "features_of",
     "head_of",
     "labels_of",

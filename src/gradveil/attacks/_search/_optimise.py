@@ -20,6 +20,8 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 METHODS = ("signed-adam", "adam", "sgd")
 DECAYS = ("steps", "cosine", "none")
+SETTLED = 7 / 8
+"""From this share of the steps on nothing is annealed, and iterates are comparable."""
 MANY, SMALL = 4, 4096
 """Candidates and their entries from which, and up to which, batching pays on a processor."""
 
