@@ -10,10 +10,9 @@ from torch import nn
 from gradveil._checks import check_count
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
 from gradveil.catalog import build_attack, spec_of
-from gradveil.data import Dataset
-from gradveil.data._normalization import NormalizationLike
+from gradveil.data import Dataset, NormalizationLike
 from gradveil.defenses import Defense
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named

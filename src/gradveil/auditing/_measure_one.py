@@ -13,8 +13,7 @@ from gradveil._random import generator_or_fresh
 from gradveil._tensors import total
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import values_of
-from gradveil.messages._size import size_in_bytes
+from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import reconstruction_bound, utility
 
 from ._defaults import BOUND_PROBES, FULL_LIMIT

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gradveil._typing import Tensors
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
 from ._noise import NoiseDefense

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Moments
 
 from ._base import Defense

@@ -9,8 +9,7 @@ from torch import Tensor
 from gradveil._checks import check_exactly_one, check_not_negative, check_positive
 from gradveil._tensors import flatten, total, unflatten
 from gradveil._typing import Tensors
-from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
