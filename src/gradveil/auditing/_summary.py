@@ -13,7 +13,7 @@ from ._result import AttackResult, RunResult
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
-    """Means with bootstrap intervals over batches, seeds and images."""
+    """Means with 95 % intervals over batches, seeds and images."""
     first, labels = runs[0], [run.label_accuracy for run in runs]
     known = [share for share in labels if share is not None]
     return AttackResult(

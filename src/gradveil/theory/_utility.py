@@ -20,6 +20,7 @@ class Utility(NamedTuple):
 def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     """U1 = Σ_i g_i E[y_i] and U2 = -Σ_i g_i² Var[y_i] of a mechanism at the values g.
 
+    >>> import torch
     >>> from gradveil import Mechanism
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)

@@ -15,6 +15,15 @@ def test_total_variation_by_hand():
     assert float(total_variation(torch.ones(2, 5))) == 0
 
 
+def test_total_variation_with_a_smooth_corner_by_hand():
+    image = torch.tensor([[[[0.0, 3.0], [0.0, 3.0]]]])
+    expected = (2 * (9 + 16) ** 0.5 + 2 * 4) / 4  # two differences of 3, two of 0
+    assert float(total_variation(image, corner=4.0)) == pytest.approx(expected)
+    image.requires_grad_()
+    slope = torch.autograd.grad(total_variation(image, corner=1e-3), image)[0]
+    assert bool(slope.isfinite().all())
+
+
 @pytest.mark.parametrize("kind", ["variation", "gaussian", "flat"])
 def test_an_energy_s_gradient_is_its_gradient(kind):
     inputs = torch.randn(2, 1, 4, 5, generator=generator(), dtype=torch.float64)
