@@ -80,3 +80,12 @@ def test_a_known_mask_silences_its_zeros_even_under_noise():
 def test_rounding_gives_cells():
     rounded = channel_of(RoundingMechanism({"w": torch.tensor([0.5, 0.5, 0.0])}), [1.0, 0.0, 0.3])
     torch.testing.assert_close(rounded.low, torch.tensor([0.75, -0.25, 0.3]))
+
+
+def test_a_mechanism_that_cannot_be_read_is_an_error_that_says_what_it_needs():
+    class Opaque:
+        def apply(self, values, generator=None):
+            return values
+
+    with pytest.raises(TypeError, match=r"Found Opaque\. Give it the methods `read`"):
+        channel_of(Opaque(), [1.0])
