@@ -11,7 +11,7 @@
 """
 
 from ._checks import NonFiniteError
-from .attacks import Observation, ThreatModel, score
+from .attacks import Observation, ThreatModel
 from .auditing import AuditResult, audit
 from .data import load_dataset
 from .defenses import (
@@ -29,6 +29,7 @@ from .defenses import (
 )
 from .mechanisms import Mechanism, RoundingMechanism
 from .messages import GradientMessage, LocalUpdateMessage, Message
+from .scoring import score
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,

@@ -24,8 +24,8 @@ from gradveil.attacks import (
     observe,
     score,
 )
-from gradveil.attacks._candidates import message_of
-from gradveil.attacks._planning import plan_channel
+from gradveil.attacks._evidence import plan_channel
+from gradveil.attacks._search import message_of
 from gradveil.models import build_model
 
 from .tiny import conv_net, error, generator, observed, smooth_images

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from gradveil import NoDefense, load_dataset
 from gradveil.attacks import GradInversion, InvertingGradients, observe, paired_interval, score
-from gradveil.attacks._batch_norm import BatchNormDistance
-from gradveil.attacks._grad_inversion import consensus
+from gradveil.attacks._evidence import BatchNormDistance
+from gradveil.attacks._search import consensus
 from gradveil.models import build_model
 
 from .small import LOSS, observed, seeded, smooth_images

@@ -3,8 +3,7 @@ import torch
 
 from gradveil import GradientNoise
 from gradveil.attacks import Finish, InvertingGradients, LocalSteps
-from gradveil.attacks._candidates import noise_start, sent_row
-from gradveil.attacks._optimise import minimise
+from gradveil.attacks._search import minimise, noise_start, sent_row
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 

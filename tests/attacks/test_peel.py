@@ -1,13 +1,14 @@
 """Peeling solves the last layers exactly where nothing hides them, and gives way elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, load_dataset
 from gradveil.attacks import InvertingGradients, LocalSteps, Peel, observe, score
-from gradveil.attacks._head import head_of
-from gradveil.attacks._optimise import Watch
+from gradveil.attacks._search import head_of
 from gradveil.models import build_model
 
 from .small import LOSS, observed, seeded, smooth_images
@@ -30,10 +31,29 @@ def test_images_of_one_label_come_back(bias):
     inputs = smooth_images(3, 1, 8, 8)[0]
     batch = inputs, torch.tensor([4, 4, 4])
     observation = observed(two_linear_layers(bias), batch, labels="known")
-    found = QUICK(observation, batch[1], seeded(), Watch(None))
-    assert found is not None
+    found = QUICK(observation, seeded())
     assert float(score(found, batch, ssim=False).psnr.min()) > 35
     assert found.status == "finished"
+
+
+def test_a_message_that_hides_the_head_is_an_error_that_names_another_attack():
+    observation = observed(
+        two_linear_layers(), smooth_images(3, 1, 8, 8), defense=GradientNoise(0.01)
+    )
+    with pytest.raises(ValueError, match=r"does not determine .* Use `InvertingGradients`"):
+        QUICK(observation, seeded())
+
+
+def test_a_head_that_is_not_solved_is_a_guess_in_range_with_an_honest_loss():
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(two_linear_layers(), batch, labels="known")
+    wrong = replace(observation, labels=(batch[1] + 1) % 10)
+    found = Peel(steps=20, image_steps=5, rounds=1)(wrong, seeded())
+    assert found.inputs.shape == batch[0].shape
+    assert found.inputs.min() >= 0
+    assert found.inputs.max() <= 1
+    assert found.loss > 0.1
+    assert QUICK.configured(time_budget=0.0)(observation, seeded()).status == "time budget"
 
 
 def test_the_heads_equations_hold_at_the_truth():

@@ -9,19 +9,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gradveil.attacks import bootstrap_interval, score
 from gradveil.auditing._result import (
     AttackResult,
     AuditResult,
     BoundResult,
     DefenseResult,
-    Estimate,
     LayerResult,
     RunResult,
     Setup,
     TrainingResult,
 )
 from gradveil.data import Dataset, load_dataset
+from gradveil.scoring import Interval, bootstrap_interval, score
 
 PRIOR = "Gaussian with the data's mean and covariance"
 ATTACKS = {"inverting-gradients(steps=300)": False, "adaptive(steps=300)": True}
@@ -122,7 +121,7 @@ def _defense(
         utility_second=second,
         bound=bound,
         formal_privacy="no (ε, δ): nothing limits what one example can change",
-        training=TrainingResult(5, 2.31, Estimate(loss, loss - 0.03, loss + 0.04), 1.62),
+        training=TrainingResult(5, 2.31, Interval(loss, loss - 0.03, loss + 0.04), 1.62),
         bytes_sent=int(478120 * kept * (2 if kept < 1 else 1)),
         time_ratio=1.0 + 0.27 * place,
         layers=_layers(place, -second, kept),
@@ -178,10 +177,9 @@ def _guess_pngs(data: Dataset, truth: Tensor, seed: int, blur: float) -> tuple[s
     return _pngs(data, _guess(truth, seed, blur))
 
 
-def _estimate(values: list[float]) -> Estimate:
+def _estimate(values: list[float]) -> Interval:
     generator = torch.Generator().manual_seed(0)
-    found = bootstrap_interval(torch.tensor(values), resamples=200, generator=generator)
-    return Estimate(found.mean, found.low, found.high)
+    return bootstrap_interval(torch.tensor(values), resamples=200, generator=generator)
 
 
 def _layers(place: int, noise: float, kept: float) -> tuple[LayerResult, ...]:

@@ -10,7 +10,8 @@ from gradveil.auditing._report_curves import all_cost_curves, cost_curves
 from gradveil.auditing._report_layout import Figure
 from gradveil.auditing._report_numbers import estimate, number
 from gradveil.auditing._report_style import BOUND, looks, marks
-from gradveil.auditing._result import AuditResult, Estimate
+from gradveil.auditing._result import AuditResult
+from gradveil.scoring import Interval
 from tests.auditing.example_result import example_result, tabular_result, unattacked_result
 
 
@@ -100,7 +101,7 @@ def test_better_is_right_and_up():
 def test_a_perfect_reconstruction_is_drawn_at_the_floor():
     result = example_result()
     defense = result.defenses[0]
-    perfect = replace(defense.attacks[0], mse=Estimate(0.0, 0.0, 0.0))
+    perfect = replace(defense.attacks[0], mse=Interval(0.0, 0.0, 0.0))
     figure = tradeoff(replace(result, defenses=(replace(defense, attacks=(perfect,)),)), LOSS, MSE)
     assert figure["data"][0]["y"] == [FLOOR]
     assert "MSE 0<br>" in figure["data"][0]["text"][0]
@@ -109,7 +110,7 @@ def test_a_perfect_reconstruction_is_drawn_at_the_floor():
 def test_what_is_not_finite_is_not_drawn():
     result = example_result()
     defense = result.defenses[0]
-    lost = replace(defense.attacks[0], mse=Estimate(float("nan"), float("nan"), float("nan")))
+    lost = replace(defense.attacks[0], mse=Interval(float("nan"), float("nan"), float("nan")))
     figure = tradeoff(replace(result, defenses=(replace(defense, attacks=(lost,)),)), LOSS, MSE)
     assert figure["data"] == []
 

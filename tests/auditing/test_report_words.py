@@ -5,7 +5,8 @@ from dataclasses import replace
 from gradveil.auditing._report_numbers import estimate, number
 from gradveil.auditing._report_tables import summary_table
 from gradveil.auditing._report_words import takeaways, threat_model, what_was_audited
-from gradveil.auditing._result import AuditResult, DefenseResult, Estimate
+from gradveil.auditing._result import AuditResult, DefenseResult
+from gradveil.scoring import Interval
 from tests.auditing.example_result import example_result, tabular_result, unattacked_result
 
 
@@ -13,7 +14,7 @@ def text(result: AuditResult) -> str:
     return " ".join(takeaways(result))
 
 
-def with_errors(result: AuditResult, errors: dict[str, Estimate]) -> AuditResult:
+def with_errors(result: AuditResult, errors: dict[str, Interval]) -> AuditResult:
     def change(defense: DefenseResult) -> DefenseResult:
         attacks = tuple(replace(a, mse=errors[defense.name]) for a in defense.attacks)
         return replace(defense, attacks=attacks)
@@ -30,9 +31,9 @@ def test_the_leak_without_a_defense_is_that_of_the_strongest_attack():
 
 
 def test_an_order_is_claimed_only_where_intervals_do_not_overlap():
-    apart = {"noise": Estimate(0.3, 0.25, 0.35), "optimal noise": Estimate(0.6, 0.5, 0.7)}
+    apart = {"noise": Interval(0.3, 0.25, 0.35), "optimal noise": Interval(0.6, 0.5, 0.7)}
     assert "above the interval of every other" in text(with_errors(example_result(), apart))
-    near = {**apart, "noise": Estimate(0.5, 0.4, 0.6)}
+    near = {**apart, "noise": Interval(0.5, 0.4, 0.6)}
     found = text(with_errors(example_result(), near))
     assert "overlaps that of noise: their order is not settled" in found
     assert "above the interval" not in found
@@ -57,7 +58,7 @@ def test_gains_are_ratios_of_trace_bounds_and_utility_is_equal_only_if_it_was_he
 
 def test_an_attack_below_the_bound_is_admitted():
     assert "went below the bound" not in text(example_result())
-    low = Estimate(0.01, 0.01, 0.01)
+    low = Interval(0.01, 0.01, 0.01)
     found = text(with_errors(example_result(), {"noise": low, "optimal noise": low}))
     assert "went below the bound for noise and optimal noise" in found
 

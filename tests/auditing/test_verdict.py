@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from gradveil.auditing._result import AttackResult, BoundResult, Estimate, RunResult
+from gradveil.auditing._result import AttackResult, BoundResult, RunResult
 from gradveil.auditing._summary import attack_result
 from gradveil.auditing._verdict import verdict
+from gradveil.scoring import Interval
 
 BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
 
 
 def attack(error: float, knows: bool = False) -> AttackResult:
-    value = Estimate(error, error, error)
+    value = Interval(error, error, error)
     return AttackResult("a", knows, value, value, value, None, None, 1.0, ())
 
 

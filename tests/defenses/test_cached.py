@@ -15,8 +15,8 @@ from gradveil import (
     OptimalNoise,
     measure,
 )
+from gradveil._tensors import total
 from gradveil.defenses._cached import OWN_PART
-from gradveil.defenses._noise import total
 from gradveil.messages import Message
 from gradveil.models import build_model
 from gradveil.sensitivity import Auto, Measurement
@@ -137,7 +137,7 @@ class TestPartOfABatch:
         generator = torch.Generator().manual_seed(0)
         part = measure(gradient, inputs, Auto(examples=2), generator=generator).sensitivities
         mean = {name: (first[name] + part[name]) / 2 for name in first}
-        level = total(mean) / total(found.squared_values)
+        level = total(mean.values()) / total(found.squared_values.values())
         for name, squares in found.squared_values.items():
             expected = mean[name] + OWN_PART * level * squares
             torch.testing.assert_close(found.sensitivities[name], expected.float())

@@ -20,7 +20,8 @@ from gradveil import (
     reconstruction_bound,
     utility,
 )
-from gradveil.defenses._selection import flatten, keep_lowest
+from gradveil._tensors import flatten
+from gradveil.defenses._selection import keep_lowest
 from tests.mechanisms.statistics import assert_mean, draws
 
 from .cases import SWEEPS, Sweep, batch, kept, like, message, moments_of, powers, row

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from gradveil.defenses._selection import flatten, keep_lowest, keep_within, unflatten
+from gradveil._tensors import flatten, unflatten
+from gradveil.defenses._selection import keep_lowest, keep_within
 
 from .cases import SWEEPS
 

@@ -1,23 +1,22 @@
 """Attacks that rebuild private data from what was sent, and the yardstick that scores them."""
 
 from gradveil.messages import LocalSteps
+from gradveil.scoring import Interval, Scores, bootstrap_interval, paired_interval, score
 
 from ._adaptive import Adaptive
 from ._analytic import Analytic
+from ._attack import Attack, CallableAttack, Progress, as_attack
 from ._cafe import CAFE
 from ._dlg import DLG
+from ._evidence import TotalVariation
 from ._grad_inversion import GradInversion
 from ._idlg import IDLG
-from ._intervals import Interval, bootstrap_interval, paired_interval
 from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
 from ._observation import Observation, observe
 from ._peel import Peel
-from ._progress_bar import progress_bar
-from ._reconstruction import Attack, Reconstruction
-from ._refine import Finish
-from ._regularisers import TotalVariation
-from ._scores import Scores, score
+from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
+from ._search import Descent, Finish, Watch, minimise, progress_bar
 from ._threat import ThreatModel
 from ._vertical import (
     VerticalNet,
@@ -30,10 +29,15 @@ from ._vertical import (
 __all__ = [
     "CAFE",
     "DLG",
+    "FINISHED",
     "IDLG",
+    "INTERRUPTED",
+    "TIME_BUDGET",
     "Adaptive",
     "Analytic",
     "Attack",
+    "CallableAttack",
+    "Descent",
     "Finish",
     "GradInversion",
     "Interval",
@@ -41,6 +45,7 @@ __all__ = [
     "LocalSteps",
     "Observation",
     "Peel",
+    "Progress",
     "Reconstruction",
     "Scores",
     "ThreatModel",
@@ -48,8 +53,11 @@ __all__ = [
     "VerticalNet",
     "VerticalObservation",
     "VerticalWorker",
+    "Watch",
+    "as_attack",
     "bootstrap_interval",
     "estimate_label_counts",
+    "minimise",
     "observe",
     "observe_vertical",
     "paired_interval",

@@ -5,35 +5,21 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
-from ._candidates import check_alike, labels_of, message_of, noise_start
-from ._channel import Channel
-from ._grad_inversion import consensus
-from ._inverting_gradients import SETTLED, InvertingGradients
-from ._matching import Evidence
+from ._attack import Attack, Progress, shorter
+from ._evidence import Channel, Energy, Evidence, TotalVariation
+from ._inverting_gradients import InvertingGradients
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
-from ._planning import depends_on_inputs, plan_channel
 from ._reconstruction import FINISHED, Reconstruction
-from ._refine import Finish, Refined
-from ._regularisers import Energy, TotalVariation, energy_of
-from ._smoothing import SmoothTwin
-from ._stages import Stages, refine_one
-
-EXPLAINED = 2.0
-"""How many times the last looseness may be left unexplained by a candidate that is taken alone."""
-
-SOLVED = 1e-6
-"""What a solution may leave unexplained where nothing is hidden."""
+from ._search import Descent, Finish, PosteriorSearch, Watch, check_alike, labels_of
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Attack):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
@@ -60,6 +46,9 @@ class Adaptive:
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
     """
+
+    knows_defense = True
+    runs_together = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
     prior: Energy | GaussianPrior | None = field(default_factory=TotalVariation)
@@ -100,7 +89,31 @@ class Adaptive:
         warm = unaware.many(known, generator)
         if any(found.status != FINISHED for found in warm):
             return warm
-        return _Run(self, known, generator, watch).from_warm_starts(warm)
+        return PosteriorSearch(self, known, generator, watch).from_warm_starts(warm)
+
+    def configured(
+        self,
+        steps: int | None = None,
+        time_budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> "Adaptive":
+        """The attack with other settings: the steps are those of the unaware one."""
+        return replace(
+            self,
+            unaware=self.unaware.configured(steps=steps, progress=progress),
+            progress=progress or self.progress,
+            time_budget=shorter(self.time_budget, time_budget),
+        )
+
+    @property
+    def work(self) -> float:
+        """The unaware attack, the search from noise and the last stages."""
+        return 2.5 * self.unaware.work
+
+    @property
+    def reports(self) -> float:
+        """A little less: parts of it do not tell."""
+        return 0.9 * 2.5 * self.unaware.reports
 
     def evidence(self, channel: Channel, progress: float, inputs: int) -> Evidence:
         """What the observation says at this stage of the annealing."""
@@ -113,183 +126,6 @@ class Adaptive:
         steps = max(1, round(share * self.unaware.steps))
         every = self.unaware.history_every
         return Descent(steps, lr, "signed-adam", "steps", every, left, None, settled)
-
-
-class _Run:
-    """One batched attack: candidate k of observation n is number n · (restarts + 1) + k."""
-
-    def __init__(
-        self,
-        attack: Adaptive,
-        observations: list[Observation],
-        generator: torch.Generator,
-        watch: Watch,
-    ) -> None:
-        self.attack, self.observations = attack, observations
-        self.generator, self.watch = generator, watch
-        self.first = observations[0]
-        self.energy = energy_of(attack.prior)
-        self.inputs = self.first.batch_size * math.prod(self.first.input_shape)
-
-    def from_warm_starts(self, warm: list[Reconstruction]) -> list[Reconstruction]:
-        """Plan, search from noise, plan again, then bring all candidates to the end."""
-        channels = [self._plan(o, r.inputs) for o, r in zip(self.observations, warm, strict=True)]
-        if all(map(self._is_solved, self.observations, channels, warm)):
-            return warm
-        searched = self._search(channels)
-        found = searched.inputs.unflatten(0, (len(warm), -1))
-        candidates = torch.cat([torch.stack([r.inputs for r in warm])[:, None], found], dim=1)
-        costs = self._costs(channels, candidates)
-        best = [c[int(cost.argmin())] for c, cost in zip(candidates, costs, strict=True)]
-        if searched.status != FINISHED:
-            return [
-                replace(r, inputs=inputs, loss=float(cost.min()), status=searched.status)
-                for r, inputs, cost in zip(warm, best, costs, strict=True)
-            ]
-        if depends_on_inputs(self.first):
-            channels = [self._plan(o, x) for o, x in zip(self.observations, best, strict=True)]
-        polished = self._polish(channels, candidates)
-        return self._finished(channels, polished, candidates)
-
-    def _is_solved(self, observation: Observation, channel: Channel, found: Reconstruction) -> bool:
-        """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
-        if bool((channel.low < channel.high).any() | channel.std.any() | channel.silent.any()):
-            return False
-        values = message_of(observation)(found.inputs, _labels(observation))
-        return channel.unexplained(self._final(channel), values) < SOLVED
-
-    def _plan(self, observation: Observation, estimate: Tensor) -> Channel:
-        labels = _labels(observation)
-        return plan_channel(observation, labels, estimate, self.attack.probes, self.generator)
-
-    def _search(self, channels: list[Channel]) -> Minimum:
-        attack = self.attack
-        start = torch.cat(
-            [noise_start(o, attack.restarts, self.generator) for o in self.observations]
-        )
-        descent = attack.descent(1.0, attack.unaware.lr, SETTLED, self.watch.left())
-        rows = tuple(torch.stack(parts) for parts in zip(*map(_parts, channels), strict=True))
-        return self._minimise(self._annealed(), start, descent, rows)
-
-    def _polish(self, channels: list[Channel], candidates: Tensor) -> Minimum:
-        descent = self.attack.descent(0.25, self.attack.unaware.lr / 10, 0.0, self.watch.left())
-        message = message_of(self.first)
-
-        def cost(inputs: Tensor, progress: float, labels: Tensor, *evidence: Tensor) -> Tensor:
-            return Evidence(*evidence).misfit(message(inputs, labels)) + self.energy(inputs)
-
-        rows = tuple(torch.stack(part) for part in zip(*map(self._final, channels), strict=True))
-        return self._minimise(cost, candidates.flatten(0, 1), descent, rows)
-
-    def _finished(
-        self, channels: list[Channel], polished: Minimum, before: Tensor
-    ) -> list[Reconstruction]:
-        results, each = [], before.shape[1]
-        for number, (observation, channel) in enumerate(
-            zip(self.observations, channels, strict=True)
-        ):
-            mine = slice(number * each, (number + 1) * each)
-            part = Minimum(polished.inputs[mine], polished.costs[mine], status=polished.status)
-            end = self._finish(observation, channel, part)
-            end = self._agreed(observation, channel, part, end, before[number, 0])
-            history = [(step, float(past[mine].min())) for step, past in polished.history]
-            labels = _labels(observation)
-            results.append(Reconstruction(end.inputs, labels, end.cost, history, end.status))
-        return results
-
-    def _agreed(
-        self,
-        observation: Observation,
-        channel: Channel,
-        polished: Minimum,
-        end: Refined,
-        unaware: Tensor,
-    ) -> Refined:
-        """The end if it explains the message; the mean of all candidates if none does."""
-        message, evidence = message_of(observation), self._final(channel)
-        labels = _labels(observation)
-        with torch.no_grad():
-            left = channel.unexplained(evidence, message(end.inputs, labels))
-            if end.status != FINISHED or left <= EXPLAINED * self.attack.looseness[1]:
-                return end
-            others = polished.inputs[polished.costs.argsort()[1:]]
-            mean = consensus(torch.cat([end.inputs[None], others, unaware[None]]), labels)[0]
-            cost = evidence.misfit(message(mean, labels)) + self.energy(mean)
-        return Refined(mean, float(cost), end.status)
-
-    def _finish(self, observation: Observation, channel: Channel, polished: Minimum) -> Refined:
-        order = polished.costs.argsort()
-        best = Refined(polished.inputs[order[0]], float(polished.costs[order[0]]), polished.status)
-        if self.attack.finish is None or polished.status != FINISHED:
-            return best
-        evidence, labels = self._final(channel), _labels(observation)
-        stages = Stages(observation, labels, evidence, self.energy, self.attack.finish)
-        for index in order:
-            found = refine_one(stages, polished.inputs[index], self.watch)
-            better = found.inputs if found.cost < best.cost else best.inputs
-            best = Refined(better, min(found.cost, best.cost), found.status)
-            if found.status != FINISHED or self._explains(evidence, best.inputs, labels):
-                break
-        return best
-
-    def _explains(self, evidence: Evidence, inputs: Tensor, labels: Tensor) -> bool:
-        """Whether what is left of the misfit is small beside what the prior alone costs."""
-        misfit = evidence.misfit(message_of(self.first)(inputs, labels))
-        return bool(misfit < 0.1 * self.energy(inputs))
-
-    def _annealed(self) -> Cost:
-        """The search's cost: intervals open, looseness and smoothing fall."""
-        attack = self.attack
-        twin = SmoothTwin(self.first, attack.smoothing or 1.0)
-        message = message_of(twin.observation if attack.smoothing > 0 else self.first)
-
-        def cost(inputs: Tensor, progress: float, labels: Tensor, *channel: Tensor) -> Tensor:
-            done = min(1.0, progress / SETTLED)
-            twin.set_width((attack.smoothing or 1.0) * 0.01**done)
-            evidence = attack.evidence(Channel(*channel), done, self.inputs)
-            return evidence.misfit(message(inputs, labels)) + self.energy(inputs)
-
-        return cost
-
-    def _costs(self, channels: list[Channel], candidates: Tensor) -> list[Tensor]:
-        """Of each candidate of each observation, by the final evidence."""
-        message, found = message_of(self.first), []
-        with torch.no_grad():
-            for observation, channel, mine in zip(
-                self.observations, channels, candidates, strict=True
-            ):
-                evidence, labels = self._final(channel), _labels(observation)
-                costs = [evidence.misfit(message(x, labels)) + self.energy(x) for x in mine]
-                found.append(torch.stack(costs))
-        return found
-
-    def _final(self, channel: Channel) -> Evidence:
-        return self.attack.evidence(channel, 1.0, self.inputs)
-
-    def _minimise(
-        self, cost: Cost, start: Tensor, descent: Descent, rows: tuple[Tensor, ...]
-    ) -> Minimum:
-        each = len(start) // len(self.observations)
-        labels = torch.stack([_labels(o) for o in self.observations])
-        data = tuple(part.repeat_interleave(each, 0) for part in (labels, *rows))
-        return minimise(
-            cost,
-            start,
-            descent,
-            data=data,
-            low=self.first.low,
-            high=self.first.high,
-            progress=self.attack.progress,
-        )
-
-
-def _parts(channel: Channel) -> tuple[Tensor, ...]:
-    return channel.sent, channel.std, channel.low, channel.high, channel.silent, channel.clip
-
-
-def _labels(observation: Observation) -> Tensor:
-    assert observation.labels is not None
-    return observation.labels
 
 
 def _check_known(observation: Observation) -> None:

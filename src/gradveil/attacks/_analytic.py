@@ -8,15 +8,16 @@ from torch import Tensor
 from gradveil._checks import check_positive
 from gradveil._random import generator_or_fresh
 
+from ._attack import Attack
+from ._evidence import Call, linear_calls, random_inputs
 from ._labels import recover_labels
-from ._linear_layers import Call, linear_calls, random_inputs
 from ._observation import Observation
-from ._optimise import clamp
 from ._reconstruction import Reconstruction
+from ._search import clamp
 
 
 @dataclass(frozen=True)
-class Analytic:
+class Analytic(Attack):
     """The inputs of a fully connected first layer, by division.
 
     For u = W x + b, row i of the gradients is ∂L/∂W_i = Σ_n δ_ni x_nᵀ and ∂L/∂b_i = Σ_n δ_ni, so

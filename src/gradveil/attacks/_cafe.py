@@ -8,18 +8,21 @@ from torch.func import functional_call, grad
 
 from gradveil._checks import check_count, check_not_negative
 from gradveil._random import generator_or_fresh, normal_like
+from gradveil._tensors import relative_misfit
 from gradveil._typing import Tensors
 
-from ._lbfgs import Point, minimise_lbfgs
-from ._optimise import Progress, Watch, clamp
+from ._attack import Attack, Progress
+from ._evidence import total_variation
+from ._observation import Observation
 from ._reconstruction import FINISHED, Reconstruction
+from ._search import Point, Watch, clamp, minimise_lbfgs
 from ._vertical import Block, VerticalNet, VerticalObservation, VerticalWorker, of_all
 
-_SMOOTH = 1e-6  # under the root of the total variation, which makes it differentiable
+_CORNER = 1e-3  # of the total variation, for quasi-Newton steps
 
 
 @dataclass(frozen=True)
-class CAFE:
+class CAFE(Attack):
     """Three steps for each worker, from its first fully connected layer u = W h + b down.
 
     With S (iterations × examples) the known indices, 1 where iteration t used example n, v_n the
@@ -56,9 +59,16 @@ class CAFE:
             check_not_negative(self.time_budget, "time_budget")
 
     def __call__(
-        self, observation: VerticalObservation, generator: torch.Generator | None = None
+        self,
+        observation: Observation | VerticalObservation,
+        generator: torch.Generator | None = None,
     ) -> Reconstruction:
-        """Attack; the targets are -1: CAFE recovers no labels."""
+        """Attack a `VerticalObservation`; the targets are -1: CAFE recovers no labels."""
+        if not isinstance(observation, VerticalObservation):
+            raise TypeError(
+                "Parameter `observation` should be a VerticalObservation. Found"
+                f" {type(observation).__name__}. Make one with `observe_vertical`."
+            )
         first = observation.observations[0]
         if not isinstance(first.model, VerticalNet):
             raise TypeError(
@@ -128,13 +138,10 @@ class _BlockCost:
 
     def __call__(self, block: Tensor) -> Tensor:
         features = functional_call(self.worker.features, self.parameters, (block,))
-        cost = (features - self.layer_inputs).square().sum() / self.layer_inputs.square().sum()
+        cost = relative_misfit(features, self.layer_inputs)
         if self.totals:
             cost = cost + self._gradient_distance(block)
-        if block.dim() == 4:
-            cost = cost + self.total_variation * _total_variation(block)
-        total: Tensor = cost
-        return total
+        return cost + self.total_variation * total_variation(block, corner=_CORNER)
 
     def _gradient_distance(self, block: Tensor) -> Tensor:
         """Of the layers before the first fully connected one, over all iterations."""
@@ -145,9 +152,7 @@ class _BlockCost:
             return total
 
         whole: Tensors = grad(pulled)(self.parameters)
-        errors = [(whole[k] - total).square().sum() for k, total in self.totals.items()]
-        power = [total.square().sum() for total in self.totals.values()]
-        return torch.stack(errors).sum() / torch.stack(power).sum().clamp_min(1e-30)
+        return relative_misfit(whole, self.totals)
 
 
 def _layer_inputs(usage: Tensor, deltas: Tensor, weights: list[Tensor]) -> Tensor:
@@ -192,15 +197,6 @@ def _part(values: Tensors, prefix: str) -> Tensors:
 
 def _block_of(bound: Tensor | None, block: Block, shape: tuple[int, ...]) -> Tensor | None:
     return None if bound is None else bound.expand(shape)[block]
-
-
-def _total_variation(images: Tensor) -> Tensor:
-    """The mean over pixels of |∂x/∂row| + |∂x/∂column|, smooth at 0."""
-    rows, columns = images.diff(dim=-2), images.diff(dim=-1)
-    return sum(
-        ((d.square() + _SMOOTH).sqrt().mean() for d in (rows, columns) if d.numel() > 0),
-        images.new_zeros(()),
-    )
 
 
 def _assembled(

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._lbfgs_matching import LBFGSMatching, blank_inputs, squared_distance
 from ._observation import Observation
-from ._optimise import clamp
 from ._reconstruction import Reconstruction
+from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class DLG(LBFGSMatching):
         _check_soft_labels(observation, logits)
 
         def cost(inputs: Tensor, logits: Tensor) -> Tensor:
-            return squared_distance(observation, inputs, logits.softmax(dim=-1))
+            return message_distance(observation, inputs, logits.softmax(dim=-1))
 
         best = self._search(cost, (blank, logits), generator)
         inputs = clamp(best.variables[0], observation.low, observation.high)

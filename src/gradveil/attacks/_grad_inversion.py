@@ -8,18 +8,27 @@ from torch import Tensor
 from gradveil._checks import check_choice, check_count, check_not_negative
 from gradveil._random import generator_or_fresh
 
-from ._batch_norm import BatchNormDistance
-from ._candidates import labels_of, message_of, noise_start, sent_row
+from ._attack import Attack, Progress
+from ._evidence import BatchNormDistance, total_variation
 from ._inverting_gradients import DISTANCES
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._regularisers import total_variation
-from ._scores import match
+from ._search import (
+    Cost,
+    Descent,
+    Minimum,
+    Watch,
+    consensus,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    sent_row,
+)
 
 
 @dataclass(frozen=True)
-class GradInversion:
+class GradInversion(Attack):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on
@@ -163,23 +172,3 @@ class GradInversion:
             if shared < own:
                 inputs, own = mean, shared
         return Reconstruction(inputs, labels, own, history, found.status)
-
-
-def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
-    """For each seed the mean over seeds, in that seed's own order.
-
-    Images of one label come in any order, so each seed's are first matched to the first seed's.
-    """
-    orders = [_order(seed, seeds[0], labels) for seed in seeds]
-    mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
-    return torch.stack([mean[order.argsort()] for order in orders])
-
-
-def _order(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
-    """The images of a seed in the reference's order, exchanged only within a label."""
-    order = torch.arange(len(labels), device=labels.device)
-    for label in labels.unique():
-        places = torch.nonzero(labels == label).flatten()
-        if len(places) > 1:
-            order[places] = places[match(seed[places], reference[places])]
-    return order

@@ -8,10 +8,9 @@ from torch import Tensor
 from gradveil._random import generator_or_fresh
 
 from ._labels import recover_labels
-from ._lbfgs_matching import LBFGSMatching, blank_inputs, squared_distance
 from ._observation import Observation
-from ._optimise import clamp
 from ._reconstruction import Reconstruction
+from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class IDLG(LBFGSMatching):
         targets = recover_labels(observation, generator)
 
         def cost(inputs: Tensor) -> Tensor:
-            return squared_distance(observation, inputs, targets)
+            return message_distance(observation, inputs, targets)
 
         best = self._search(cost, (blank_inputs(observation),), generator)
         inputs = clamp(best.variables[0], observation.low, observation.high)

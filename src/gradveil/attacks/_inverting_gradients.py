@@ -10,25 +10,36 @@ from torch import Tensor
 
 from gradveil._checks import check_choice, check_count, check_not_negative
 from gradveil._random import generator_or_fresh
+from gradveil._tensors import relative_misfit
 
-from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
-from ._matching import cosine_distance, euclidean_distance, euclidean_evidence
+from ._attack import Attack, Progress
+from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._peel import Peel
 from ._reconstruction import FINISHED, Reconstruction
-from ._refine import Finish
-from ._regularisers import TotalVariation, total_variation
-from ._smoothing import SmoothTwin
-from ._stages import Stages, refine_in_stages
+from ._search import (
+    SETTLED,
+    Cost,
+    Descent,
+    Finish,
+    Minimum,
+    SmoothTwin,
+    Stages,
+    Watch,
+    check_alike,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    refine_in_stages,
+    sent_row,
+)
 
-DISTANCES = {"cosine": cosine_distance, "euclidean": euclidean_distance}
-SETTLED = 7 / 8
-"""From this share of the steps on nothing is annealed, and iterates are comparable."""
+DISTANCES = {"cosine": cosine_distance, "euclidean": relative_misfit}
 
 
 @dataclass(frozen=True)
-class InvertingGradients:
+class InvertingGradients(Attack):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
     D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
@@ -55,6 +66,8 @@ class InvertingGradients:
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
     """
+
+    runs_together = True
 
     steps: int = 1000
     lr: float = 0.2
@@ -113,6 +126,16 @@ class InvertingGradients:
         )
 
     @property
+    def work(self) -> float:
+        """The steps of all starts."""
+        return float(self.steps * self.restarts)
+
+    @property
+    def reports(self) -> float:
+        """The steps; the starts run beside each other."""
+        return float(self.steps)
+
+    @property
     def anneals(self) -> bool:
         """Whether the cost changes on the way."""
         return self.smoothing > 0 or self.total_variation_end is not None
@@ -147,7 +170,7 @@ class InvertingGradients:
         if self.peel is None or watch.is_over():
             return None
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
-        return peel(observation, labels, generator, watch, self.progress)
+        return peel.solve(observation, labels, generator, watch, self.progress)
 
     def _descend(
         self,

@@ -8,10 +8,16 @@ from torch.func import grad
 
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages._functional import trainable_parameters
+from gradveil.messages import trainable_parameters
 
-from ._label_counts import fit_counts_and_scale, fit_counts_of_trained
-from ._linear_layers import Call, last_layer, linear_calls, random_inputs
+from ._evidence import (
+    Call,
+    fit_counts_and_scale,
+    fit_counts_of_trained,
+    last_layer,
+    linear_calls,
+    random_inputs,
+)
 from ._observation import Observation
 
 _PROBES = 32

@@ -12,8 +12,13 @@ from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, LocalSteps, Message
-from gradveil.messages._functional import LossFunction, trainable_parameters
+from gradveil.messages import (
+    GradientMessage,
+    LocalSteps,
+    LossFunction,
+    Message,
+    trainable_parameters,
+)
 
 from ._threat import ThreatModel
 

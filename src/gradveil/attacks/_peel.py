@@ -5,18 +5,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_positive
-from gradveil._random import normal_like
+from gradveil._checks import check_count, check_not_negative, check_positive
+from gradveil._random import generator_or_fresh, normal_like
+from gradveil._tensors import relative_misfit
 
-from ._candidates import message_of, noise_start, sent_row
-from ._head import Head, features_of, head_of
-from ._matching import Evidence, euclidean_distance
+from ._attack import Attack, Progress
+from ._evidence import Evidence, TotalVariation, total_variation
 from ._observation import Observation
-from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._refine import Objective, refine
-from ._regularisers import TotalVariation, total_variation
-from ._smoothing import SmoothTwin
+from ._search import (
+    Cost,
+    Descent,
+    Head,
+    Minimum,
+    Objective,
+    SmoothTwin,
+    Watch,
+    clamp,
+    features_of,
+    head_of,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    refine,
+    sent_row,
+)
 
 SOLVED = 1e-3
 """The relative misfit of the head's equations that counts as 0."""
@@ -28,7 +42,7 @@ STARTS = 64
 
 
 @dataclass(frozen=True)
-class Peel:
+class Peel(Attack):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
     1. U, the outputs of the first linear layer, from the head's own equations (`Head`): a problem
@@ -44,20 +58,45 @@ class Peel:
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
         total_variation: Its weight in step 3, beside the relative misfit of the features.
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps, cost) of the head's descent.
     """
 
     steps: int = 1000
     image_steps: int = 400
     rounds: int = 10
     total_variation: float = 1e-5
+    time_budget: float | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
         check_count(self.image_steps, "image_steps")
         check_count(self.rounds, "rounds")
         check_positive(self.total_variation, "total_variation")
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
 
     def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; its best guess, whose `loss` is the relative misfit of the message.
+
+        A message that does not determine the head is an error.
+        """
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        labels = labels_of(observation, generator)
+        head = head_of(observation, generator)
+        if head is None:
+            raise ValueError(
+                "Parameter `observation` should be of a gradient without noise and with all"
+                " entries, of a model with a linear layer that is wider than the batch and through"
+                " which all information flows. Found a message that does not determine the layer's"
+                " outputs. Use `InvertingGradients`."
+            )
+        return self._guess(head, observation, labels, generator, watch, self.progress)[0]
+
+    def solve(
         self,
         observation: Observation,
         labels: Tensor,
@@ -69,18 +108,32 @@ class Peel:
         head = head_of(observation, generator)
         if head is None:
             return None
+        guess, solved = self._guess(head, observation, labels, generator, watch, progress)
+        if guess.status == INTERRUPTED:
+            return guess
+        missed = guess.status == FINISHED and guess.loss > NEAR
+        return guess if solved and not missed else None
+
+    def _guess(
+        self,
+        head: Head,
+        observation: Observation,
+        labels: Tensor,
+        generator: torch.Generator,
+        watch: Watch,
+        progress: Progress | None,
+    ) -> tuple[Reconstruction, bool]:
+        """The best guess, and whether the head was solved; noise if it was not."""
         outputs, status = _solve_head(head, labels, self.steps, generator, watch, progress)
         found = noise_start(observation, 1, generator)[0]
-        if status == FINISHED and outputs is not None:
+        solved = status == FINISHED and outputs is not None
+        if solved and outputs is not None:
             features = _features(head, outputs, labels).to(found)
             found, status = self._invert(head, observation, features, generator, watch)
-        elif status != INTERRUPTED:
-            return None
+        found = clamp(found, observation.low, observation.high)
         message = message_of(observation)(found, labels)
-        own = float(euclidean_distance(message, sent_row(observation)))
-        if status == FINISHED and own > NEAR:
-            return None
-        return Reconstruction(found, labels, own, [(self.steps, own)], status)
+        own = float(relative_misfit(message, sent_row(observation)))
+        return Reconstruction(found, labels, own, [(self.steps, own)], status), solved
 
     def _invert(
         self,

@@ -1,12 +1,8 @@
 """What an attack returns."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import torch
 from torch import Tensor
-
-from ._observation import Observation
 
 FINISHED, TIME_BUDGET, INTERRUPTED = "finished", "time budget", "interrupted"
 """The values of `Reconstruction.status`."""
@@ -25,13 +21,3 @@ class Reconstruction:
     history: list[tuple[int, float]] = field(default_factory=list)
     """(step, best cost so far), every so many steps."""
     status: str = FINISHED
-
-
-class Attack(Protocol):
-    """A way to rebuild the private batch from an Observation."""
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; all randomness comes from the generator."""
-        ...

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_count
 from gradveil.defenses import Defense
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
 from ._observation import Observation, observe
 from ._threat import ThreatModel

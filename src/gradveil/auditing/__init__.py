@@ -1,5 +1,7 @@
 """Audits: what leaks, what is guaranteed and what it costs, for each defense in one run."""
 
+from gradveil.scoring import Interval
+
 from ._audit import audit
 from ._meter import Progress
 from ._result import (
@@ -7,7 +9,6 @@ from ._result import (
     AuditResult,
     BoundResult,
     DefenseResult,
-    Estimate,
     LayerResult,
     RunResult,
     Setup,
@@ -20,7 +21,7 @@ __all__ = [
     "AuditResult",
     "BoundResult",
     "DefenseResult",
-    "Estimate",
+    "Interval",
     "LayerResult",
     "Progress",
     "RunResult",

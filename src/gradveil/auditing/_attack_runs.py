@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from gradveil.attacks import Adaptive, Attack, Observation, Reconstruction, ThreatModel, observe
-from gradveil.attacks._optimise import Watch
-from gradveil.attacks._reconstruction import INTERRUPTED, TIME_BUDGET
-from gradveil.attacks._scores import score
+from gradveil.attacks import (
+    INTERRUPTED,
+    TIME_BUDGET,
+    Attack,
+    CallableAttack,
+    Observation,
+    Reconstruction,
+    ThreatModel,
+    Watch,
+    observe,
+)
 from gradveil.catalog import spec_of
 from gradveil.defenses import Defense
+from gradveil.scoring import score
 
 from ._measure_one import seeded
 from ._meter import Meter
@@ -21,9 +28,6 @@ from ._pictures import pictures
 from ._result import AttackResult, RunResult
 from ._subject import Subject
 from ._summary import attack_result
-
-UNKNOWN_WORK = 500.0
-"""Of an attack that does not say how many steps it takes, in steps."""
 
 
 @dataclass
@@ -51,25 +55,25 @@ class Named:
 
     spec: str
     attack: Attack
-    knows: bool
-    """Whether it makes use of the defense."""
+
+    @property
+    def knows(self) -> bool:
+        """Whether it makes use of the defense."""
+        return self.attack.knows_defense
 
     @property
     def work(self) -> float:
-        """Roughly how many gradients of the message it takes for one observation."""
-        inner = getattr(self.attack, "unaware", self.attack)
-        steps = float(getattr(inner, "steps", UNKNOWN_WORK)) * getattr(inner, "restarts", 1)
-        return steps * 2.5 if isinstance(self.attack, Adaptive) else steps
+        """About how many gradients of the message it takes for one observation."""
+        return self.attack.work
 
 
 def named(attacks: Sequence[Attack]) -> list[Named]:
     """The attacks by their specifications; repeated ones once."""
-    found = {}
+    by_spec = {}
     for attack in attacks:
-        spec = spec_of(attack)
-        knows = bool(getattr(attack, "knows_defense", isinstance(attack, Adaptive)))
-        found[spec] = Named(spec, attack, knows)
-    return list(found.values())
+        written = attack.function if isinstance(attack, CallableAttack) else attack
+        by_spec[spec_of(written)] = attack
+    return [Named(spec, attack) for spec, attack in by_spec.items()]
 
 
 @dataclass
@@ -115,7 +119,7 @@ class AttackRuns:
             )
             return []
         names = list(self.defenses)
-        together = hasattr(attack.attack, "many") and not attack.knows
+        together = attack.attack.runs_together and not attack.knows
         groups = [names] if together else [[name] for name in names]
         return [
             (attack, group, batch, seed)
@@ -133,7 +137,7 @@ class AttackRuns:
         observations = [self._observe(attack, name, batch, seed) for name in names]
         start = time.perf_counter()
         try:
-            ready = _prepared(attack, budget, self.meter)
+            ready = _prepared(attack.attack, budget, self.meter)
             results = _attack(ready, observations, (self.seed, 2, batch, seed))
             seconds = (time.perf_counter() - start) / len(names)
             scored = {
@@ -189,46 +193,25 @@ class AttackRuns:
 
 
 def _attack(
-    attack: Any, observations: list[Observation], seed: tuple[int, ...]
+    attack: Attack, observations: list[Observation], seed: tuple[int, ...]
 ) -> list[Reconstruction]:
     """All observations at once where the attack can and the model lets it, else one by one."""
-    if hasattr(attack, "many"):
+    if attack.runs_together:
         with suppress(RuntimeError):  # a layer that does not batch over candidates
-            found: list[Reconstruction] = attack.many(observations, seeded(*seed))
-            return found
+            return attack.many(observations, seeded(*seed))
     return [attack(observation, seeded(*seed)) for observation in observations]
 
 
-def _prepared(named: Named, budget: float | None, meter: Meter) -> Any:
+def _prepared(attack: Attack, budget: float | None, meter: Meter) -> Attack:
     """The attack with its time budget, telling how far it is."""
-    attack: Any = named.attack
-    steps_done, work = 0, named.work
+    reports_done, reports = 0, attack.reports
 
     def tell(step: int, steps: int, cost: float) -> None:
-        nonlocal steps_done
-        steps_done += 1
-        meter.at(steps_done / work)
+        nonlocal reports_done
+        reports_done += 1
+        meter.at(reports_done / reports)
 
-    if isinstance(attack, Adaptive):
-        work = work / max(1, attack.unaware.restarts) * 0.9
-        return replace(
-            attack,
-            unaware=replace(attack.unaware, progress=tell),
-            progress=tell,
-            time_budget=_least(budget, attack.time_budget),
-        )
-    changes: dict[str, Any] = {}
-    if hasattr(attack, "progress"):
-        changes["progress"] = tell
-        work = work / max(1, getattr(attack, "restarts", 1))
-    if budget is not None and hasattr(attack, "time_budget"):
-        changes["time_budget"] = _least(budget, attack.time_budget)
-    return replace(attack, **changes) if changes else attack
-
-
-def _least(budget: float | None, own: float | None) -> float | None:
-    given = [limit for limit in (budget, own) if limit is not None]
-    return min(given) if given else None
+    return attack.configured(time_budget=budget, progress=tell)
 
 
 def _short(attack: Named) -> str:

@@ -3,19 +3,16 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from gradveil._checks import check_count
-from gradveil.attacks import Attack, LocalSteps, ThreatModel
-from gradveil.attacks._optimise import Watch
+from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
 from gradveil.catalog import build_attack, spec_of
-from gradveil.data import Dataset
-from gradveil.data._normalization import NormalizationLike
+from gradveil.data import Dataset, NormalizationLike
 from gradveil.defenses import Defense
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
@@ -148,16 +145,7 @@ def _attacks(
     if asked is None:
         return default_attacks(STEPS if steps is None else steps, is_image)
     built = [build_attack(one) if isinstance(one, str) else one for one in asked]
-    return [one if steps is None else _with_steps(one, steps) for one in built]
-
-
-def _with_steps(attack: Any, steps: int) -> Any:
-    from dataclasses import is_dataclass, replace
-
-    if hasattr(attack, "unaware"):
-        return replace(attack, unaware=replace(attack.unaware, steps=steps))
-    known = is_dataclass(attack) and hasattr(attack, "steps")
-    return replace(attack, steps=steps) if known else attack  # type: ignore[type-var]
+    return [as_attack(one).configured(steps=steps) for one in built]
 
 
 def _solved(

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from gradveil._drawing import new_figure, save_png
+from gradveil._tensors import total
 from gradveil.defenses import Defense
 from gradveil.defenses._noise import NoiseDefense
 from gradveil.defenses._pruning import PruningDefense
@@ -136,11 +135,11 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
 
 
 def _power(moments: Moments) -> float:
-    return sum(float(s.sum(dtype=torch.float64)) for s in moments.squared_values.values())
+    return float(total(moments.squared_values.values()))
 
 
 def _scale(defense: NoiseDefense, moments: Moments) -> float:
     std = defense.plan(moments).std
     assert isinstance(std, dict)
-    squares = sum(float(s.square().sum(dtype=torch.float64)) for s in std.values())
+    squares = float(total(s.square() for s in std.values()))
     return math.sqrt(squares / moments.size)

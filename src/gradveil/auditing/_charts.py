@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gradveil.scoring import Interval
+
 from ._report_layout import Figure, layout, log_axis, plain
 from ._report_numbers import estimate, number
 from ._report_style import BOUND, Look, Mark, attack_on, looks, marks
-from ._result import AuditResult, DefenseResult, Estimate
+from ._result import AuditResult, DefenseResult
 
 FLOOR = 1e-9
 """Errors below it are drawn at it: a logarithmic axis has no zero."""
@@ -99,7 +101,7 @@ def _point(defense: DefenseResult, mark: Mark, look: Look, x: Axis, y: Axis) -> 
     }
 
 
-def _coordinate(name: str, value: Estimate, log: bool, color: str) -> Figure:
+def _coordinate(name: str, value: Interval, log: bool, color: str) -> Figure:
     clip: Callable[[float], float] = (lambda v: max(v, FLOOR)) if log else (lambda v: v)
     middle = clip(value.mean)
     bars = {
@@ -120,14 +122,14 @@ def _distinct(result: AuditResult, axis: Axis) -> int:
     return len({number(value.mean) for value in values if value})
 
 
-def _utility(defense: DefenseResult, axis: Axis) -> Estimate | None:
+def _utility(defense: DefenseResult, axis: Axis) -> Interval | None:
     if axis.key == LOSS.key:
         return _finite(defense.training.loss_after if defense.training else None)
     value = defense.utility_first if axis.key == FIRST.key else defense.utility_second
-    return _finite(Estimate(value, value, value))
+    return _finite(Interval(value, value, value))
 
 
-def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Estimate | None:
+def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Interval | None:
     if mark.key != BOUND:
         attack = attack_on(defense, mark.key)
         return _finite(getattr(attack, axis.key) if attack else None)
@@ -136,10 +138,10 @@ def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Estimate | None:
     if bound is None or value is None:
         return None
     error = bound.mse_standard_error if axis.key == MSE.key else 0.0
-    return _finite(Estimate(value, value - error, value + error))
+    return _finite(Interval(value, value - error, value + error))
 
 
-def _finite(value: Estimate | None) -> Estimate | None:
+def _finite(value: Interval | None) -> Interval | None:
     return value if value and all(map(math.isfinite, (value.mean, value.low, value.high))) else None
 
 

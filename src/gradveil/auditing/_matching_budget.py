@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from gradveil._checks import check_choice, check_not_negative, check_ratio
+from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense, GradientNoise, GradientPruning
 from gradveil.defenses._noise import NoiseDefense
@@ -67,7 +67,7 @@ def make_budget(
 ) -> Budget:
     """The budget at a message; the scale is the root mean square of its entries unless given."""
     check_choice(match, "match", MATCHES)
-    row = torch.cat([value.flatten() for value in values.values()]).abs()
+    row = flatten(values).abs()
     if scale is None:
         scale = float(row.double().square().mean().sqrt())
     check_not_negative(scale, "scale")
@@ -142,7 +142,7 @@ def _with_budget(noise: NoiseDefense, budget: Budget) -> NoiseDefense:
 
 def _levels(level: object) -> Tensor:
     assert isinstance(level, dict)
-    return torch.cat([tensor.double().flatten() for tensor in level.values()])
+    return flatten(level).double()
 
 
 def _threshold(row: Tensor) -> float:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from gradveil._random import generator_or_fresh
+from gradveil._tensors import total
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import values_of
-from gradveil.messages._size import size_in_bytes
+from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import reconstruction_bound, utility
 
 from ._defaults import BOUND_PROBES, FULL_LIMIT
@@ -43,7 +43,7 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     message, generator = subject.message(targets), seeded(seed)
     values, moments = deepcopy(defense).observe(message, inputs, generator)
     mechanism = defense.plan(moments)
-    power = sum(float(value.square().sum(dtype=torch.float64)) for value in values.values())
+    power = float(total(value.square() for value in values.values()))
     first, second = utility(values, mechanism)
     bound = bound_of(subject, mechanism, seed)
     return Measurement(

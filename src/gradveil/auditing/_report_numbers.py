@@ -3,7 +3,7 @@
 import math
 import re
 
-from ._result import Estimate
+from gradveil.scoring import Interval
 
 ABSENT = "–"
 
@@ -27,10 +27,10 @@ def number(value: float | None) -> str:
     return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-3 else _scientific(value)
 
 
-def interval(estimate: Estimate | None) -> str:
+def interval(estimate: Interval | None) -> str:
     """The ends of an interval, or nothing where both are the mean.
 
-    >>> interval(Estimate(0.5, 0.41, 0.6)), interval(Estimate(0.5, 0.5, 0.5))
+    >>> interval(Interval(0.5, 0.41, 0.6)), interval(Interval(0.5, 0.5, 0.5))
     ('[0.410, 0.600]', '')
     """
     if estimate is None or estimate.low == estimate.high:
@@ -38,10 +38,10 @@ def interval(estimate: Estimate | None) -> str:
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
-def estimate(value: Estimate | None) -> str:
+def estimate(value: Interval | None) -> str:
     """The mean and, where there is one, its interval.
 
-    >>> estimate(Estimate(0.5, 0.41, 0.6))
+    >>> estimate(Interval(0.5, 0.41, 0.6))
     '0.500 [0.410, 0.600]'
     """
     return ABSENT if value is None else f"{number(value.mean)} {interval(value)}".strip()

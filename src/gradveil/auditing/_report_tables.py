@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gradveil.attacks._reconstruction import FINISHED
+from gradveil.attacks import FINISHED
+from gradveil.scoring import Interval
 
 from ._report_numbers import interval, number, percent, plural, short, size
 from ._report_style import attack_names, attack_on
-from ._result import AttackResult, AuditResult, BoundResult, DefenseResult, Estimate
+from ._result import AttackResult, AuditResult, BoundResult, DefenseResult
 
 NO_GUARANTEE = "no guarantee"
 FLAT = "flat"
@@ -152,7 +153,7 @@ def _cell(value: float | None) -> Cell:
     return Cell(number(value), value if value is not None and math.isfinite(value) else None)
 
 
-def _estimate_cell(value: Estimate | None) -> Cell:
+def _estimate_cell(value: Interval | None) -> Cell:
     return replace(_cell(value.mean), note=interval(value)) if value else _cell(None)
 
 

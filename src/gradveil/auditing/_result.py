@@ -7,17 +7,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from gradveil.scoring import Interval
+
 if TYPE_CHECKING:
     import pandas
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its bootstrap interval; both ends are the mean where there is only one value."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,10 @@ class AttackResult:
     attack: str
     """The specification."""
     knows_defense: bool
-    mse: Estimate
-    mse_pixels: Estimate
-    psnr: Estimate | None
-    ssim: Estimate | None
+    mse: Interval
+    mse_pixels: Interval
+    psnr: Interval | None
+    ssim: Interval | None
     label_accuracy: float | None
     seconds: float
     """In the mean, for one batch."""
@@ -93,7 +86,7 @@ class TrainingResult:
 
     steps: int
     loss_before: float
-    loss_after: Estimate
+    loss_after: Interval
     loss_after_undefended: float
 
 

@@ -6,34 +6,33 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from gradveil.attacks import bootstrap_interval
+from gradveil.scoring import Interval, bootstrap_interval
 
 from ._measure_one import seeded
-from ._result import AttackResult, Estimate, RunResult
+from ._result import AttackResult, RunResult
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
-    """Means with bootstrap intervals over batches, seeds and images."""
+    """Means with 95 % intervals over batches, seeds and images."""
     first, labels = runs[0], [run.label_accuracy for run in runs]
     known = [share for share in labels if share is not None]
     return AttackResult(
         attack=spec,
         knows_defense=knows_defense,
-        mse=_estimate(runs, lambda run: run.mse),
-        mse_pixels=_estimate(runs, lambda run: run.mse_pixels),
-        psnr=None if first.psnr is None else _estimate(runs, lambda run: run.psnr or ()),
-        ssim=None if first.ssim is None else _estimate(runs, lambda run: run.ssim or ()),
+        mse=_interval(runs, lambda run: run.mse),
+        mse_pixels=_interval(runs, lambda run: run.mse_pixels),
+        psnr=None if first.psnr is None else _interval(runs, lambda run: run.psnr or ()),
+        ssim=None if first.ssim is None else _interval(runs, lambda run: run.ssim or ()),
         label_accuracy=fmean(known) if known else None,
         seconds=fmean(run.seconds for run in runs),
         runs=tuple(runs),
     )
 
 
-def _estimate(
+def _interval(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
-) -> Estimate:
-    found = bootstrap_interval(_nested(runs, values), generator=seeded(0))
-    return Estimate(found.mean, found.low, found.high)
+) -> Interval:
+    return bootstrap_interval(_nested(runs, values), generator=seeded(0))
 
 
 def _nested(

@@ -6,13 +6,13 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from gradveil.attacks import bootstrap_interval
 from gradveil.defenses import Defense, NoDefense
 from gradveil.messages import GradientMessage
+from gradveil.scoring import bootstrap_interval
 
 from ._defaults import CLIENTS, RATE, TRAINING_SEEDS, TRAINING_STEPS
 from ._measure_one import seeded
-from ._result import Estimate, TrainingResult
+from ._result import TrainingResult
 from ._subject import Batch, Subject
 
 
@@ -36,7 +36,8 @@ def defended_training(
         _train(subject, deepcopy(defense), clients, steps, seeded(seed, repeat))
         for repeat in range(repeats)
     ]
-    return TrainingResult(steps, before, _estimate(after), plain)
+    losses = bootstrap_interval(torch.tensor(after, dtype=torch.float64), generator=seeded(0))
+    return TrainingResult(steps, before, losses, plain)
 
 
 def client_batches(subject: Subject) -> list[Batch]:
@@ -86,8 +87,3 @@ def _loss(subject: Subject, model: nn.Module, clients: list[Batch]) -> float:
         message = GradientMessage(model, subject.loss_fn, targets)
         losses.append(float(message.loss(message.parameters, inputs, targets)))
     return fmean(losses)
-
-
-def _estimate(values: list[float]) -> Estimate:
-    found = bootstrap_interval(torch.tensor(values, dtype=torch.float64), generator=seeded(0))
-    return Estimate(found.mean, found.low, found.high)

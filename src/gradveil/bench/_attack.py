@@ -12,16 +12,17 @@ from gradveil.attacks import (
     DLG,
     IDLG,
     Adaptive,
+    Attack,
     GradInversion,
     InvertingGradients,
     Observation,
     ThreatModel,
     observe,
-    score,
 )
 from gradveil.data import Dataset
 from gradveil.defenses import NoDefense
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class AttackRow:
     """psnr / seconds."""
 
 
-def attack_contenders() -> dict[str, Any]:
+def attack_contenders() -> dict[str, Attack]:
     """The attacks on a gradient of a batch that need no special model, with very many steps."""
     steps = 2000
     strong = InvertingGradients.strong(steps=steps)
@@ -59,7 +60,7 @@ def attack_contenders() -> dict[str, Any]:
 
 def bench_attack(
     data: Dataset,
-    attacks: dict[str, Any],
+    attacks: dict[str, Attack],
     *,
     starts: Sequence[int] = (0, 100, 200),
     images: int = 4,
@@ -70,7 +71,7 @@ def bench_attack(
 
     Args:
         data: Images of 28x28.
-        attacks: By name; each must have a `time_budget` and a `progress`.
+        attacks: By name; each should heed a time budget and tell its progress.
         starts: The first image of each batch.
         images: In one batch.
         budgets: Seconds for each batch.
@@ -88,7 +89,7 @@ def bench_attack(
 
 
 def _run(
-    data: Dataset, attack: Any, start: int, images: int, budget: float
+    data: Dataset, attack: Attack, start: int, images: int, budget: float
 ) -> tuple[float, int, float]:
     """Seconds, steps and PSNR of one attack on one batch."""
     steps = 0
@@ -99,9 +100,8 @@ def _run(
 
     observation, batch = _observed(data, start, images)
     begin = time.perf_counter()
-    found = replace(attack, time_budget=budget, progress=count)(
-        observation, torch.Generator().manual_seed(start)
-    )
+    configured = attack.configured(time_budget=budget, progress=count)
+    found = configured(observation, torch.Generator().manual_seed(start))
     seconds = time.perf_counter() - begin
     psnr = score(found, batch, normalization=data, ssim=False).psnr
     assert psnr is not None

@@ -12,7 +12,7 @@ from gradveil.auditing._report_numbers import estimate, number, size
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
     " no attacker's mean squared error per entry, in normalised units, is below it on data of the"
-    " prior; real images carry more prior knowledge than a Gaussian. [..]: 95 % bootstrap interval"
+    " prior; real images carry more prior knowledge than a Gaussian. [..]: 95 % interval"
     " over images, batches and seeds."
 )
 

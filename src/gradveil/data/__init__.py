@@ -9,6 +9,19 @@
 
 from gradveil.data._dataset import Dataset
 from gradveil.data._load import dataset_names, load_dataset
-from gradveil.data._normalization import Normalization
+from gradveil.data._normalization import (
+    IDENTITY,
+    Normalization,
+    NormalizationLike,
+    resolve_normalization,
+)
 
-__all__ = ["Dataset", "Normalization", "dataset_names", "load_dataset"]
+__all__ = [
+    "IDENTITY",
+    "Dataset",
+    "Normalization",
+    "NormalizationLike",
+    "dataset_names",
+    "load_dataset",
+    "resolve_normalization",
+]

@@ -42,6 +42,29 @@ class Defense(ABC):
         noise = getattr(self, "noise", None)
         return any(getattr(one, "target_error", None) is not None for one in (self, noise))
 
+    @property
+    def plan_varies(self) -> bool:
+        """Whether its plan changes with the inputs, so that an attacker plans again on the way.
+
+        Magnitude pruning's does not count: which entries were cut shows in the message.
+        """
+        return True
+
+    @property
+    def prunes_by_sensitivity(self) -> bool:
+        """Whether sensitivities decide which entries are pruned."""
+        return False
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """τ_i with |g_i| ≤ τ_i for each pruned entry; infinite where pruning tells nothing of g_i.
+
+        Args:
+            sent: What was sent, in one row, with at least one entry that was not pruned.
+            pruned: Which of its entries were pruned.
+            sensitivity: √E‖∇g_i‖² at an attacker's estimate, where the defense looks at it.
+        """
+        return torch.full_like(sent, torch.inf)
+
     @abstractmethod
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism for a message with these moments."""

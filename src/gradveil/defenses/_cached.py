@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count, check_ratio, check_structure
+from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
 
 from ._base import Defense, observe_values
-from ._noise import total
 from ._observer import Observer
 
 OWN_PART = 2.5
@@ -72,6 +72,20 @@ class Cached(Defense):
     def plan(self, moments: Moments) -> AnyMechanism:
         """What the wrapped defense plans."""
         return self.defense.plan(moments)
+
+    @property
+    def plan_varies(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.plan_varies
+
+    @property
+    def prunes_by_sensitivity(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.prunes_by_sensitivity
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """As for the wrapped defense."""
+        return self.defense.pruned_limits(sent, pruned, sensitivity)
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
@@ -153,8 +167,8 @@ class Cached(Defense):
             return moments
         squares = moments.squared_values
         if self._past_total is None:
-            self._past_total = float(total(self._mean))
-        fresh = float(total(squares))
+            self._past_total = float(total(self._mean.values()))
+        fresh = float(total(squares.values()))
         level = min(self._past_total / fresh, LARGEST) if fresh > 0 else 0.0
         own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in self._mean.items()}
         for square in own.values():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gradveil._typing import Tensors
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
 from ._noise import NoiseDefense
@@ -15,6 +15,11 @@ class GradientNoise(NoiseDefense):
 
     Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
     """
+
+    @property
+    def plan_varies(self) -> bool:
+        """Not where the scale is given."""
+        return self.scale is None
 
     def shape(self, moments: Moments) -> Tensors:
         """r_i = 1."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
@@ -14,6 +17,21 @@ class GradientPruning(PruningDefense):
 
     Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
     """
+
+    @property
+    def plan_varies(self) -> bool:
+        """Only where sensitivities set the noise or the target."""
+        return self.needs_sensitivities
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """The least entry that was kept is the threshold.
+
+        With noise every kept entry g + std ε is above the threshold at least half of the time, so
+        that their median is a safe limit.
+        """
+        kept = sent[~pruned].abs()
+        limit = kept.min() if self.noise is None else kept.median()
+        return torch.full_like(sent, float(limit))
 
     def scores(self, moments: Moments) -> Tensors:
         """The largest values first."""

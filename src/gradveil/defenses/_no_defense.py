@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Moments
 
 from ._base import Defense
@@ -15,6 +14,11 @@ class NoDefense(Defense):
 
     @property
     def needs_sensitivities(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def plan_varies(self) -> bool:
         """Never."""
         return False
 

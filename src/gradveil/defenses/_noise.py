@@ -1,21 +1,19 @@
 """What the noise defenses share: a shape of the variances, and the constant λ before it."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_exactly_one, check_not_negative, check_positive
+from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
-from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
-from ._selection import flatten
 
 
 @dataclass(frozen=True)
@@ -118,14 +116,14 @@ class NoiseDefense(Defense):
     ) -> Tensor:
         """λ."""
         if self.scale is not None:
-            entries = moments.size if support is None else total(support)
-            return _divide(self.scale**2 * entries, total(shape))
+            entries = moments.size if support is None else total(support.values())
+            return _divide(self.scale**2 * entries, total(shape.values()))
         if self.utility_budget is not None:
             spent = (g2 * shape[name] for name, g2 in moments.squared_values.items())
-            return _divide(self.utility_budget, total_of(spent))
+            return _divide(self.utility_budget, total(spent))
         slopes = seen.judged().sensitivities
         information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in shape.items())
-        return total_of(information) / allowed_trace(self.target_error, moments, self.prior)
+        return total(information) / allowed_trace(self.target_error, moments, self.prior)
 
 
 def allowed_trace(
@@ -149,16 +147,6 @@ def allowed_trace(
             " No defense can reach it; ask for less."
         )
     return allowed
-
-
-def total(tensors: Mapping[str, Tensor]) -> Tensor:
-    """The sum over all entries, in float64."""
-    return total_of(tensors.values())
-
-
-def total_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum over all entries, in float64; one tensor after the other."""
-    return torch.stack([t.sum(dtype=torch.float64) for t in tensors]).sum()
 
 
 def _divide(numerator: float | Tensor, denominator: Tensor) -> Tensor:

@@ -3,12 +3,16 @@
 from dataclasses import KW_ONLY, dataclass
 
 import torch
+from torch import Tensor
 
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._pruning import PruningDefense
 from ._sensitivity_shape import check_shape_options, least_square, pool
+
+MARGIN = 1.5
+"""By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,25 @@ class OptimalPruning(PruningDefense):
     def needs_sensitivities(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def prunes_by_sensitivity(self) -> bool:
+        """Always."""
+        return True
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """s_i over the threshold on s_i / |g_i|, which the kept entries show.
+
+        It is known only as well as the sensitivities are at the attacker's estimate: at a poor one
+        half of the true values were beyond it, so no limit is below the median of what was kept.
+        """
+        if sensitivity is None:
+            return super().pruned_limits(sent, pruned, sensitivity)
+        kept = sent[~pruned].abs()
+        ratios = (sensitivity[~pruned] / kept).sort().values
+        share = 0.98 if self.noise is None else 0.5
+        threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
+        return (MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
 
     def scores(self, moments: Moments) -> Tensors:
         """k_i; infinite where the entry is 0."""

@@ -6,17 +6,17 @@ from dataclasses import KW_ONLY, dataclass
 from torch import Tensor
 
 from gradveil._checks import check_exactly_one, check_not_negative, check_positive, check_ratio
+from gradveil._tensors import flatten, total, unflatten
 from gradveil._typing import Tensors
-from gradveil.mechanisms import Mechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
 from ._gradient_noise import GradientNoise
-from ._noise import NoiseDefense, allowed_trace, total
+from ._noise import NoiseDefense, allowed_trace
 from ._optimal_noise import OptimalNoise
-from ._selection import flatten, keep_lowest, keep_within, unflatten
+from ._selection import keep_lowest, keep_within
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class PruningDefense(Defense):
 
     def _within_budget(self, scores: Tensor, moments: Moments) -> Tensor:
         assert self.utility_budget is not None
-        most = float(total(moments.squared_values))
+        most = float(total(moments.squared_values.values()))
         if self.utility_budget > most * (1 + 1e-6):
             raise ValueError(
                 "Parameter `utility_budget` should be at most the first-order utility without a"

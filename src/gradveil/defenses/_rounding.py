@@ -28,6 +28,11 @@ class Rounding(Defense):
         """Never."""
         return False
 
+    @property
+    def plan_varies(self) -> bool:
+        """Never: the grid is given."""
+        return False
+
     def plan(self, moments: Moments) -> RoundingMechanism:
         """The same step everywhere."""
         return RoundingMechanism(constant_like(self.step, moments.squared_values))

@@ -1,22 +1,7 @@
-"""A message in one row, and which of its entries to keep: the lowest scores, up to a budget."""
-
-from collections.abc import Mapping
+"""Which entries of a message to keep: the lowest scores, up to a budget."""
 
 import torch
 from torch import Tensor
-
-from gradveil._typing import Tensors
-
-
-def flatten(tensors: Mapping[str, Tensor]) -> Tensor:
-    """All entries in one row, in the order of the names."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-
-
-def unflatten(row: Tensor, like: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of `flatten`."""
-    parts = row.split([tensor.numel() for tensor in like.values()])
-    return {n: part.view(t.shape) for (n, t), part in zip(like.items(), parts, strict=True)}
 
 
 def keep_lowest(scores: Tensor, count: int) -> Tensor:

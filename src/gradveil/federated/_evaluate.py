@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
 _CHUNK = 256
 

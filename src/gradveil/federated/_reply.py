@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gradveil._checks import check_count, check_finite, check_structure
 from gradveil._typing import Tensors
-from gradveil.messages._size import size_in_bytes
+from gradveil.messages import size_in_bytes
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gradveil._checks import NonFiniteError
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
 from ._client import Client, NoDataError
 from ._healthy import NoSignalError

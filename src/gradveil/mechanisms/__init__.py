@@ -1,7 +1,16 @@
 """What a defense does to a message, stated so that theory and attacks can read it."""
 
+from ._levels import constant_like
 from ._mechanism import Mechanism
 from ._protocol import AnyMechanism
+from ._reading import ReadableMechanism, Reading
 from ._rounding import RoundingMechanism
 
-__all__ = ["AnyMechanism", "Mechanism", "RoundingMechanism"]
+__all__ = [
+    "AnyMechanism",
+    "Mechanism",
+    "ReadableMechanism",
+    "Reading",
+    "RoundingMechanism",
+    "constant_like",
+]

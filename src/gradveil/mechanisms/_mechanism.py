@@ -10,6 +10,7 @@ from gradveil._random import bernoulli, generator_or_fresh, normal_like
 from gradveil._typing import Level, Tensors
 
 from ._levels import check_level, check_level_structure, level_of
+from ._reading import Reading, as_tensors
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,40 @@ class Mechanism:
         """
         self._check_structure(values)
         return {name: self._information(name, value) for name, value in values.items()}
+
+    def read(self, sent: Tensors, realised: bool = True) -> Reading:
+        """Noise around the sent values; pruned entries by themselves say nothing.
+
+        Of a mask that is known, its zeros are pruned, noisy or not. Of one that is not, any 0 in
+        the message may be, where entries are pruned at all.
+        """
+        self._check_structure(sent)
+        pruned = self._pruned(sent, realised)
+        noise = as_tensors(self.std, sent)
+        clip = torch.inf if self.clip is None else self.clip
+        std = {name: torch.where(pruned[name], 0.0, level) for name, level in noise.items()}
+        return Reading(dict(sent), dict(sent), std, as_tensors(clip, sent), pruned)
+
+    def with_least_noise(self, share: float) -> "Mechanism":
+        """No standard deviation below this share of the root mean square of those above 0."""
+        if not isinstance(self.std, dict):
+            return self
+        square = torch.stack([s.square().sum() for s in self.std.values()]).sum()
+        entries = sum(int((s > 0).sum()) for s in self.std.values())
+        if entries == 0:
+            return self
+        least = share * float((square / entries).sqrt())
+        std = {name: s.clamp(min=least) for name, s in self.std.items()}
+        return Mechanism(std, self.keep, self.clip)
+
+    def _pruned(self, sent: Tensors, realised: bool) -> Tensors:
+        if self.keep is None:
+            return {name: torch.zeros_like(y, dtype=torch.bool) for name, y in sent.items()}
+        keep = as_tensors(self.keep, sent)
+        if realised:
+            return {n: (k == 0) | ((k < 1) & (sent[n] == 0)) for n, k in keep.items()}
+        prunes = any(bool((k < 1).any()) for k in keep.values())
+        return {name: (y == 0) & prunes for name, y in sent.items()}
 
     def _send(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor:
         keep, std = self._keep(name), level_of(self.std, name)

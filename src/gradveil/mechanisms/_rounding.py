@@ -9,6 +9,7 @@ from gradveil._checks import check_finite
 from gradveil._typing import Level, Tensors
 
 from ._levels import check_level, check_level_structure, level_of
+from ._reading import Reading, as_tensors
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,22 @@ class RoundingMechanism:
     def information(self, values: Tensors) -> Tensors:
         """Infinite: what is sent is a noise-free function of the values."""
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
+
+    def read(self, sent: Tensors, realised: bool = True) -> Reading:
+        """The cells that were rounded to what was sent."""
+        check_level_structure(self.step, sent, "step")
+        half = {name: step / 2 for name, step in as_tensors(self.step, sent).items()}
+        return Reading(
+            low={name: y - half[name] for name, y in sent.items()},
+            high={name: y + half[name] for name, y in sent.items()},
+            std={name: torch.zeros_like(y) for name, y in sent.items()},
+            clip={name: torch.full_like(y, torch.inf) for name, y in sent.items()},
+            pruned={name: torch.zeros_like(y, dtype=torch.bool) for name, y in sent.items()},
+        )
+
+    def with_least_noise(self, share: float) -> "RoundingMechanism":
+        """The same: there is no noise."""
+        return self
 
     def _rounded(self, name: str, value: Tensor) -> Tensor:
         step = torch.as_tensor(level_of(self.step, name), dtype=value.dtype, device=value.device)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage
-from gradveil.messages._functional import check_match
+from gradveil.messages import GradientMessage, check_match
 
 from ._layer_use import LayerUse
 from ._recorder import Recorder

@@ -1,15 +1,12 @@
 """From finished cells to means with intervals: what all studies share."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from scipy.stats import norm as normal
-from scipy.stats import t as student
 from torch import Tensor
 
-from gradveil.attacks import Interval, bootstrap_interval
+from gradveil.scoring import Interval, bootstrap_interval
 
 from ._cell import Result, Settings
 from ._study import Entry, Results
@@ -24,13 +21,8 @@ Units = Mapping[Unit, Tensor]
 """The values of the images of each batch and seed; one value where there are no images."""
 
 
-class Summary(NamedTuple):
-    """A mean with its 95 % interval over batches and seeds; no interval for a single one."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-    n: int
+Cells = tuple[float | None, float | None, float | None, int]
+"""A table's cells `mean`, `low`, `high` and `n`: the ends are empty for a single unit."""
 
 
 def select(results: Results, kind: str, **where: Any) -> Iterator[Pair]:
@@ -71,40 +63,30 @@ def nested(units: Units) -> list[list[Tensor]]:
     return [[units[unit] for unit in sorted(units) if unit[0] == start] for start in starts]
 
 
-def summary(units: Units) -> Summary:
-    """The mean over batches, seeds and images, and the bootstrap's interval."""
+def summary(units: Units) -> Cells:
+    """The mean over batches, seeds and images, its 95 % interval, and the number of units."""
     if not units:
-        return Summary(None, None, None, 0)
+        return None, None, None, 0
     groups = nested(units)
     if len(groups) == 1:  # seeds of one batch are all that varies
         groups = [[values] for values in groups[0]]
-    mean = float(torch.stack([torch.stack([v.mean() for v in g]).mean() for g in groups]).mean())
-    if len(groups) == 1:
-        return Summary(mean, None, None, 1)
     found = interval(groups)
-    return Summary(found.mean, found.low, found.high, len(units))
+    if len(groups) == 1:
+        return found.mean, None, None, 1
+    return found.mean, found.low, found.high, len(units)
 
 
 def interval(groups: list[list[Tensor]]) -> Interval:
-    """The 95 % bootstrap interval of the mean over groups, right for few of them.
-
-    A percentile interval of n groups takes the normal quantile and a variance over n: of 6 groups
-    it covers 85 %. Its tails are therefore Φ(-√(n/(n-1)) t), t being Student's quantile for n - 1
-    degrees of freedom (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015).
-    """
-    n = len(groups)
-    quantile = math.sqrt(n / (n - 1)) * float(student.ppf(0.975, n - 1))
-    generator = torch.Generator().manual_seed(0)
-    level = min(1 - 2 * float(normal.sf(quantile)), 0.999)  # two or three groups: nearly all draws
-    return bootstrap_interval(groups, level=level, resamples=4000, generator=generator)
+    """The 95 % interval of the mean over groups, always from the same draws."""
+    return bootstrap_interval(groups, generator=torch.Generator().manual_seed(0))
 
 
-def summarise(pairs: Iterable[Pair], value: str) -> Summary:
+def summarise(pairs: Iterable[Pair], value: str) -> Cells:
     """The summary of one value of some cells."""
     return summary(units_of(pairs, value))
 
 
-def summarise_loss(pairs: Iterable[Pair]) -> Summary:
+def summarise_loss(pairs: Iterable[Pair]) -> Cells:
     """The loss after short trainings, with an interval free of what seeds differ in beforehand.
 
     Each seed starts from weights of its own, and so from a loss of its own, whatever the defense:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from gradveil._random import rademacher_like
+from gradveil._solve import conjugate_gradients
 from gradveil.sensitivity import measure
 
 from ._fisher import MeanInformation, fisher_trace
 from ._plan_leak import plan_information, plan_information_trace
 from ._priors import GaussianPrior
-from ._solve import conjugate_gradients
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from gradveil._checks import check_finite, check_inputs
+from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import Message
@@ -41,7 +42,7 @@ def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
 def seen_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     """Σ_i w_i E‖∇_x g_i‖², with what stands for the sensitivity of hidden entries."""
     entries = entry_information(moments, mechanism)
-    return sum(float(entry.sum(dtype=torch.float64)) for entry in entries.values())
+    return float(total(entries.values()))
 
 
 def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:

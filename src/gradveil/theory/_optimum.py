@@ -1,11 +1,8 @@
 """How good a noise plan is: against isotropic noise, and against the best there is."""
 
-from collections.abc import Mapping
 from math import isinf
 
-import torch
-from torch import Tensor
-
+from gradveil._tensors import total
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
@@ -17,7 +14,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
 
     Isotropic noise of equal second-order utility has the variance v = Σ g_i² Σ_ii / Σ g_i².
     """
-    spent, squares = _utility_sum(moments, mechanism), _total(moments.squared_values)
+    spent, squares = _utility_sum(moments, mechanism), float(total(moments.squared_values.values()))
     if squares == 0 or spent == 0:
         return 1.0
     isotropic = Mechanism(std=(spent / squares) ** 0.5, clip=mechanism.clip)
@@ -36,10 +33,8 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     """
     found = seen_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
-    best = sum(
-        float((square * seen[name]).sqrt().sum(dtype=torch.float64))
-        for name, square in moments.squared_values.items()
-    )
+    squares = moments.squared_values
+    best = float(total((square * seen[name]).sqrt() for name, square in squares.items()))
     if found == 0:
         return 1.0
     if best == 0 or isinf(found):
@@ -50,8 +45,4 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:
     values = {name: square.sqrt() for name, square in moments.squared_values.items()}
     variances = Mechanism(mechanism.std).variance(values)
-    return _total({n: g2 * variances[n] for n, g2 in moments.squared_values.items()})
-
-
-def _total(tensors: Mapping[str, Tensor]) -> float:
-    return sum(float(tensor.sum(dtype=torch.float64)) for tensor in tensors.values())
+    return float(total(g2 * variances[n] for n, g2 in moments.squared_values.items()))

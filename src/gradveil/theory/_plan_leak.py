@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from gradveil._random import generator_or_fresh
+from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.messages import Message
 from gradveil.sensitivity import Estimator, Exact, measure
@@ -35,7 +36,7 @@ def plan_information(
     """
     log_variances = _log_variances(message, inputs, defense, estimator or Exact())
     columns = [
-        _flat(jvp(log_variances, (inputs,), (axis,))[1])
+        flatten(jvp(log_variances, (inputs,), (axis,))[1])
         for block in unit_vectors(inputs, 1)
         for axis in block
     ]
@@ -59,7 +60,7 @@ def plan_information_trace(
     generator = generator_or_fresh(generator)
     log_variances = _log_variances(message, inputs, defense, estimator or "sketch")
     samples = [
-        0.5 * float(_flat(jvp(log_variances, (inputs,), (v,))[1]).square().sum(dtype=torch.float64))
+        0.5 * float(total([flatten(jvp(log_variances, (inputs,), (v,))[1]).square()]))
         for v in draw_probes(inputs, probes, "gaussian", generator)
     ]
     found = torch.tensor(samples, dtype=torch.float64)
@@ -91,7 +92,3 @@ def _std(
             f" {type(defense).__name__}, whose mechanism has no noise levels."
         )
     return std
-
-
-def _flat(tensors: Tensors) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors.values()])

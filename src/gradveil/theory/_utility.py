@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-import torch
-
 from gradveil._checks import check_finite
+from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 
@@ -21,12 +20,13 @@ class Utility(NamedTuple):
 def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     """U1 = Σ_i g_i E[y_i] and U2 = -Σ_i g_i² Var[y_i] of a mechanism at the values g.
 
+    >>> import torch
     >>> from gradveil import Mechanism
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
     """
     check_finite(values)
     means, variances = mechanism.mean(values), mechanism.variance(values)
-    first = sum(float((v * means[n]).sum(dtype=torch.float64)) for n, v in values.items())
-    spread = (v.square() * variances[n] for n, v in values.items())
-    return Utility(first, 0.0 - sum(float(s.sum(dtype=torch.float64)) for s in spread))
+    first = float(total(v * means[n] for n, v in values.items()))
+    spread = float(total(v.square() * variances[n] for n, v in values.items()))
+    return Utility(first, 0.0 - spread)

@@ -9,13 +9,12 @@ from gradveil.attacks import (
     LocalSteps,
     Observation,
     Reconstruction,
-    Scores,
     ThreatModel,
     observe,
-    score,
 )
 from gradveil.catalog import build_attack, build_defense
 from gradveil.data import Dataset
+from gradveil.scoring import Scores, score
 from gradveil.studies._cell import Settings, Value, cell_function
 
 from ._parts import dataset, model, random_stream

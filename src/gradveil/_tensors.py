@@ -1,0 +1,56 @@
+"""Messages as rows, and sums over all of their entries."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Tensors
+
+
+def flatten(tensors: Mapping[str, Tensor]) -> Tensor:
+    """All entries in one row, in the order of the names."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+
+
+def unflatten(row: Tensor, like: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of `flatten`."""
+    parts = row.split([tensor.numel() for tensor in like.values()])
+    return {n: part.view(t.shape) for (n, t), part in zip(like.items(), parts, strict=True)}
+
+
+def total(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum over all entries of all tensors, in float64; one tensor after the other.
+
+    >>> float(total([torch.ones(3), torch.tensor(0.5)])), float(total([]))
+    (3.5, 0.0)
+    """
+    sums = [tensor.sum(dtype=torch.float64) for tensor in tensors]
+    return torch.stack(sums).sum() if sums else torch.zeros((), dtype=torch.float64)
+
+
+def relative_misfit(
+    values: Mapping[str, Tensor] | Tensor, target: Mapping[str, Tensor] | Tensor
+) -> Tensor:
+    """‖values - target‖² / ‖target‖² over all entries, differentiable.
+
+    >>> float(relative_misfit(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0])))
+    1.0
+    """
+    pairs = _paired(values, target)
+    error = sum((value - wanted).square().sum() for value, wanted in pairs)
+    power = torch.as_tensor(sum(wanted.square().sum() for _, wanted in pairs))
+    return error / power.clamp(min=torch.finfo(power.dtype).tiny)
+
+
+def _paired(
+    values: Mapping[str, Tensor] | Tensor, target: Mapping[str, Tensor] | Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    if isinstance(values, Tensor) and isinstance(target, Tensor):
+        return [(values, target)]
+    if isinstance(values, Tensor) or isinstance(target, Tensor):
+        raise TypeError(
+            "Parameters `values` and `target` should both be tensors, or both be dicts of them."
+            f" Found {type(values).__name__} and {type(target).__name__}."
+        )
+    return [(values[name], wanted) for name, wanted in target.items()]

@@ -1,0 +1,32 @@
+"""What attackers know: what the message says of each entry, and what they believe beforehand."""
+
+from ._batch_norm import BatchNormDistance
+from ._channel import Channel, open_channel
+from ._label_counts import fit_counts, fit_counts_and_scale, fit_counts_of_trained
+from ._linear_layers import Call, last_layer, linear_calls, random_inputs
+from ._matching import Evidence, cosine_distance, euclidean_evidence
+from ._planning import depends_on_inputs, plan_channel
+from ._regularisers import Energy, GaussianEnergy, TotalVariation, energy_of, total_variation
+
+__all__ = [
+    "BatchNormDistance",
+    "Call",
+    "Channel",
+    "Energy",
+    "Evidence",
+    "GaussianEnergy",
+    "TotalVariation",
+    "cosine_distance",
+    "depends_on_inputs",
+    "energy_of",
+    "euclidean_evidence",
+    "fit_counts",
+    "fit_counts_and_scale",
+    "fit_counts_of_trained",
+    "last_layer",
+    "linear_calls",
+    "open_channel",
+    "plan_channel",
+    "random_inputs",
+    "total_variation",
+]

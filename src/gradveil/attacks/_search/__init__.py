@@ -1,0 +1,48 @@
+"""How attacks search: descent, second-order steps, L-BFGS, and where they start."""
+
+from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
+from ._consensus import consensus
+from ._head import Head, features_of, head_of
+from ._lbfgs import Point, minimise_lbfgs
+from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
+from ._optimise import SETTLED, Cost, Descent, Minimum, Watch, clamp, minimise
+from ._posterior import PosteriorSearch
+from ._progress_bar import progress_bar
+from ._refine import Finish, Objective, Refined, refine
+from ._smoothing import SmoothLeakyReLU, SmoothTwin
+from ._stages import Stages, refine_in_stages, refine_one
+
+__all__ = [
+    "SETTLED",
+    "Cost",
+    "Descent",
+    "Finish",
+    "Head",
+    "LBFGSMatching",
+    "Minimum",
+    "Objective",
+    "Point",
+    "PosteriorSearch",
+    "Refined",
+    "SmoothLeakyReLU",
+    "SmoothTwin",
+    "Stages",
+    "Watch",
+    "blank_inputs",
+    "check_alike",
+    "clamp",
+    "consensus",
+    "features_of",
+    "head_of",
+    "labels_of",
+    "message_distance",
+    "message_of",
+    "minimise",
+    "minimise_lbfgs",
+    "noise_start",
+    "progress_bar",
+    "refine",
+    "refine_in_stages",
+    "refine_one",
+    "sent_row",
+]

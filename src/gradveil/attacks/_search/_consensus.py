@@ -1,0 +1,26 @@
+"""The mean of several candidates for one batch."""
+
+import torch
+from torch import Tensor
+
+from gradveil.scoring import match
+
+
+def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
+    """For each seed the mean over seeds, in that seed's own order.
+
+    Images of one label come in any order, so each seed's are first matched to the first seed's.
+    """
+    orders = [_order(seed, seeds[0], labels) for seed in seeds]
+    mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
+    return torch.stack([mean[order.argsort()] for order in orders])
+
+
+def _order(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+    """The images of a seed in the reference's order, exchanged only within a label."""
+    order = torch.arange(len(labels), device=labels.device)
+    for label in labels.unique():
+        places = torch.nonzero(labels == label).flatten()
+        if len(places) > 1:
+            order[places] = places[match(seed[places], reference[places])]
+    return order

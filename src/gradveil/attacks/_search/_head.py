@@ -1,0 +1,146 @@
+"""The end of a model, from its first linear layer on: a small problem that can be solved alone."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from gradveil._typing import Tensors
+from gradveil.messages import FunctionalLoss
+
+from .._evidence import linear_calls, random_inputs
+from .._observation import Observation
+from ._smoothing import SmoothTwin
+
+_PROBES = 32
+_GAP = 1e-3  # of singular values: below it what is left of the weight's gradient is rounding
+
+
+@dataclass(frozen=True)
+class Head:
+    """u = W h + b, and all that comes after it.
+
+    Everything that a message says of the head follows from U, the layer's outputs of all examples:
+    δ_n = ∂L/∂u_n and the gradients of all later parameters. Beside them
+
+        ∂L/∂b = Σ_n δ_n,    ∂L/∂W Wᵀ = Σ_n δ_n (u_n - b)ᵀ,    δ_n in the column space of ∂L/∂W
+
+    with ∂L/∂W = Σ_n δ_n h_nᵀ. These are more equations than U has entries as long as a batch has
+    fewer examples than the layer has units, and none of them needs the layers before.
+    """
+
+    observation: Observation
+    """In double precision, its model a smooth twin."""
+    twin: SmoothTwin
+    name: str
+    probe: Tensor
+    outputs: Tensor
+    """U at random inputs."""
+
+    @property
+    def layer(self) -> nn.Linear:
+        """The first linear layer."""
+        found = self.observation.model.get_submodule(self.name)
+        assert isinstance(found, nn.Linear)
+        return found
+
+    def gradients(self, outputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
+        """Of the loss, with respect to the later parameters and to U."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+
+        def loss_of(parameters: Tensors, outputs: Tensor) -> Tensor:
+            with _hooked(self.layer, lambda *_: outputs):
+                return loss({**loss.parameters, **parameters}, self.probe, labels)
+
+        later = {name: loss.parameters[name] for name in self.later}
+        gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
+        return gradients
+
+    @property
+    def later(self) -> list[str]:
+        """The parameters that only the layers after this one have."""
+        names = [n for n, m in self.observation.model.named_modules() if isinstance(m, nn.Linear)]
+        after = names[names.index(self.name) + 1 :]
+        return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
+
+    def sent(self, which: str) -> Tensor | None:
+        """What was sent of the layer's "weight" or "bias"."""
+        return self.observation.sent.get(f"{self.name}.{which}" if self.name else which)
+
+
+def head_of(observation: Observation, generator: torch.Generator) -> Head | None:
+    """The head of the model; `None` where a message does not determine it.
+
+    It must be a gradient, all information must flow through one linear layer with more outputs than
+    there are examples, and the layer's weight gradient must have the rank of the batch: noise and
+    pruning destroy that.
+    """
+    if observation.local is not None:
+        return None
+    probe = random_inputs(observation, _PROBES, generator)
+    for call in linear_calls(observation, probe)[0]:
+        weight = observation.sent.get(call.weight)
+        if weight is None or call.inputs.dim() != 2 or len(call.inputs) != _PROBES:
+            continue
+        if not _shows_rank(weight, observation.batch_size):
+            return None
+        double = _in_double(observation)
+        twin = SmoothTwin(double, 1.0)
+        outputs = call.layer(call.inputs).detach().double()
+        head = Head(twin.observation, twin, call.name, probe[:1].double(), outputs)
+        return head if _is_a_cut(head, probe.double()) else None
+    return None
+
+
+@contextmanager
+def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def features_of(head: Head, observation: Observation) -> Callable[[Tensor], Tensor]:
+    """From the inputs to h, the layer's inputs, in the observation's own model and precision."""
+    layer = observation.model.get_submodule(head.name)
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+
+    def features(inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        with _hooked(layer, lambda _, arguments, __: seen.append(arguments[0])):
+            loss.outputs(loss.parameters, inputs)
+        return seen[0]
+
+    return features
+
+
+def _shows_rank(weight: Tensor, batch_size: int) -> bool:
+    if batch_size >= weight.shape[0] or batch_size > weight.shape[1]:
+        return False
+    sizes = torch.linalg.svdvals(weight.double())
+    return bool(sizes[batch_size] < _GAP * sizes[batch_size - 1])
+
+
+def _in_double(observation: Observation) -> Observation:
+    model = copy.deepcopy(observation.model).double()
+    return replace(
+        observation, model=model, sent={k: v.double() for k, v in observation.sent.items()}
+    )
+
+
+def _is_a_cut(head: Head, probe: Tensor) -> bool:
+    """Whether the model's outputs are a function of U alone, example by example."""
+    loss = FunctionalLoss(head.observation.model, head.observation.loss_fn, seed=0)
+    with torch.no_grad(), _hooked(head.layer, lambda *_: head.outputs):
+        try:
+            found = [loss.outputs(loss.parameters, alone) for alone in probe[:2].split(1)]
+        except (RuntimeError, ValueError, IndexError):
+            return False
+    same = isinstance(found[0], Tensor) and found[0].shape[:1] == probe.shape[:1]
+    return same and torch.equal(*found)

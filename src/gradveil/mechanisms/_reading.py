@@ -1,0 +1,55 @@
+"""What a message says of its values to someone who knows the mechanism."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Level, Tensors
+
+from ._levels import level_of
+from ._protocol import AnyMechanism
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where the values can be, entry by entry, given what was sent.
+
+    clip(g_i) is in [low_i, high_i], seen through noise of standard deviation std_i.
+    """
+
+    low: Tensors
+    high: Tensors
+    std: Tensors
+    """0 where an entry was pruned: what it says does not depend on noise."""
+    clip: Tensors
+    """The thresholds P of clamping to [-P, P] before the noise; infinite where there are none."""
+    pruned: Tensors
+    """Where the value was not sent, or may not have been: its interval is the sent 0 itself, and
+    what 0 says depends on why it was pruned, which the defense knows (`pruned_limits`)."""
+
+
+@runtime_checkable
+class ReadableMechanism(AnyMechanism, Protocol):
+    """A mechanism that can be read backwards, from what was sent to the values."""
+
+    def read(self, sent: Tensors, realised: bool = True) -> Reading:
+        """What was sent, as a statement on each entry of the values.
+
+        Args:
+            sent: What left the client.
+            realised: Whether this very mechanism was applied. One that was planned from an
+                estimate has levels like it, but another mask.
+        """
+        ...
+
+    def with_least_noise(self, share: float) -> "ReadableMechanism":
+        """No standard deviation below this share of their root mean square; else the same."""
+        ...
+
+
+def as_tensors(level: Level, like: Mapping[str, Tensor]) -> Tensors:
+    """A level as one tensor for each parameter, in its shape, dtype and place."""
+    return {n: torch.as_tensor(level_of(level, n)).to(v).expand(v.shape) for n, v in like.items()}

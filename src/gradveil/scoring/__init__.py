@@ -1,0 +1,28 @@
+"""Scores of reconstructions, matching of images, and intervals of means.
+
+>>> import torch
+>>> from gradveil.scoring import score
+>>> image = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
+>>> round(float(score(image + 0.1, image, ssim=False).mse), 4)
+0.01
+"""
+
+from ._intervals import Interval, Nested, bootstrap_interval, paired_interval
+from ._match import match
+from ._quality import PSNR_LIMIT, psnr, structural_similarity
+from ._scores import Distance, Guess, Scores, score
+
+__all__ = [
+    "PSNR_LIMIT",
+    "Distance",
+    "Guess",
+    "Interval",
+    "Nested",
+    "Scores",
+    "bootstrap_interval",
+    "match",
+    "paired_interval",
+    "psnr",
+    "score",
+    "structural_similarity",
+]

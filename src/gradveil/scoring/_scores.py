@@ -1,0 +1,183 @@
+"""Scores of a reconstruction: images are matched to the truth first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_inputs
+from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
+
+from ._match import match
+from ._quality import psnr, structural_similarity
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+"""Maps two batches of images in [0, 1] units to one number for each pair, as LPIPS does."""
+
+
+class Guess(Protocol):
+    """What can be scored: a `Reconstruction`, or anything with inputs and targets."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """Shape (batch size, *input shape), in normalised units."""
+        ...
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels, shape (batch size,); -1 where they are not known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-image scores, in the order of the truth. Tensors have one entry for each image.
+
+    Which image of a batch comes back in which place is arbitrary where labels repeat or are not
+    known, so the scores are those of the `assignment` with the least mean squared error; the
+    `unmatched` ones compare place by place, as much of the literature does.
+    """
+
+    mse: Tensor
+    """Mean squared error per entry in normalised units, the unit of the bound; not clamped."""
+    mse_pixels: Tensor
+    """The same in [0, 1] units, after clamping to [0, 1] as a viewer would."""
+    psnr: Tensor | None
+    """10 log10(1 / mse_pixels) in dB, at most 120; `None` for inputs that are not images."""
+    ssim: Tensor | None
+    """Structural similarity; `None` if not asked for, not images, or smaller than 3x3."""
+    lpips: Tensor | None
+    """The user's own distance; `None` without one."""
+    label_accuracy: float | None
+    """The share of labels found, order ignored: Σ_c min(n_c, n̂_c) / B. `None` without labels."""
+    assignment: Tensor
+    """`assignment[i]` is the place of the reconstruction that was matched to image i."""
+    unmatched_mse: Tensor
+    unmatched_mse_pixels: Tensor
+    unmatched_psnr: Tensor | None
+    unmatched_ssim: Tensor | None
+
+    def summary(self) -> dict[str, float]:
+        """The mean over images of whatever there is, by name."""
+        means = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and name != "assignment":
+                means[name] = float(value.mean())
+            elif isinstance(value, float):
+                means[name] = value
+        return means
+
+
+def score(
+    reconstruction: Guess | Tensor,
+    truth: tuple[Tensor, Tensor] | Tensor,
+    *,
+    normalization: Dataset | NormalizationLike = None,
+    ssim: bool = True,
+    lpips: Distance | None = None,
+) -> Scores:
+    """Score a reconstruction against the truth, which no attack has seen.
+
+    Inputs of shape (B, C, H, W) are images; for others (tables) only mean squared errors and label
+    accuracy exist, and `psnr`, `ssim` and `lpips` are `None`.
+
+    Args:
+        reconstruction: What the attack returned, or its inputs alone.
+        truth: The private inputs, or these and their labels.
+        normalization: The data set, its name ("mnist", "cifar10") or its (mean, std): the way back
+            to [0, 1] units. Inputs are in these units already if `None`.
+        ssim: Whether to compute it; needs `torchmetrics`.
+        lpips: A perceptual distance whose weights are yours; nothing is downloaded.
+
+    >>> image = torch.linspace(0, 1, 256).reshape(1, 1, 16, 16)
+    >>> batch = torch.cat([image, image.flip(-1)])
+    >>> scores = score(batch.flip(0) + 0.01, batch, ssim=False)
+    >>> scores.assignment.tolist(), round(float(scores.psnr.mean()))
+    ([1, 0], 40)
+    """
+    found, found_labels = _parts(reconstruction)
+    inputs, labels = _parts(truth)
+    _check(found, inputs)
+    found, inputs = found.detach().to(inputs), inputs.detach()
+    assignment = match(found, inputs)
+    pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (found, inputs))
+    matched = _compare(pixels[assignment], true_pixels, ssim)
+    unmatched = _compare(pixels, true_pixels, ssim)
+    images = inputs.dim() == 4
+    return Scores(
+        mse=_mse(found[assignment], inputs),
+        mse_pixels=matched[0],
+        psnr=matched[1],
+        ssim=matched[2],
+        lpips=_each(lpips, pixels[assignment], true_pixels) if lpips and images else None,
+        label_accuracy=_label_accuracy(found_labels, labels),
+        assignment=assignment,
+        unmatched_mse=_mse(found, inputs),
+        unmatched_mse_pixels=unmatched[0],
+        unmatched_psnr=unmatched[1],
+        unmatched_ssim=unmatched[2],
+    )
+
+
+def _compare(
+    found: Tensor, truth: Tensor, ssim: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    mse = _mse(found, truth)
+    if truth.dim() != 4:
+        return mse, None, None
+    return mse, psnr(mse), structural_similarity(found, truth) if ssim else None
+
+
+def _mse(found: Tensor, truth: Tensor) -> Tensor:
+    return (found - truth).square().flatten(1).mean(dim=1)
+
+
+def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
+    with torch.no_grad():
+        values = distance(found, truth).flatten()
+    if len(values) != len(truth):
+        raise ValueError(
+            f"Parameter `lpips` should return one number for each of the {len(truth)} images. Found"
+            f" {len(values)}. Switch off its reduction."
+        )
+    return values
+
+
+def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Tensor:
+    if not isinstance(normalization, Dataset):
+        normalization = resolve_normalization(normalization) or IDENTITY
+    trailing = [1] * (inputs.dim() - 2)
+    mean, std = (
+        torch.tensor(numbers, dtype=inputs.dtype, device=inputs.device).reshape(-1, *trailing)
+        for numbers in (normalization.mean, normalization.std)
+    )
+    return inputs * std + mean
+
+
+def _label_accuracy(found: Tensor | None, truth: Tensor | None) -> float | None:
+    if found is None or truth is None:
+        return None
+    found, truth = (labels[labels >= 0].cpu() for labels in (found, truth))  # -1: not told
+    size = int(torch.cat([found, truth]).max()) + 1
+    both = [torch.bincount(labels, minlength=size) for labels in (found, truth)]
+    return float(torch.minimum(*both).sum()) / len(truth)
+
+
+def _parts(batch: Guess | tuple[Tensor, Tensor] | Tensor) -> tuple[Tensor, Tensor | None]:
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, (tuple, list)):
+        return batch[0], batch[1]
+    return batch.inputs, batch.targets
+
+
+def _check(found: Tensor, truth: Tensor) -> None:
+    check_inputs(truth, "truth")
+    check_inputs(found, "reconstruction")
+    if found.shape != truth.shape:
+        raise ValueError(
+            "Parameter `reconstruction` should have the shape of `truth`. Found"
+            f" {tuple(found.shape)} instead of {tuple(truth.shape)}. Score each batch by itself."
+        )

@@ -1,0 +1,174 @@
+"""The shape of the source tree: who imports whom, and how much lies in one place.
+
+Known exceptions are listed by name. A new one fails, and so does one that is listed but gone: take
+it off the list.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import gradveil
+
+ROOT = Path(gradveil.__file__).parent
+CORE = ("messages", "sensitivity", "mechanisms", "defenses", "theory")
+OUTSIDE = (
+    "attacks",
+    "scoring",
+    "auditing",
+    "federated",
+    "flower",
+    "studies",
+    "bench",
+    "cli",
+    "catalog",
+)
+LONGEST, MOST = 300, 15
+
+
+def module_name(path: Path) -> str:
+    parts = ("gradveil", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports_of(name: str, text: str, is_package: bool) -> Iterator[str]:
+    """The modules of gradveil that a module imports, at its top or inside of functions."""
+    package = name if is_package else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("gradveil"))
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            target = ".".join(part for part in (above, node.module) if part)
+            if target.partition(".")[0] == "gradveil":
+                yield target
+                inner = (f"{target}.{alias.name}" for alias in node.names)
+                yield from (module for module in inner if module in MODULES)
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """(importing module, imported module)."""
+    for name, path in MODULES.items():
+        for target in imports_of(name, path.read_text(), path.stem == "__init__"):
+            yield name, target
+
+
+def is_private_to_another(importer: str, target: str) -> bool:
+    """Whether a part of the target starts with an underscore outside of the importer's packages."""
+    parts = target.split(".")
+    owners = (".".join(parts[:i]) for i, part in enumerate(parts) if part.startswith("_"))
+    return any(not f"{importer}.".startswith(f"{owner}.") for owner in owners)
+
+
+KNOWN_PRIVATE = {
+    ("auditing._bound_only", "defenses._noise"),
+    ("auditing._bound_only", "defenses._pruning"),
+    ("auditing._defaults", "models._registry"),
+    ("auditing._matching_budget", "defenses._noise"),
+    ("auditing._matching_budget", "defenses._pruning"),
+    ("auditing._subject", "data._normalization"),
+    ("auditing._subject", "data._raw"),
+    ("auditing._subject", "messages._functional"),
+    ("bench._paper", "sensitivity._estimator"),
+    ("cli._audit", "auditing._defaults"),
+    ("cli._audit", "auditing._write"),
+    ("cli._audit_table", "auditing._report_numbers"),
+    ("cli._bench", "bench._attack_chart"),
+    ("cli._bench", "bench._cases"),
+    ("cli._bench", "bench._chart"),
+    ("cli._bench", "bench._sensitivity"),
+    ("cli._bound", "auditing._bound_only"),
+    ("cli._bound", "auditing._report_numbers"),
+    ("cli._bound", "auditing._subject"),
+    ("cli._bound", "auditing._write"),
+    ("cli._loading", "auditing._defaults"),
+    ("cli._reproduce", "studies._cell"),
+    ("cli._reproduce", "studies._engine"),
+    ("cli._reproduce", "studies._engine_local"),
+    ("cli._reproduce", "studies._engine_ray"),
+    ("cli._reproduce", "studies._registry"),
+    ("cli._reproduce", "studies._run"),
+    ("cli._reproduce", "studies._status"),
+    ("cli._reproduce", "studies._store"),
+    ("cli._reproduce_show", "studies._cell"),
+    ("cli._reproduce_show", "studies._status"),
+    ("cli._reproduce_show", "studies._store"),
+    ("cli._reproduce_show", "studies._summary"),
+    ("defenses._base", "messages._functional"),
+    ("defenses._rounding", "mechanisms._levels"),
+    ("federated._client", "messages._functional"),
+    ("federated._config", "catalog._spec"),
+    ("federated._run", "messages._functional"),
+    ("federated._server", "messages._functional"),
+    ("flower._simulation", "federated._train"),
+    ("flower._train", "messages._functional"),
+    ("studies._cells._estimator_cost", "bench._timing"),
+    ("studies._cells._estimator_share", "bench._cases"),
+    ("studies._cells._parts", "bench._cases"),
+    ("studies._cells._plan_quality", "defenses._pruning"),
+    ("studies._cells._plan_quality", "defenses._selection"),
+    ("studies.beyond._adaptive", "studies.paper._families"),
+    ("theory._fisher", "sensitivity._estimator"),
+    ("theory._fisher", "sensitivity._exact"),
+    ("theory._fisher", "sensitivity._sketch"),
+    ("theory._plan_leak", "sensitivity._estimator"),
+    ("theory._plan_leak", "sensitivity._exact"),
+}
+
+KNOWN_FOLDERS = {"auditing": 25, "defenses": 16, "federated": 16, "sensitivity": 20, "studies": 26}
+
+
+def test_the_core_imports_nothing_outward():
+    outward = {
+        (importer, target)
+        for importer, target in imports()
+        if importer.split(".")[1:2] and importer.split(".")[1] in CORE
+        if target.split(".")[1:2] and target.split(".")[1] in OUTSIDE
+    }
+    assert outward == set()
+
+
+def test_underscore_modules_are_imported_inside_of_their_package_only():
+    found = {
+        (importer.removeprefix("gradveil."), target.removeprefix("gradveil."))
+        for importer, target in imports()
+        if is_private_to_another(importer, target)
+    }
+    assert found == KNOWN_PRIVATE
+
+
+def test_no_module_is_too_long():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_no_folder_holds_too_many_modules():
+    counts: dict[str, int] = {}
+    for path in MODULES.values():
+        folder = path.parent.relative_to(ROOT).as_posix()
+        counts[folder] = counts.get(folder, 0) + 1
+    assert {name: count for name, count in counts.items() if count > MOST} == KNOWN_FOLDERS
+
+
+def test_the_tests_above_see_every_kind_of_import():
+    text = (
+        "import gradveil.a._b\nfrom ._c import d\nfrom .. import data\n"
+        "def f():\n    from gradveil.cli import _app\n"
+    )
+    seen = set(imports_of("gradveil.models._mlp", text, is_package=False))
+    assert seen >= {"gradveil.a._b", "gradveil.models._c", "gradveil.data", "gradveil.cli._app"}
+    assert set(imports_of("gradveil.models", "from ._c import d", True)) == {"gradveil.models._c"}
+
+
+def test_what_is_private_to_whom():
+    assert is_private_to_another("gradveil.auditing._audit", "gradveil.attacks._search")
+    assert is_private_to_another("gradveil.attacks._peel", "gradveil.attacks._search._head")
+    assert not is_private_to_another("gradveil.attacks._peel", "gradveil.attacks._search")
+    assert not is_private_to_another(
+        "gradveil.attacks._search._head", "gradveil.attacks._observation"
+    )
+    assert not is_private_to_another("gradveil.attacks", "gradveil.attacks._peel")
+    assert not is_private_to_another("gradveil.attacks._peel", "gradveil._checks")
