@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from gradveil.studies._cell import Cell, Result
-from gradveil.studies._levels import name_and_level
-from gradveil.studies._registry import STUDIES
-from gradveil.studies._study import Results, StoreResults
+from gradveil.studies.reproduce._registry import STUDIES
+from gradveil.studies.runner._cell import Cell, Result
+from gradveil.studies.runner._study import Results, StoreResults
+from gradveil.studies.shared._levels import name_and_level
 
 LAYERS = ("conv_layers.0", "conv_layers.3", "fc_layers.1", "fc_layers.3")
 

@@ -2,6 +2,7 @@
 
 from ._attack import AttackRow, attack_contenders, bench_attack
 from ._cached import CachedResult, bench_cached
+from ._cases import Case, train
 from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
@@ -11,6 +12,7 @@ from ._timing import time_ratios
 __all__ = [
     "AttackRow",
     "CachedResult",
+    "Case",
     "FederatedRow",
     "PaperAlgorithm",
     "PeakMemory",
@@ -22,4 +24,5 @@ __all__ = [
     "bench_sensitivity",
     "round_contenders",
     "time_ratios",
+    "train",
 ]
