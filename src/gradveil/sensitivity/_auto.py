@@ -11,10 +11,9 @@ from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, sepa
 
 from ._along_steps import AlongSteps
 from ._estimator import Estimator, Measurement
-from ._layout import layout_of
 from ._per_example import PerExample
 from ._sketch import Sketch
-from ._structured import Structured
+from ._structured import Structured, layout_of
 
 
 @dataclass(frozen=True)

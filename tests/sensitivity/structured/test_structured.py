@@ -7,9 +7,10 @@ from torch import nn
 from gradveil import Defense, Exact, GradientMessage, OptimalNoise, measure, share_of_optimum
 from gradveil.bench import PeakMemory
 from gradveil.models import build_model
-from gradveil.sensitivity import Moments, Structured, _layout
-from gradveil.sensitivity._contractions import matrix_squares, positions_squares
-from gradveil.sensitivity._sweeps import TangentGraph
+from gradveil.sensitivity import Moments, Structured
+from gradveil.sensitivity._structured import _layout
+from gradveil.sensitivity._structured._contractions import matrix_squares, positions_squares
+from gradveil.sensitivity._structured._sweeps import TangentGraph
 from tests.zoo import COUPLED, SEPARABLE, Case, named
 
 PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradveil.sensitivity._shrinkage import TINY, smooth, smooth_sum
+
 from ._layer_use import LayerUse, LinearUse, ScaleUse
-from ._shrinkage import TINY, smooth, smooth_sum
 
 CHUNK = 2**23
 """How many numbers of per-example weight tangents are held at a time."""

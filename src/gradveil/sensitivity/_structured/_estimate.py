@@ -9,13 +9,13 @@ from torch import Tensor
 from gradveil._checks import check_count
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, separates
+from gradveil.sensitivity._estimator import Measurement
+from gradveil.sensitivity._shrinkage import smooth_matrix
 
 from ._contractions import Pair, energy, matrix_squares, positions_squares, vector_squares
 from ._directions import Swept, is_matrix, reads, sweep_all
-from ._estimator import Measurement
 from ._layer_use import LayerUse, LinearUse, ScaleUse
 from ._layout import layout_of
-from ._shrinkage import smooth_matrix
 from ._sweeps import TangentGraph
 
 SIGNAL_ABOVE = 0.3
