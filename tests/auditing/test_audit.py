@@ -13,7 +13,7 @@ import gradveil
 from gradveil import GradientNoise, ThreatModel
 from gradveil.attacks import Analytic, InvertingGradients, LocalSteps
 from gradveil.auditing import AuditResult, audit, write_results
-from gradveil.auditing._write import as_csv
+from gradveil.auditing.report._write import as_csv
 from gradveil.catalog import spec_of
 
 from .small import attacks, image_model, images, small_audit, table, table_model

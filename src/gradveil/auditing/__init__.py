@@ -1,6 +1,14 @@
 """Audits: what leaks, what is guaranteed and what it costs, for each defense in one run."""
 
 from ._audit import audit
+from ._bound_only import BoundPoint, BoundStudy, draw_sweep
+from ._defaults import (
+    QUICK_DEFENSES,
+    QUICK_STEPS,
+    default_attacks,
+    default_model_name,
+    model_for,
+)
 from ._meter import Progress
 from ._result import (
     AttackResult,
@@ -13,12 +21,17 @@ from ._result import (
     Setup,
     TrainingResult,
 )
-from ._write import write_results
+from ._subject import make_subject
+from .report import write_results
 
 __all__ = [
+    "QUICK_DEFENSES",
+    "QUICK_STEPS",
     "AttackResult",
     "AuditResult",
+    "BoundPoint",
     "BoundResult",
+    "BoundStudy",
     "DefenseResult",
     "Estimate",
     "LayerResult",
@@ -27,5 +40,10 @@ __all__ = [
     "Setup",
     "TrainingResult",
     "audit",
+    "default_attacks",
+    "default_model_name",
+    "draw_sweep",
+    "make_subject",
+    "model_for",
     "write_results",
 ]

@@ -17,10 +17,10 @@ from gradveil.defenses import Defense
 
 from ._measure_one import seeded
 from ._meter import Meter
-from ._pictures import pictures
 from ._result import AttackResult, RunResult
 from ._subject import Subject
 from ._summary import attack_result
+from .report import pictures
 
 UNKNOWN_WORK = 500.0
 """Of an attack that does not say how many steps it takes, in steps."""

@@ -23,12 +23,12 @@ from ._defaults import DEFENSES, STEPS, default_attacks
 from ._matching_budget import Budget, make_budget, solve
 from ._measure_one import Measurement, measure_one, seeded
 from ._meter import Meter, Progress
-from ._pictures import pictures
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
 from ._verdict import verdict
 from ._wanted import Wanted, wanted_defenses
+from .report import pictures
 
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""

@@ -11,9 +11,15 @@ from rich.console import Console
 from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import Attack, LocalSteps, ThreatModel
-from gradveil.auditing import AuditResult, audit, write_results
-from gradveil.auditing._defaults import QUICK_DEFENSES, QUICK_STEPS, default_attacks
-from gradveil.auditing._write import prepare_folder
+from gradveil.auditing import (
+    QUICK_DEFENSES,
+    QUICK_STEPS,
+    AuditResult,
+    audit,
+    default_attacks,
+    write_results,
+)
+from gradveil.auditing.report import prepare_folder
 
 from ._audit_table import show_audit
 from ._format import Format

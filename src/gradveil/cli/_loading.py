@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import device_of
-from gradveil.auditing._defaults import default_model_name, model_for
+from gradveil.auditing import default_model_name, model_for
 from gradveil.data import Dataset, load_dataset
 
 

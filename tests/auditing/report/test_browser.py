@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gradveil.auditing._report import write_report
 from gradveil.auditing._result import AuditResult
+from gradveil.auditing.report._report import write_report
 from tests.auditing.example_result import example_result, tabular_result
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

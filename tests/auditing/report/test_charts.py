@@ -5,12 +5,20 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
-from gradveil.auditing._charts import FLOOR, LOSS, MSE, PSNR, tradeoff, tradeoff_views, utility_axes
-from gradveil.auditing._report_curves import all_cost_curves, cost_curves
-from gradveil.auditing._report_layout import Figure
-from gradveil.auditing._report_numbers import estimate, number
-from gradveil.auditing._report_style import BOUND, looks, marks
 from gradveil.auditing._result import AuditResult, Estimate
+from gradveil.auditing.report._charts import (
+    FLOOR,
+    LOSS,
+    MSE,
+    PSNR,
+    tradeoff,
+    tradeoff_views,
+    utility_axes,
+)
+from gradveil.auditing.report._curves import all_cost_curves, cost_curves
+from gradveil.auditing.report._layout import Figure
+from gradveil.auditing.report._numbers import estimate, number
+from gradveil.auditing.report._style import BOUND, looks, marks
 from tests.auditing.example_result import example_result, tabular_result, unattacked_result
 
 

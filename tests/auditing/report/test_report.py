@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gradveil.auditing._report import render_report, write_report
-from gradveil.auditing._report_numbers import estimate, number
 from gradveil.auditing._result import AuditResult
+from gradveil.auditing.report._numbers import estimate, number
+from gradveil.auditing.report._report import render_report, write_report
 from tests.auditing.example_result import (
     example_result,
     incomplete_result,
@@ -210,10 +210,10 @@ def test_a_missing_folder_is_an_error_and_leaves_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["_charts", "_report", "_report_curves", "_report_layout"])
+@pytest.mark.parametrize("module", ["_charts", "_report", "_curves", "_layout"])
 def test_plotly_is_imported_only_to_write(module: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    spec = find_spec(f"gradveil.auditing.{module}")
+    spec = find_spec(f"gradveil.auditing.report.{module}")
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(module_from_spec(spec))

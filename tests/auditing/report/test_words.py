@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from gradveil.auditing._report_numbers import estimate, number
-from gradveil.auditing._report_tables import summary_table
-from gradveil.auditing._report_words import takeaways, threat_model, what_was_audited
 from gradveil.auditing._result import AuditResult, DefenseResult, Estimate
+from gradveil.auditing.report._numbers import estimate, number
+from gradveil.auditing.report._tables import summary_table
+from gradveil.auditing.report._words import takeaways, threat_model, what_was_audited
 from tests.auditing.example_result import example_result, tabular_result, unattacked_result
 
 

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._report_layout import Figure, layout, log_axis, plain
-from ._report_numbers import estimate, number
-from ._report_style import BOUND, Look, Mark, attack_on, looks, marks
-from ._result import AuditResult, DefenseResult, Estimate
+from gradveil.auditing._result import AuditResult, DefenseResult, Estimate
+
+from ._layout import Figure, layout, log_axis, plain
+from ._numbers import estimate, number
+from ._style import BOUND, Look, Mark, attack_on, looks, marks
 
 FLOOR = 1e-9
 """Errors below it are drawn at it: a logarithmic axis has no zero."""

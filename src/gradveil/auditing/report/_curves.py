@@ -2,10 +2,11 @@
 
 import math
 
-from ._report_layout import Figure, layout, log_axis, plain
-from ._report_numbers import number
-from ._report_style import Look, attack_names, attack_on, looks
-from ._result import AuditResult, DefenseResult
+from gradveil.auditing._result import AuditResult, DefenseResult
+
+from ._layout import Figure, layout, log_axis, plain
+from ._numbers import number
+from ._style import Look, attack_names, attack_on, looks
 
 
 def cost_curves(result: AuditResult, attack: str) -> Figure | None:

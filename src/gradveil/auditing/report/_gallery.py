@@ -3,9 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from ._report_numbers import number, percent
-from ._report_style import attack_names, families
-from ._result import AttackResult, AuditResult, DefenseResult, LayerResult, RunResult
+from gradveil.auditing._result import (
+    AttackResult,
+    AuditResult,
+    DefenseResult,
+    LayerResult,
+    RunResult,
+)
+
+from ._numbers import number, percent
+from ._style import attack_names, families
 
 
 @dataclass(frozen=True)

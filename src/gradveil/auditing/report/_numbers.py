@@ -3,7 +3,7 @@
 import math
 import re
 
-from ._result import Estimate
+from gradveil.auditing._result import Estimate
 
 ABSENT = "–"
 

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._files import write_atomically
+from gradveil.auditing._result import AuditResult
 
 from ._charts import error_axes, tradeoff_views, utility_axes
-from ._report_curves import all_cost_curves
-from ._report_numbers import number, plural
-from ._report_pictures import gallery, layer_table
-from ._report_style import attack_names, looks, marks
-from ._report_tables import (
+from ._curves import all_cost_curves
+from ._gallery import gallery, layer_table
+from ._numbers import number, plural
+from ._style import attack_names, looks, marks
+from ._tables import (
     attack_table,
     details,
     guarantee_table,
@@ -19,8 +20,7 @@ from ._report_tables import (
     summary_table,
     training_note,
 )
-from ._report_words import takeaways, threat_model, what_is_equal, what_was_audited
-from ._result import AuditResult
+from ._words import takeaways, threat_model, what_is_equal, what_was_audited
 
 FILE = "report.html"
 
@@ -41,7 +41,7 @@ def render_report(result: AuditResult) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("gradveil.auditing"),
+        loader=PackageLoader("gradveil.auditing.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

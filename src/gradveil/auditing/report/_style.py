@@ -8,7 +8,7 @@ dark background, so that charts need no second palette.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._result import AttackResult, AuditResult, DefenseResult
+from gradveil.auditing._result import AttackResult, AuditResult, DefenseResult
 
 GREY = "#808080"
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A7300", "#7B68C8")

@@ -5,10 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradveil.attacks._reconstruction import FINISHED
+from gradveil.auditing._result import (
+    AttackResult,
+    AuditResult,
+    BoundResult,
+    DefenseResult,
+    Estimate,
+)
 
-from ._report_numbers import interval, number, percent, plural, short, size
-from ._report_style import attack_names, attack_on
-from ._result import AttackResult, AuditResult, BoundResult, DefenseResult, Estimate
+from ._numbers import interval, number, percent, plural, short, size
+from ._style import attack_names, attack_on
 
 NO_GUARANTEE = "no guarantee"
 FLAT = "flat"

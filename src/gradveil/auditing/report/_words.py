@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from ._report_numbers import estimate, number, plural
-from ._report_style import OPTIMAL, attack_names, families, is_undefended
-from ._report_tables import FLAT, strongest
-from ._result import AuditResult, DefenseResult
+from gradveil.auditing._result import AuditResult, DefenseResult
+
+from ._numbers import estimate, number, plural
+from ._style import OPTIMAL, attack_names, families, is_undefended
+from ._tables import FLAT, strongest
 
 MATCHES = {
     "scale": "The noise's scale or the pruning ratio is held equal.",

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from gradveil._files import write_atomically
-
-from ._result import AuditResult
+from gradveil.auditing._result import AuditResult
 
 JSON, CSV, PICTURES = "results.json", "results.csv", "images"
 
