@@ -81,8 +81,9 @@ def reproduce(
         if not only_figures:
             check_data(work)
             _run(store, work, chosen, at_once, retry_failed)
-        written = write_all(store, studies, preset.value, out / preset.value)
-        complete = show_written(store, work, written, out / preset.value, format)
+        folder = out / preset.value
+        written = write_all(store, studies, preset.value, folder, any_sources=only_figures)
+        complete = show_written(store, work, written, folder, format)
     if not complete:
         raise typer.Exit(1)
 

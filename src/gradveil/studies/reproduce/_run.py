@@ -66,14 +66,34 @@ def run_cells(store: Store, work: Work, engine: Engine, show: Show) -> None:
     show(store.progress(cells))
 
 
-def write_all(store: Store, studies: Sequence[Study], preset: str, folder: Path) -> list[Written]:
+def write_all(
+    store: Store,
+    studies: Sequence[Study],
+    preset: str,
+    folder: Path,
+    *,
+    any_sources: bool = False,
+) -> list[Written]:
     """Write the numbers and figures of the studies, the claims and a summary, from the store alone.
 
     Claims and summary cover all that the store holds of the preset, whatever studies were named.
+
+    Args:
+        store: What is done.
+        studies: Whose figures to write.
+        preset: Quick, standard or paper.
+        folder: Where to write.
+        any_sources: Whether a cell that is not done counts as done where an earlier state of the
+            package's sources did it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = [_write_study(store, study, preset, folder) for study in studies]
-    every = {name: store.results(study.cells(preset)) for name, study in STUDIES.items()}
+
+    def cells_of(study: Study) -> list[Cell]:
+        cells = list(dict.fromkeys(study.cells(preset)))
+        return store.with_any_sources(cells) if any_sources else cells
+
+    written = [_write_study(store, study, cells_of(study), folder) for study in studies]
+    every = {name: store.results(cells_of(study)) for name, study in STUDIES.items()}
     if any(every.values()):
         write_claims(every, folder)
     others = [study for name, study in STUDIES.items() if name not in {w.name for w in written}]
@@ -81,9 +101,9 @@ def write_all(store: Store, studies: Sequence[Study], preset: str, folder: Path)
     return written
 
 
-def _write_study(store: Store, study: Study, preset: str, folder: Path) -> Written:
-    cells = list(dict.fromkeys(study.cells(preset)))
+def _write_study(store: Store, study: Study, cells: list[Cell], folder: Path) -> Written:
     results = store.results(cells)
+    older = sum(cell.key != Cell(cell.kind, cell.settings).key for cell in results)
     error = None
     try:
         table = study.numbers(results)
@@ -91,7 +111,7 @@ def _write_study(store: Store, study: Study, preset: str, folder: Path) -> Writt
         study.draw(table, folder / study.name)
     except Exception:
         error = traceback.format_exc()
-    return Written(study.name, study.title, study.figure, len(results), len(cells), error)
+    return Written(study.name, study.title, study.figure, len(results), len(cells), error, older)
 
 
 def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:

@@ -23,6 +23,8 @@ class Written:
     done: int
     total: int
     error: str | None
+    older: int = 0
+    """How many of the cells an earlier state of the package's sources computed."""
 
     @property
     def problem(self) -> str | None:
@@ -47,13 +49,18 @@ def write_summary(
     if (folder / "claims.md").exists():
         lines += ["", "[What became of the paper's claims](claims.md)"]
     for each in written:
-        cells = f"{each.done} of {each.total} cells."
+        cells = f"{each.done} of {each.total} cells{older_text(each)}."
         problem = f" Not drawn: {each.problem}" if each.problem else ""
         lines += _section(each.name, each.title, each.figure, f"{cells}{problem}", folder)
     for study in others:
         if (folder / f"{study.name}.csv").exists():
             lines += _section(study.name, study.title, study.figure, "From an earlier run.", folder)
     write_atomically(folder / "report.md", "\n".join(lines) + "\n")
+
+
+def older_text(written: Written) -> str:
+    """What to say of cells that other sources computed; nothing where there are none."""
+    return f", {written.older} of them by earlier sources" if written.older else ""
 
 
 def _section(name: str, title: str, figure: str, note: str, folder: Path) -> list[str]:

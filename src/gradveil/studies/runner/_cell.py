@@ -18,6 +18,8 @@ from torch import Tensor
 import gradveil
 from gradveil._suggest import suggestion
 
+from ._sources import sources_hash
+
 Settings = Mapping[str, Any]
 """What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""
 
@@ -59,10 +61,21 @@ class Cell:
         return MappingProxyType(json.loads(self.text))
 
     @cached_property
-    def key(self) -> str:
+    def identity(self) -> str:
         """The SHA-256 of kind, settings and package version."""
-        whole = canonical_json([self.kind, self.text, gradveil.__version__])
-        return hashlib.sha256(whole.encode()).hexdigest()
+        return _sha256([self.kind, self.text, gradveil.__version__])
+
+    @cached_property
+    def key(self) -> str:
+        """The SHA-256 of the identity and of the sources that the cell's function depends on."""
+        return _sha256([self.identity, sources_hash(module_of(self.kind))])
+
+    @classmethod
+    def stored(cls, kind: str, text: str, key: str) -> Cell:
+        """A cell under the key that a store has for it."""
+        cell = cls(kind, json.loads(text))
+        cell.__dict__["key"] = key
+        return cell
 
 
 class Result(Mapping[str, Any]):
@@ -121,6 +134,14 @@ def function_of(kind: str) -> CellFunction:
     return _FUNCTIONS[kind]
 
 
+def module_of(kind: str) -> str:
+    """The module of the function that runs cells of this kind; "" if there is none."""
+    if ":" in kind:
+        return kind.partition(":")[0]
+    importlib.import_module("gradveil.studies.cells")
+    return _FUNCTIONS[kind].__module__ if kind in _FUNCTIONS else ""
+
+
 def data_folder() -> Path | None:
     """Where the official data sets lie (``gradveil reproduce --data``), if the user said so.
 
@@ -129,6 +150,10 @@ def data_folder() -> Path | None:
     """
     found = os.environ.get(DATA_VARIABLE)
     return Path(found) if found else None
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def canonical_json(value: object, *, allow_nan: bool = False) -> str:

@@ -38,8 +38,10 @@ def execute(cell: Cell) -> Outcome:
     """
     start = time.perf_counter()
     try:
-        with _isolated(int(cell.key[:8], 16)):
-            found = function_of(cell.kind)(cell.settings)
+        function = function_of(cell.kind)
+        _check_sources(cell)
+        with _isolated(int(cell.identity[:8], 16)):
+            found = function(cell.settings)
         arrays = {name: pack_array(name, v) for name, v in found.items() if isinstance(v, Tensor)}
         values = {name: v for name, v in found.items() if not isinstance(v, Tensor)}
         text = canonical_json(values, allow_nan=True)
@@ -73,6 +75,15 @@ def work(store: Store, owner: Owner, watch: Watch) -> None:
     finally:
         store.release(owner.name)
         owner.close()
+
+
+def _check_sources(cell: Cell) -> None:
+    """Require that this process has the sources by which the cell was claimed."""
+    if Cell(cell.kind, cell.settings).key != cell.key:
+        raise RuntimeError(
+            f"The sources of cells of the kind {cell.kind!r} should stay as they are during a run."
+            " Found that they have changed, or differ on this machine. Run the same again."
+        )
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ class Store:
             self._database.execute(
                 "UPDATE cells SET state = 'running', owner = ? WHERE key = ?", (owner.name, key)
             )
-        return Cell(kind, json.loads(settings))
+        return Cell.stored(kind, settings, key)
 
     def finish(self, cell: Cell, owner: Owner, outcome: Outcome) -> None:
         """Keep what a claimed cell gave: its arrays first, then, in one step, all the rest."""
@@ -179,6 +179,22 @@ class Store:
                 }
                 found[cell] = Result(json.loads(row[0]), arrays)
         return found
+
+    def with_any_sources(self, cells: Iterable[Cell]) -> list[Cell]:
+        """The cells, those that are not done as other sources of this version last did them."""
+        rows = self._database.execute(
+            "SELECT kind, settings, key FROM cells WHERE state = 'done' AND version = ?"
+            " ORDER BY finished",
+            (gradveil.__version__,),
+        ).fetchall()
+        done = {key for *_, key in rows}
+        last = {(kind, text): key for kind, text, key in rows}
+        return [
+            cell
+            if cell.key in done or (cell.kind, cell.text) not in last
+            else Cell.stored(cell.kind, cell.text, last[cell.kind, cell.text])
+            for cell in cells
+        ]
 
     def dump(self) -> str:
         """All that was found, without times and owners: equal work gives equal text."""
