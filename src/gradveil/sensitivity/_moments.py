@@ -40,6 +40,9 @@ class Moments:
     """Over how many batches this is the mean."""
     clip: float | None = None
     """The threshold P if these are moments of the message clamped to [-P, P] (Theorem 3)."""
+    estimator: str | None = None
+    """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
+    moments that different estimators measured were added; `None`: nothing did, or unknown."""
 
     def __post_init__(self) -> None:
         if self.squared_sensitivities is not None:
@@ -98,6 +101,7 @@ class Moments:
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
+            estimator=self.estimator if self.estimator == other.estimator else "mixed",
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -147,7 +151,7 @@ class Moments:
             for field in _TENSOR_FIELDS
             for name, tensor in (getattr(self, field) or {}).items()
         }
-        header = {"input_size": self.input_size, "count": self.count, "clip": self.clip}
+        header = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         content = json.dumps({**header, "arrays": sorted(arrays)}).encode()
         arrays["header"] = np.frombuffer(content, dtype=np.uint8)
         buffer = io.BytesIO()
@@ -193,6 +197,7 @@ class SquaresOf(Mapping[str, Tensor]):
 
 
 _TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances")
+_PLAIN_FIELDS = ("input_size", "count", "clip", "estimator")
 
 
 def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:
