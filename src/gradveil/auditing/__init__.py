@@ -19,6 +19,7 @@ from ._result import (
     LayerResult,
     RunResult,
     Setup,
+    StopReason,
     TrainingResult,
 )
 from ._subject import make_subject
@@ -38,6 +39,7 @@ __all__ = [
     "Progress",
     "RunResult",
     "Setup",
+    "StopReason",
     "TrainingResult",
     "audit",
     "default_attacks",

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gradveil._random import numbered_stream
 from gradveil.attacks import Adaptive, Attack, Observation, Reconstruction, ThreatModel, observe
 from gradveil.attacks._optimise import Watch
 from gradveil.attacks._reconstruction import INTERRUPTED, TIME_BUDGET
@@ -15,9 +16,8 @@ from gradveil.attacks._scores import score
 from gradveil.catalog import spec_of
 from gradveil.defenses import Defense
 
-from ._measure_one import seeded
 from ._meter import Meter
-from ._result import AttackResult, RunResult
+from ._result import AttackResult, RunResult, StopReason
 from ._subject import Subject
 from ._summary import attack_result
 from .report import pictures
@@ -32,12 +32,18 @@ class Attacked:
 
     runs: dict[tuple[str, str], list[RunResult]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    complete: bool = True
+    stopped: StopReason | None = None
+    """Why something is missing; an interruption counts more than the time budget."""
 
     def results(self, name: str, attacks: Sequence["Named"]) -> tuple[AttackResult, ...]:
         """The attacks on one defense that gave something."""
         found = [(one, self.runs.get((name, one.spec), [])) for one in attacks]
         return tuple(attack_result(one.spec, one.knows, runs) for one, runs in found if runs)
+
+    def stop(self, reason: StopReason, text: str) -> None:
+        """Note that it ended early, and why."""
+        self.stopped = self.stopped if self.stopped == "interrupted" else reason
+        self.note(text)
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -92,19 +98,20 @@ class AttackRuns:
         try:
             for place, (attack, names, batch, seed) in enumerate(jobs):
                 if self.watch.is_over():
-                    return self._stopped("The time budget ended before all attacks had run.")
+                    text = "The time budget ended before all attacks had run."
+                    self.found.stop("time budget", text)
+                    return self.found
                 left = self.watch.left()
                 rest = sum(one.work * len(them) for one, them, *_ in jobs[place:])
                 budget = None if left is None else left * attack.work * len(names) / rest
                 if not self._run_one(attack, names, batch, seed, budget):
-                    return self._stopped("Stopped by the user before all attacks had run.")
+                    return self._interrupted()
         except KeyboardInterrupt:
-            return self._stopped("Stopped by the user before all attacks had run.")
+            return self._interrupted()
         return self.found
 
-    def _stopped(self, text: str) -> Attacked:
-        self.found.complete = False
-        self.found.note(text)
+    def _interrupted(self) -> Attacked:
+        self.found.stop("interrupted", "Stopped by the user before all attacks had run.")
         return self.found
 
     def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
@@ -148,7 +155,8 @@ class AttackRuns:
         for name, run in scored.items():
             self.found.runs.setdefault((name, attack.spec), []).append(run)
         if any(result.status == TIME_BUDGET for result in results):
-            self._stopped("The time budget cut attacks short: with more time they may find more.")
+            text = "The time budget cut attacks short: with more time they may find more."
+            self.found.stop("time budget", text)
         return all(result.status != INTERRUPTED for result in results)
 
     def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:
@@ -164,7 +172,7 @@ class AttackRuns:
             num_classes=subject.data.num_classes,
             input_range=subject.data.range if subject.range_is_public else None,
             local=subject.local,
-            generator=seeded(self.seed, 1, batch, seed),
+            generator=numbered_stream(self.seed, 1, batch, seed),
         )
 
     def _scored(self, result: Reconstruction, batch: int, seed: int, seconds: float) -> RunResult:
@@ -194,9 +202,9 @@ def _attack(
     """All observations at once where the attack can and the model lets it, else one by one."""
     if hasattr(attack, "many"):
         with suppress(RuntimeError):  # a layer that does not batch over candidates
-            found: list[Reconstruction] = attack.many(observations, seeded(*seed))
+            found: list[Reconstruction] = attack.many(observations, numbered_stream(*seed))
             return found
-    return [attack(observation, seeded(*seed)) for observation in observations]
+    return [attack(observation, numbered_stream(*seed)) for observation in observations]
 
 
 def _prepared(named: Named, budget: float | None, meter: Meter) -> Any:

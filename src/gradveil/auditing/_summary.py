@@ -6,9 +6,9 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from gradveil._random import numbered_stream
 from gradveil.attacks import bootstrap_interval
 
-from ._measure_one import seeded
 from ._result import AttackResult, Estimate, RunResult
 
 
@@ -32,7 +32,7 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
 def _estimate(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
 ) -> Estimate:
-    found = bootstrap_interval(_nested(runs, values), generator=seeded(0))
+    found = bootstrap_interval(_nested(runs, values), generator=numbered_stream(0))
     return Estimate(found.mean, found.low, found.high)
 
 

@@ -1,5 +1,7 @@
 """Costs and qualities, measured side by side in one run."""
 
+from gradveil._timing import time_ratios
+
 from ._attack import AttackRow, attack_contenders, bench_attack
 from ._cached import CachedResult, bench_cached
 from ._cases import Case, train
@@ -7,7 +9,6 @@ from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
 from ._sensitivity import SensitivityRow, bench_sensitivity
-from ._timing import time_ratios
 
 __all__ = [
     "AttackRow",

@@ -160,7 +160,7 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
         show_audit(result, console if console.is_terminal else Console(width=100))
     stopped = "" if result.complete else "It was stopped early; what is finished was written. "
     print(f"{stopped}Report: {report}", file=sys.stderr if format is Format.json else sys.stdout)
-    if not result.complete and any("user" in note for note in result.notes):
+    if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
 

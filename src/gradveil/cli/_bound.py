@@ -60,6 +60,11 @@ def bound(
         name=samples.name,
     )
     study = BoundStudy(subject, defense, seed)
+    if sweep and not study.has_amount:
+        raise ValueError(
+            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
+            f" `--defense {defense}`. Leave out --sweep, or name another defense."
+        )
     variants = study.sweep() if sweep else [study.defense]
     points = []
     with bar(Console(stderr=True)) as progress:

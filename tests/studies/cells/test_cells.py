@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gradveil.studies.cells._parts import dataset, random_stream
+from gradveil._random import named_stream
+from gradveil.studies.cells._parts import dataset
 from gradveil.studies.runner._cell import Cell, function_of
 from gradveil.studies.runner._engine import execute
 
@@ -88,7 +89,8 @@ def test_batches_have_noise_and_starts_of_their_own():
     still = {**ATTACK, "attack": "paper(steps=1, lr=0.0001)"}
     pair = [run("attack", **{**still, "start": start}) for start in (0, 2)]
     assert float((pair[0]["images"] - pair[1]["images"]).abs().mean()) > 0.1
-    drawn = [torch.randn(9, generator=random_stream(0, "defense", start)) for start in (0, 2)]
+    streams = [named_stream("studies", 0, "defense", start) for start in (0, 2)]
+    drawn = [torch.randn(9, generator=stream) for stream in streams]
     assert not torch.equal(*drawn)
 
 

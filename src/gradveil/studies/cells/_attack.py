@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gradveil._random import named_stream
 from gradveil.attacks import (
     LocalSteps,
     Observation,
@@ -18,7 +19,7 @@ from gradveil.catalog import build_attack, build_defense
 from gradveil.data import Dataset
 from gradveil.studies.runner import Settings, Value, cell_function
 
-from ._parts import dataset, model, random_stream
+from ._parts import dataset, model
 from ._public import public_moments
 
 
@@ -34,7 +35,9 @@ def attack(settings: Settings) -> Mapping[str, Value]:
     data, net, seed = dataset(settings["data"]), model(settings), settings["seed"]
     batch = data.batch(settings["start"], settings["size"])
     seen = _observation(settings, data, net, batch)
-    found = build_attack(settings["attack"])(seen, random_stream(seed, "attack", settings["start"]))
+    found = build_attack(settings["attack"])(
+        seen, named_stream("studies", seed, "attack", settings["start"])
+    )
     return {
         **_scores(score(found, batch, normalization=data)),
         **_outcome(found),
@@ -62,7 +65,7 @@ def _observation(
         public_mechanism=(
             defense.plan(public_moments(net, data, public, clip)) if public else None
         ),
-        generator=random_stream(settings["seed"], "defense", settings["start"]),
+        generator=named_stream("studies", settings["seed"], "defense", settings["start"]),
     )
 
 

@@ -5,12 +5,13 @@ from functools import lru_cache
 
 from torch.nn.functional import cross_entropy
 
+from gradveil._random import named_stream
 from gradveil.catalog import build_defense
 from gradveil.messages import GradientMessage
 from gradveil.studies.runner import Settings, Value, cell_function
 from gradveil.theory import GaussianPrior, reconstruction_bound, utility
 
-from ._parts import dataset, model, random_stream
+from ._parts import dataset, model
 from ._public import public_moments
 
 
@@ -26,7 +27,7 @@ def bound(settings: Settings) -> Mapping[str, Value]:
     data, net = dataset(settings["data"]), model(settings)
     inputs, targets = data.batch(settings["start"], settings["size"])
     message = GradientMessage(net, cross_entropy, targets)
-    generator = random_stream(settings["seed"], "bound", settings["start"])
+    generator = named_stream("studies", settings["seed"], "bound", settings["start"])
     defense, public = build_defense(settings["defense"]), settings.get("public")
     values, moments = defense.observe(message, inputs, generator)
     if public:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from gradveil._random import named_stream
 from gradveil.bench import time_ratios
 from gradveil.studies.runner import Settings, Value, cell_function
 
 from ._estimator_share import case_of, noise_of
-from ._parts import random_stream
 
 
 @cell_function("estimator-cost")
@@ -18,6 +18,6 @@ def estimator_cost(settings: Settings) -> Mapping[str, Value]:
     `trained`.
     """
     case, defense = case_of(settings), noise_of(settings)
-    generator = random_stream(0, "probes")
+    generator = named_stream("studies", 0, "probes", 0)
     jobs = {"defense": lambda: defense(case.message, case.inputs, generator)}
     return {"ratio": time_ratios(case.plain_gradient, jobs, settings["repeats"])["defense"]}

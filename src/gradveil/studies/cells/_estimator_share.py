@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
+from gradveil._random import named_stream
 from gradveil.bench import Case
 from gradveil.catalog import build_estimator
 from gradveil.defenses import GradientNoise, OptimalNoise
@@ -12,7 +13,7 @@ from gradveil.sensitivity import Moments
 from gradveil.studies.runner import Settings, Value, canonical_json, cell_function
 from gradveil.theory import share_of_optimum
 
-from ._parts import dataset, model, random_stream
+from ._parts import dataset, model
 
 ISOTROPIC, LAYERS = "isotropic", "layers"
 """Not estimators: the same noise everywhere, and one optimal level for each tensor."""
@@ -42,7 +43,7 @@ def estimator_share(settings: Settings) -> Mapping[str, Value]:
     in place of exact sensitivities), `seed`; optional `model_seed`, `trained`.
     """
     case, defense = case_of(settings), noise_of(settings)
-    generator = random_stream(settings["seed"], "probes", settings["start"])
+    generator = named_stream("studies", settings["seed"], "probes", settings["start"])
     mechanism = defense.plan(defense.observe(case.message, case.inputs, generator)[1])
     assert isinstance(mechanism, Mechanism)
     return {"share": share_of_optimum(_reference(_without_estimator(settings)), mechanism)}

@@ -1,11 +1,15 @@
-"""What cells name in their settings: data sets, models, batches, random streams."""
+"""What cells name in their settings: data sets and models.
+
+Random numbers of cells come from the streams ("studies", seed, purpose, first image of the batch):
+what one part draws does not shift another's. Batches must not share the noise or the start of an
+attack: the differences on them are taken for independent. Defenses on one batch do share them,
+which pairs the comparison.
+"""
 
 from functools import lru_cache
 
-import torch
 from torch import nn
 
-from gradveil._random import named_stream
 from gradveil.bench import train
 from gradveil.data import Dataset, load_dataset
 from gradveil.federated import TrainingConfig, model_of
@@ -56,12 +60,3 @@ def _model(spec: str, seed: int, steps: int, data: str) -> nn.Module:
     if steps:
         train(made, dataset(data), steps)
     return made.eval()
-
-
-def random_stream(seed: int, purpose: str, start: int = 0) -> torch.Generator:
-    """A generator for one purpose and batch: what one part draws does not shift another's.
-
-    Batches must not share the noise or the attack's start: the differences on them are taken for
-    independent. Defenses on one batch do share them, which pairs the comparison.
-    """
-    return named_stream("studies", seed, purpose, start)

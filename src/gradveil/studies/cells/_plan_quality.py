@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from gradveil._random import named_stream
 from gradveil.catalog import build_defense
 from gradveil.defenses import Defense
 from gradveil.defenses._pruning import PruningDefense
@@ -15,7 +16,7 @@ from gradveil.sensitivity import Moments, PerExample, measure
 from gradveil.studies.runner import Settings, Value, cell_function
 from gradveil.theory import share_of_optimum
 
-from ._parts import dataset, model, random_stream
+from ._parts import dataset, model
 from ._public import public_moments
 
 
@@ -32,7 +33,7 @@ def plan_quality(settings: Settings) -> Mapping[str, Value]:
     inputs, targets = data.batch(settings["start"], settings["size"])
     message = GradientMessage(net, cross_entropy, targets)
     defense = build_defense(settings["defense"])
-    generator = random_stream(settings["seed"], "probes", settings["start"])
+    generator = named_stream("studies", settings["seed"], "probes", settings["start"])
     moments = defense.observe(message, inputs, generator)[1]
     clip = getattr(defense, "clip", None)
     if settings["public"] and defense.needs_sensitivities:

@@ -3,19 +3,18 @@
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from gradveil._random import named_stream
 from gradveil.data import Dataset
 from gradveil.messages import GradientMessage
 from gradveil.sensitivity import Moments, measure
 from gradveil.studies.runner import Settings
-
-from ._parts import random_stream
 
 
 def public_moments(
     model: nn.Module, data: Dataset, public: Settings, clip: float | None = None
 ) -> Moments:
     """E g² and E‖∇g‖² over `batches` batches of `size` examples from `start` on."""
-    generator = random_stream(0, "public moments")
+    generator = named_stream("studies", 0, "public moments", 0)
     size = public["size"]
     return Moments.average(
         measure(

@@ -1,6 +1,5 @@
 """The look of all figures: colours that colour-blind readers tell apart, markers, files."""
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
-from gradveil._files import write_atomically
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
 
 COLOURS = {
     "no-defense": BLACK,
@@ -75,15 +73,9 @@ def figure(
 
 
 def save(made: Figure, stem: Path) -> None:
-    """PNG for screens, PDF for print, each whole or not at all; same plot, same bytes."""
-    metadata: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None, "Producer": None},
-    }
-    for suffix, fields in metadata.items():
-        content = io.BytesIO()
-        made.savefig(content, format=suffix, dpi=200, metadata=fields)
-        write_atomically(stem.with_name(f"{stem.name}.{suffix}"), content.getvalue())
+    """PNG for screens, PDF for print."""
+    for suffix in ("png", "pdf"):
+        save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
 
 
 def no_cells(axis: Axes) -> None:
