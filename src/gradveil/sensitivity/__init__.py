@@ -2,7 +2,7 @@
 
 from ._along_steps import AlongSteps
 from ._auto import Auto
-from ._estimator import Estimator, Measurement
+from ._estimator import Estimator, Measurement, draw_probes
 from ._exact import Exact
 from ._measure import measure, measure_with_values
 from ._moments import Moments
@@ -20,6 +20,7 @@ __all__ = [
     "PerExample",
     "Sketch",
     "Structured",
+    "draw_probes",
     "measure",
     "measure_with_values",
 ]
