@@ -102,6 +102,21 @@ def test_an_attack_depends_on_the_core_and_not_on_figures_or_the_runner():
     assert "gradveil.studies.cells._bound" not in found
 
 
+@pytest.mark.parametrize("kind", ["nope", "__main__:find", "no.such.module:find"])
+def test_cells_without_sources_have_a_key_and_fail_when_they_run(kind: str):
+    cell = Cell(kind, {"seed": 0})
+    assert cell.key != cell.identity
+    assert execute(cell).error is not None
+
+
+def test_a_module_with_a_mistake_counts_with_its_text_and_fails_when_it_runs(package: Path):
+    (package / "helper.py").write_text("NUMBER =\n")
+    before = key_now()
+    assert "SyntaxError" in (execute(Cell(KIND, {"seed": 0})).error or "")
+    (package / "helper.py").write_text("NUMBER = = 1\n")
+    assert key_now() != before
+
+
 def test_the_package_by_name_stands_for_its_core(package: Path):
     (package / "kinds.py").write_text("import gradveil\n")
     new_process()

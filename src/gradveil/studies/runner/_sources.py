@@ -52,7 +52,7 @@ def dependencies(module: str) -> set[str]:
 def source_path(module: str) -> Path | None:
     """The file of a module, found without importing it; None for other things."""
     top, *rest = module.split(".")
-    spec = find_spec(top) if top else None
+    spec = None if top in ("", "__main__") else find_spec(top)
     if spec is None:
         return None
     if not rest:
@@ -69,7 +69,10 @@ def source_path(module: str) -> Path | None:
 def _imports(module: str, path: Path) -> list[str]:
     """The modules that a file names; the package itself stands for its core."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(path.read_bytes(), path)
+    try:
+        tree = ast.parse(path.read_bytes(), path)
+    except SyntaxError:  # the cell that imports it will say so
+        return []
     names = {name for node in ast.walk(tree) for name in _named(node, package)}
     if _PACKAGE in names:
         names = (names - {_PACKAGE}) | set(_core())
