@@ -58,7 +58,7 @@ class AlongSteps:
         if self.probes > 0:
             squares = self._corrected(squares, message, inputs, generator)
         update = {n: now[n] - start[n] for n in start}
-        return Measurement(update, squares, None, self._name(one_name(names)))
+        return Measurement(update, squares, None).by(self._name(one_name(names)))
 
     def _name(self, inner: str) -> str:
         return f"along-steps({inner}{f', probes={self.probes}' if self.probes else ''})"

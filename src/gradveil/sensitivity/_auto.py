@@ -109,7 +109,7 @@ def _scaled_up(
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {n: factor * square for n, square in measured.squared_sensitivities.items()}
     name = f"{measured.estimator} on {count} of {len(inputs)} examples"
-    return Measurement(values_of(message, inputs), squares, None, name)
+    return Measurement(values_of(message, inputs), squares, None).by(name)
 
 
 def _first_that_works(
@@ -119,7 +119,7 @@ def _first_that_works(
     for estimator in estimators:
         try:
             measured = estimator(message, inputs, generator)
-            return measured._replace(estimator=measured.estimator or estimator_name(estimator))
+            return measured.by(measured.estimator or estimator_name(estimator))
         except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
             _note_failure(estimator_name(estimator), error)
             first_error = first_error or error

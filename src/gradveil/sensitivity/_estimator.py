@@ -12,17 +12,26 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message
 
 
-class Measurement(NamedTuple):
-    """What an estimator found out about a message at one batch of inputs."""
-
+class _Found(NamedTuple):
     values: Tensors
     """g(x), the message itself."""
     squared_sensitivities: Tensors
     """The estimate of ‖∇_x g_i‖² for each entry."""
     variances: Tensors | None
     """The variance of that estimate; `None` where it is exact or not tracked."""
+
+
+class Measurement(_Found):
+    """What an estimator found out about a message at one batch of inputs: three entries."""
+
     estimator: str | None = None
     """What measured it, where that is not the estimator that was called (`estimator_name`)."""
+
+    def by(self, estimator: str) -> "Measurement":
+        """The same, measured by the estimator of that name."""
+        same = Measurement(*self)
+        same.estimator = estimator
+        return same
 
 
 class Estimator(Protocol):

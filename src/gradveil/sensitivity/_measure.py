@@ -12,7 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message
 
 from ._auto import Auto
-from ._estimator import Estimator, Measurement, estimator_name
+from ._estimator import Estimator, estimator_name
 from ._exact import Exact
 from ._moments import Moments, SquaresOf
 from ._per_example import PerExample
@@ -71,17 +71,17 @@ def measure_with_values(
     if clip is not None:
         check_positive(clip, "clip")
     chosen = named(estimator)
-    measured = Measurement(*chosen(message, inputs, generator_or_fresh(generator)))
-    values, squared_sensitivities = measured.values, measured.squared_sensitivities
+    measured = chosen(message, inputs, generator_or_fresh(generator))
+    values, squared_sensitivities, variances = measured
     check_finite(values, "message(inputs)")
     check_structure(squared_sensitivities, values, "squared_sensitivities", "squared_values")
     check_finite(squared_sensitivities, "squared_sensitivities")
     moments = Moments(
         squared_values=SquaresOf(values),
         squared_sensitivities=not_lost(squared_sensitivities, values),
-        variances=measured.variances,
+        variances=variances,
         input_size=inputs.numel(),
-        estimator=measured.estimator or estimator_name(chosen),
+        estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
     )
     return values, moments if clip is None else moments.clipped(clip)
 
