@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._files import write_atomically
 
@@ -21,6 +21,11 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
 )
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
+_WITHOUT_ORIGIN: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Producer": None},
+}
+
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure of that size in inches, drawn without a screen."""
@@ -32,8 +37,18 @@ def new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def save_png(figure: "Figure", path: Path, dpi: int = 110, *, tight: bool = False) -> None:
-    """The figure as a PNG file, whole or not at all; `tight` crops it to what is drawn."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=dpi, bbox_inches="tight" if tight else None)
+def save_figure(figure: "Figure", path: Path, dpi: int = 110, *, tight: bool = False) -> None:
+    """Write a figure as PDF if the path ends in .pdf, else as PNG, whole or not at all.
+
+    The same plot gives the same bytes: no date and no program is noted in the file. `tight` crops
+    it to what is drawn.
+    """
+    content, kind = io.BytesIO(), "pdf" if path.suffix == ".pdf" else "png"
+    figure.savefig(
+        content,
+        format=kind,
+        dpi=dpi,
+        bbox_inches="tight" if tight else None,
+        metadata=_WITHOUT_ORIGIN[kind],
+    )
     write_atomically(path, content.getvalue())

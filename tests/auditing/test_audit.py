@@ -13,7 +13,8 @@ import gradveil
 from gradveil import GradientNoise, ThreatModel
 from gradveil.attacks import Analytic, InvertingGradients, LocalSteps
 from gradveil.auditing import AuditResult, audit, write_results
-from gradveil.auditing._write import as_csv
+from gradveil.auditing._attack_runs import Attacked
+from gradveil.auditing.report._write import as_csv
 from gradveil.catalog import spec_of
 
 from .small import attacks, image_model, images, small_audit, table, table_model
@@ -185,6 +186,8 @@ def test_stopped_by_the_user_what_is_finished_remains():
         table(), table_model(), defenses=["no-defense", "gradient-noise"], attacks=[Impatient()]
     )
     assert not result.complete
+    assert result.stopped == "interrupted"
+    assert AuditResult.from_json(result.to_json()).stopped == "interrupted"
     assert [len(defense.attacks) for defense in result.defenses] == [1, 0]
     assert any("Stopped by the user" in note for note in result.notes)
 
@@ -246,7 +249,36 @@ def test_a_time_budget_that_cuts_attacks_short_is_said():
         table(), table_model(), defenses=["gradient-noise"], attacks=chosen, time_budget=0.5
     )
     assert not result.complete
+    assert result.stopped == "time budget"
     assert any("cut attacks short" in note for note in result.notes)
+
+
+def test_an_interruption_counts_more_than_the_time_budget():
+    found = Attacked()
+    assert found.stopped is None
+    for reason, expected in (
+        ("time budget", "time budget"),
+        ("interrupted", "interrupted"),
+        ("time budget", "interrupted"),
+    ):
+        found.stop(reason, "It was stopped.")
+        assert found.stopped == expected
+    assert found.notes == ["It was stopped."]
+
+
+def test_stopped_while_measuring(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradveil.auditing._audit.measure_one", stop)
+    result = small_audit(table(), table_model(), defenses=["no-defense"])
+    assert (result.complete, result.stopped, result.defenses) == (False, "interrupted", ())
+
+
+def test_results_that_do_not_say_why_they_stopped_can_be_read():
+    plain = json.loads(small_audit(table(), table_model(), defenses=[], attacks=[]).to_json())
+    assert plain.pop("stopped") is None
+    assert AuditResult.from_json(json.dumps(plain)).stopped is None
 
 
 def test_what_is_measured_is_what_is_sent():

@@ -1,5 +1,6 @@
 """`gradveil audit` as a user runs it: own models and data, mistakes, interruptions."""
 
+import dataclasses
 import json
 import os
 import resource
@@ -14,8 +15,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gradveil.auditing import AuditResult
+from gradveil.auditing import QUICK_STEPS, AuditResult
+from gradveil.auditing._defaults import STEPS
 from gradveil.cli import app
+from tests.auditing.example_result import example_result
 
 MODULE = '''
 import torch
@@ -229,3 +232,33 @@ def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
     result = AuditResult.load(workplace / "stopped" / "results.json")
     assert not result.complete
     assert len(result.defenses) == 3
+
+
+@pytest.mark.parametrize(
+    ("stopped", "notes", "code"),
+    [
+        (None, ("Plans of the user's own were used.",), 0),
+        ("time budget", ("The time budget, set by the user, was over.",), 0),
+        ("interrupted", (), 130),
+    ],
+)
+def test_the_exit_code_is_that_of_the_stop_reason(workplace, monkeypatch, stopped, notes, code):
+    result = dataclasses.replace(
+        example_result(size=2), complete=stopped is None, stopped=stopped, notes=notes
+    )
+    monkeypatch.setattr("gradveil.cli._audit.audit", lambda *_, **__: result)
+    done = invoke("--data", "table.npz", *QUICK, "gradient-noise", "--out", "result")
+    assert done.exit_code == code, done.output
+
+
+def test_quick_takes_fewer_steps_than_the_default(workplace, monkeypatch):
+    asked = []
+
+    def remember(*positional, steps, **_):
+        asked.append((steps, positional[4]))
+        return example_result(size=2)
+
+    monkeypatch.setattr("gradveil.cli._audit.audit", remember)
+    assert invoke("--data", "table.npz", "--quick", "--out", "result").exit_code == 0
+    ((steps, (attack,)),) = asked
+    assert attack.steps == steps == QUICK_STEPS < STEPS

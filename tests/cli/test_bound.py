@@ -66,4 +66,6 @@ def test_nothing_to_sweep_is_an_error():
     done = CliRunner().invoke(
         app, ["bound", "--data", "table.npz", "--defense", "no-defense", "--sweep"]
     )
+    assert "Option `--sweep`" in str(done.exception)
     assert "has a scale or a ratio" in str(done.exception)
+    assert "`--defense no-defense`" in str(done.exception)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradveil.cli import app
-from gradveil.studies._registry import STUDIES, select_studies
+from gradveil.studies.reproduce._registry import STUDIES, select_studies
 from tests.studies import fake
 
 STUDY, MIXED = f"{fake.__name__}:STUDY", f"{fake.__name__}:MIXED_STUDY"

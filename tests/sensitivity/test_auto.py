@@ -16,7 +16,7 @@ from gradveil import share_of_optimum as share
 from gradveil.models import build_model
 from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured, _auto
 from gradveil.sensitivity._auto import candidates
-from tests.sensitivity.test_sweeps import sequence_first
+from tests.sensitivity.structured.test_sweeps import sequence_first
 from tests.zoo import COUPLED, ZOO, Case, named
 
 
@@ -53,7 +53,7 @@ def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
     def broken(*_):
         raise NotImplementedError("no second derivative")
 
-    monkeypatch.setattr("gradveil.sensitivity._structured.TangentGraph", broken)
+    monkeypatch.setattr("gradveil.sensitivity._structured._estimate.TangentGraph", broken)
     generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
     found = measure(message, inputs, Auto(), generator=generator)
     expected = measure(message, inputs, PerExample(2), generator=again)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradveil import Exact, GradientMessage, measure
 from gradveil.models import build_model
 from gradveil.sensitivity import Measurement, Structured
-from gradveil.sensitivity._layout import layout_of
+from gradveil.sensitivity._structured._layout import layout_of
 
 cross_entropy = nn.functional.cross_entropy
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from gradveil.studies._engine_local import LocalEngine
+from gradveil.studies.runner._engine_local import LocalEngine
 
 from . import fake
 
@@ -34,4 +34,5 @@ def executions(log):
 
 def environment(log):
     """For a process that imports the tests' modules."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), fake.LOG: str(log), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, fake.LOG: str(log), "OMP_NUM_THREADS": "1"}

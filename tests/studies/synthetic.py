@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from gradveil.studies._cell import Cell, Result
-from gradveil.studies._levels import name_and_level
-from gradveil.studies._registry import STUDIES
-from gradveil.studies._study import Results, StoreResults
+from gradveil.studies.reproduce._registry import STUDIES
+from gradveil.studies.runner._cell import Cell, Result
+from gradveil.studies.runner._study import Results, StoreResults
+from gradveil.studies.shared._levels import name_and_level
 
 LAYERS = ("conv_layers.0", "conv_layers.3", "fc_layers.1", "fc_layers.3")
 
@@ -15,7 +15,7 @@ LAYERS = ("conv_layers.0", "conv_layers.3", "fc_layers.1", "fc_layers.3")
 def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
     """What the cell might find; `effect` favours the optimal defenses, 0 makes all alike."""
     settings = cell.settings
-    generator = torch.Generator().manual_seed(int(cell.key[:8], 16))
+    generator = torch.Generator().manual_seed(int(cell.identity[:8], 16))
     noise = torch.randn(64, generator=generator).mul(scatter).tolist()
     name, level = name_and_level(settings.get("defense", ""))
     gain = effect if name.startswith("optimal") else 0.0

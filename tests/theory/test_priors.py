@@ -109,3 +109,12 @@ def test_a_size_that_is_no_number_of_examples() -> None:
     for use in (spread_prior().matrix, spread_prior().trace):
         with pytest.raises(ValueError, match=r"`prior`.*3 entries for inputs of 7"):
             use(7)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_products_are_on_the_device_of_the_rows(inverse: bool):
+    """A device without memory stands for any other than that of the prior."""
+    prior = GaussianPrior(torch.zeros(2), torch.eye(2))
+    product = prior.multiply(torch.ones(3, 4, device="meta", dtype=torch.float32), inverse)
+    assert (product.device.type, product.dtype) == ("meta", torch.float32)
+    assert product.shape == (3, 4)

@@ -3,6 +3,14 @@
 from gradveil.scoring import Interval
 
 from ._audit import audit
+from ._bound_only import BoundPoint, BoundStudy, draw_sweep
+from ._defaults import (
+    QUICK_DEFENSES,
+    QUICK_STEPS,
+    default_attacks,
+    default_model_name,
+    model_for,
+)
 from ._meter import Progress
 from ._result import (
     AttackResult,
@@ -12,21 +20,33 @@ from ._result import (
     LayerResult,
     RunResult,
     Setup,
+    StopReason,
     TrainingResult,
 )
-from ._write import write_results
+from ._subject import make_subject
+from .report import write_results
 
 __all__ = [
+    "QUICK_DEFENSES",
+    "QUICK_STEPS",
     "AttackResult",
     "AuditResult",
+    "BoundPoint",
     "BoundResult",
+    "BoundStudy",
     "DefenseResult",
     "Interval",
     "LayerResult",
     "Progress",
     "RunResult",
     "Setup",
+    "StopReason",
     "TrainingResult",
     "audit",
+    "default_attacks",
+    "default_model_name",
+    "draw_sweep",
+    "make_subject",
+    "model_for",
     "write_results",
 ]

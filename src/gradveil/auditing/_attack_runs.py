@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
+from gradveil._random import numbered_stream
 from gradveil.attacks import (
     INTERRUPTED,
     TIME_BUDGET,
@@ -22,12 +23,11 @@ from gradveil.catalog import spec_of
 from gradveil.defenses import Defense
 from gradveil.scoring import score
 
-from ._measure_one import seeded
 from ._meter import Meter
-from ._pictures import pictures
-from ._result import AttackResult, RunResult
+from ._result import AttackResult, RunResult, StopReason
 from ._subject import Subject
 from ._summary import attack_result
+from .report import pictures
 
 
 @dataclass
@@ -36,12 +36,18 @@ class Attacked:
 
     runs: dict[tuple[str, str], list[RunResult]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    complete: bool = True
+    stopped: StopReason | None = None
+    """Why something is missing; an interruption counts more than the time budget."""
 
     def results(self, name: str, attacks: Sequence["Named"]) -> tuple[AttackResult, ...]:
         """The attacks on one defense that gave something."""
         found = [(one, self.runs.get((name, one.spec), [])) for one in attacks]
         return tuple(attack_result(one.spec, one.knows, runs) for one, runs in found if runs)
+
+    def stop(self, reason: StopReason, text: str) -> None:
+        """Note that it ended early, and why."""
+        self.stopped = self.stopped if self.stopped == "interrupted" else reason
+        self.note(text)
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -96,19 +102,20 @@ class AttackRuns:
         try:
             for place, (attack, names, batch, seed) in enumerate(jobs):
                 if self.watch.is_over():
-                    return self._stopped("The time budget ended before all attacks had run.")
+                    text = "The time budget ended before all attacks had run."
+                    self.found.stop("time budget", text)
+                    return self.found
                 left = self.watch.left()
                 rest = sum(one.work * len(them) for one, them, *_ in jobs[place:])
                 budget = None if left is None else left * attack.work * len(names) / rest
                 if not self._run_one(attack, names, batch, seed, budget):
-                    return self._stopped("Stopped by the user before all attacks had run.")
+                    return self._interrupted()
         except KeyboardInterrupt:
-            return self._stopped("Stopped by the user before all attacks had run.")
+            return self._interrupted()
         return self.found
 
-    def _stopped(self, text: str) -> Attacked:
-        self.found.complete = False
-        self.found.note(text)
+    def _interrupted(self) -> Attacked:
+        self.found.stop("interrupted", "Stopped by the user before all attacks had run.")
         return self.found
 
     def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
@@ -152,7 +159,8 @@ class AttackRuns:
         for name, run in scored.items():
             self.found.runs.setdefault((name, attack.spec), []).append(run)
         if any(result.status == TIME_BUDGET for result in results):
-            self._stopped("The time budget cut attacks short: with more time they may find more.")
+            text = "The time budget cut attacks short: with more time they may find more."
+            self.found.stop("time budget", text)
         return all(result.status != INTERRUPTED for result in results)
 
     def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:
@@ -168,7 +176,7 @@ class AttackRuns:
             num_classes=subject.data.num_classes,
             input_range=subject.data.range if subject.range_is_public else None,
             local=subject.local,
-            generator=seeded(self.seed, 1, batch, seed),
+            generator=numbered_stream(self.seed, 1, batch, seed),
         )
 
     def _scored(self, result: Reconstruction, batch: int, seed: int, seconds: float) -> RunResult:
@@ -198,8 +206,8 @@ def _attack(
     """All observations at once where the attack can and the model lets it, else one by one."""
     if attack.runs_together:
         with suppress(RuntimeError):  # a layer that does not batch over candidates
-            return attack.many(observations, seeded(*seed))
-    return [attack(observation, seeded(*seed)) for observation in observations]
+            return attack.many(observations, numbered_stream(*seed))
+    return [attack(observation, numbered_stream(*seed)) for observation in observations]
 
 
 def _prepared(attack: Attack, budget: float | None, meter: Meter) -> Attack:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gradveil._checks import check_count
+from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
 from gradveil.catalog import build_attack, spec_of
 from gradveil.data import Dataset, NormalizationLike
@@ -18,14 +19,14 @@ from gradveil.sensitivity import measure_with_values
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES, STEPS, default_attacks
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import Measurement, measure_one, seeded
+from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
-from ._pictures import pictures
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
 from ._verdict import verdict
 from ._wanted import Wanted, wanted_defenses
+from .report import pictures
 
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""
@@ -68,7 +69,7 @@ def audit(
     Amounts that are left out ("optimal-noise") are solved for at the first batch, such that what
     `match` names is equal; amounts that are given stay. Bounds, utilities and layers are those of
     the first batch too; attacks run on all batches and seeds. Ctrl-C, and the time budget, end it
-    with what is finished (`complete` is False).
+    with what is finished (`complete` is False, `stopped` says why).
 
     Args:
         model: Any classifier; never modified.
@@ -122,13 +123,13 @@ def audit(
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(wanted), progress)
     budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
-    measured, found = _measured(subject, solved, seed, training, meter), Attacked(complete=False)
+    measured, found = _measured(subject, solved, seed, training, meter), Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
         runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
         found = runs.run()
     else:
-        found.note("Stopped by the user before all defenses were measured.")
+        found.stop("interrupted", "Stopped by the user before all defenses were measured.")
     setup = _setup(subject, seeds, seed, match, threat, budget, wanted, names)
     return _result(subject, setup, solved, measured, attackers, found)
 
@@ -158,7 +159,7 @@ def _solved(
 ) -> tuple[Budget, dict[str, Defense]]:
     inputs, targets = subject.batch(0)
     values, moments = measure_with_values(
-        subject.message(targets), inputs, "auto", generator=seeded(seed)
+        subject.message(targets), inputs, "auto", generator=numbered_stream(seed)
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     return budget, {one.name: solve(one, budget, moments) for one in wanted}
@@ -207,7 +208,14 @@ def _result(
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])
-    return AuditResult(setup, tuple(results), pictures(pixels), found.complete, tuple(notes))
+    return AuditResult(
+        setup=setup,
+        defenses=tuple(results),
+        originals=pictures(pixels),
+        complete=found.stopped is None,
+        notes=tuple(notes),
+        stopped=found.stopped,
+    )
 
 
 def _guess_error(subject: Subject) -> float:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradveil._drawing import new_figure, save_png
+from gradveil._drawing import new_figure, save_figure
+from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil.defenses import Defense
 from gradveil.defenses._noise import NoiseDefense
@@ -15,7 +16,7 @@ from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import bound_of, formal_privacy, seeded
+from ._measure_one import bound_of, formal_privacy
 from ._result import BoundResult
 from ._subject import Subject
 from ._wanted import wanted_defenses
@@ -57,7 +58,7 @@ class BoundStudy:
         self.subject, self.seed = subject, seed
         inputs, targets = subject.batch(0)
         self.values, self.moments = measure_with_values(
-            subject.message(targets), inputs, "auto", generator=seeded(seed)
+            subject.message(targets), inputs, "auto", generator=numbered_stream(seed)
         )
         (wanted,) = wanted_defenses([spec])
         self.budget: Budget = make_budget(
@@ -86,6 +87,11 @@ class BoundStudy:
             formal_privacy=formal_privacy(defense, bound),
         )
 
+    @property
+    def has_amount(self) -> bool:
+        """Whether the defense has a scale or a ratio to sweep over."""
+        return isinstance(self.defense, (PruningDefense, NoiseDefense))
+
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or at other ratios if it prunes."""
         defense = self.defense
@@ -100,8 +106,8 @@ class BoundStudy:
                 for f in FACTORS
             ]
         raise ValueError(
-            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
-            f" {type(defense).__name__}."
+            "Parameter `spec` should be a defense with a scale or a ratio to sweep over. Found"
+            f" {type(defense).__name__}. Take another, or ask for its one `point`."
         )
 
 
@@ -131,7 +137,7 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     )
     if shown:
         axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
-    save_png(figure, path, dpi=120, tight=True)
+    save_figure(figure, path, dpi=120, tight=True)
 
 
 def _power(moments: Moments) -> float:

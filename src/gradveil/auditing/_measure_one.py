@@ -1,16 +1,15 @@
 """What one defense guarantees and costs on the first batch, without attacking it."""
 
 import math
-import time
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gradveil._random import generator_or_fresh
+from gradveil._random import numbered_stream
 from gradveil._tensors import total
+from gradveil._timing import time_ratios
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
@@ -20,8 +19,8 @@ from ._defaults import BOUND_PROBES, FULL_LIMIT
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
 
-TIMINGS = 5
-"""Repetitions of each timing."""
+TIMINGS = 9
+"""Pairs of a plain and a defended message that are timed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Measurement:
 def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
-    message, generator = subject.message(targets), seeded(seed)
+    message, generator = subject.message(targets), numbered_stream(seed)
     values, moments = deepcopy(defense).observe(message, inputs, generator)
     mechanism = defense.plan(moments)
     power = float(total(value.square() for value in values.values()))
@@ -65,14 +64,14 @@ def bound_of(
     options: dict[str, Any] = {"prior": subject.prior}
     message = subject.message(targets)
     trace = reconstruction_bound(
-        message, inputs, mechanism, method="trace", generator=seeded(seed), **options
+        message, inputs, mechanism, method="trace", generator=numbered_stream(seed), **options
     )
     if not 0 < trace.total < math.inf:
         return None
     best, entries = trace, sum(p.numel() for p in message.parameters.values())
     if subject.prior is not None and inputs.numel() * entries <= FULL_LIMIT:
         best = reconstruction_bound(
-            message, inputs, mechanism, probes=probes, generator=seeded(seed), **options
+            message, inputs, mechanism, probes=probes, generator=numbered_stream(seed), **options
         )
     return BoundResult(
         method=best.method,
@@ -96,14 +95,6 @@ def formal_privacy(defense: Defense, bound: BoundResult | None) -> str:
     return "no (ε, δ): nothing limits what one example can change"
 
 
-def seeded(*numbers: int) -> torch.Generator:
-    """A generator that is a function of these numbers."""
-    seed = 0
-    for number in numbers:
-        seed = (1_000_003 * seed + number + 1) % 2**62
-    return generator_or_fresh(torch.Generator().manual_seed(seed))
-
-
 def _psnr_ceiling(subject: Subject, mse: float) -> float | None:
     """10 log10(1 / (std² mse)), with the least std where channels differ."""
     if not subject.is_image:
@@ -121,17 +112,12 @@ def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResu
 
 
 def _time_ratio(subject: Subject, defense: Defense) -> float:
-    """Both at their fastest: all that other programs do, makes them slower."""
+    """The seconds of a defended message over those of the plain one, timed in turns."""
     inputs, targets = subject.batch(0)
     message, own = subject.message(targets), deepcopy(defense)
-    plain = _fastest(lambda: values_of(message, inputs))
-    return _fastest(lambda: own(message, inputs, seeded(0))) / plain
-
-
-def _fastest(job: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(TIMINGS):
-        start = time.perf_counter()
-        job()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    ratios = time_ratios(
+        lambda: values_of(message, inputs),
+        {"defended": lambda: own(message, inputs, numbered_stream(0))},
+        TIMINGS,
+    )
+    return ratios["defended"]

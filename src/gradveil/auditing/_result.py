@@ -5,12 +5,15 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gradveil.scoring import Interval
 
 if TYPE_CHECKING:
     import pandas
+
+StopReason = Literal["interrupted", "time budget"]
+"""Why an audit ended early: by Ctrl-C, or because its time was over."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ class AuditResult:
     """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
     notes: tuple[str, ...] = ()
     """What a reader should know of this run: what was left out, what the bounds do not count."""
+    stopped: StopReason | None = None
+    """Why it is not complete; `None` if it is, and for results of versions that did not say."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""

@@ -6,9 +6,9 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from gradveil._random import numbered_stream
 from gradveil.scoring import Interval, bootstrap_interval
 
-from ._measure_one import seeded
 from ._result import AttackResult, RunResult
 
 
@@ -32,7 +32,7 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
 def _interval(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
 ) -> Interval:
-    return bootstrap_interval(_nested(runs, values), generator=seeded(0))
+    return bootstrap_interval(_nested(runs, values), generator=numbered_stream(0))
 
 
 def _nested(

@@ -2,18 +2,22 @@
 
 from copy import deepcopy
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from gradveil._random import numbered_stream
 from gradveil.defenses import Defense, NoDefense
 from gradveil.messages import GradientMessage
 from gradveil.scoring import bootstrap_interval
 
 from ._defaults import CLIENTS, RATE, TRAINING_SEEDS, TRAINING_STEPS
-from ._measure_one import seeded
 from ._result import TrainingResult
 from ._subject import Batch, Subject
+
+if TYPE_CHECKING:
+    from gradveil.federated import Server
 
 
 def defended_training(
@@ -31,12 +35,14 @@ def defended_training(
     """
     clients = client_batches(subject)
     before = _loss(subject, subject.model, clients)
-    plain = _train(subject, NoDefense(), clients, steps, seeded(seed))
+    plain = _train(subject, NoDefense(), clients, steps, numbered_stream(seed))
     after = [
-        _train(subject, deepcopy(defense), clients, steps, seeded(seed, repeat))
+        _train(subject, deepcopy(defense), clients, steps, numbered_stream(seed, repeat))
         for repeat in range(repeats)
     ]
-    losses = bootstrap_interval(torch.tensor(after, dtype=torch.float64), generator=seeded(0))
+    losses = bootstrap_interval(
+        torch.tensor(after, dtype=torch.float64), generator=numbered_stream(0)
+    )
     return TrainingResult(steps, before, losses, plain)
 
 
@@ -56,27 +62,24 @@ def _train(
     steps: int,
     generator: torch.Generator,
 ) -> float:
+    from gradveil.federated import Reply
+
     model = deepcopy(subject.model)
-    moved = Subject(**{**vars(subject), "model": model})
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    moved, server = Subject(**{**vars(subject), "model": model}), _server(subject, model)
     for _ in range(steps):
         sent = [defense(moved.message(y), x, generator) for x, y in clients]
-        mean = {name: torch.stack([s[name] for s in sent]).mean(0) for name in sent[0]}
-        _step(model, mean, None if subject.local else optimizer)
+        replies = [Reply(values, len(x)) for values, (x, _) in zip(sent, clients, strict=True)]
+        server.step(enumerate(replies))
     return _loss(subject, model, clients)
 
 
-@torch.no_grad()
-def _step(
-    model: nn.Module, mean: dict[str, Tensor], optimizer: torch.optim.Optimizer | None
-) -> None:
-    for name, parameter in model.named_parameters():
-        if name in mean and optimizer is None:
-            parameter.add_(mean[name])
-        elif name in mean:
-            parameter.grad = mean[name].detach()
-    if optimizer is not None:
-        optimizer.step()
+def _server(subject: Subject, model: nn.Module) -> "Server":
+    from gradveil.federated import Server
+
+    if subject.local is not None:
+        return Server(model, kind="update")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return Server(model, torch.optim.Adam(trained, lr=RATE))
 
 
 @torch.no_grad()

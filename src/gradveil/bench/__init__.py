@@ -1,16 +1,21 @@
 """Costs and qualities, measured side by side in one run."""
 
+from gradveil._timing import time_ratios
+
 from ._attack import AttackRow, attack_contenders, bench_attack
+from ._attack_chart import draw_attacks
 from ._cached import CachedResult, bench_cached
+from ._cases import Case, large_cases, paper_cases, train, update_cases
+from ._chart import draw_sensitivity
 from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
-from ._sensitivity import SensitivityRow, bench_sensitivity
-from ._timing import time_ratios
+from ._sensitivity import SensitivityRow, bench_sensitivity, contenders
 
 __all__ = [
     "AttackRow",
     "CachedResult",
+    "Case",
     "FederatedRow",
     "PaperAlgorithm",
     "PeakMemory",
@@ -20,6 +25,13 @@ __all__ = [
     "bench_cached",
     "bench_federated",
     "bench_sensitivity",
+    "contenders",
+    "draw_attacks",
+    "draw_sensitivity",
+    "large_cases",
+    "paper_cases",
     "round_contenders",
     "time_ratios",
+    "train",
+    "update_cases",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradveil._drawing import new_figure, save_png
+from gradveil._drawing import new_figure, save_figure
 
 from ._attack import AttackRow
 
@@ -31,4 +31,4 @@ def draw_attacks(rows: Sequence[AttackRow], path: Path) -> None:
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, frameon=False)
     figure.tight_layout()
-    save_png(figure, path)
+    save_figure(figure, path)

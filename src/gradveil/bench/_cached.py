@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy
 
+from gradveil._timing import time_ratios
 from gradveil.data import Dataset
 from gradveil.defenses import Cached, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
@@ -15,7 +16,6 @@ from gradveil.sensitivity import measure
 from gradveil.theory import share_of_optimum
 
 from ._cases import Case, reference_estimator
-from ._timing import time_ratios
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, save_png
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, save_figure
 
 from ._sensitivity import SensitivityRow
 
@@ -46,4 +46,4 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=9, frameon=False)
     figure.tight_layout(rect=(0, 0.09 if lines > 1 else 0.16, 1, 1))
-    save_png(figure, path)
+    save_figure(figure, path)

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
 from gradveil.data import Dataset
 from gradveil.defenses import Cached, Defense, GradientNoise, NoDefense, OptimalNoise
 from gradveil.federated import Client, FederatedRun, Server, partition
 from gradveil.messages import Message, values_of
 from gradveil.models import build_model
-
-from ._timing import time_ratios
 
 
 @dataclass(frozen=True)

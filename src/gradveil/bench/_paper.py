@@ -7,8 +7,7 @@ from torch import Tensor
 
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message
-from gradveil.sensitivity import Measurement
-from gradveil.sensitivity._estimator import draw_probes
+from gradveil.sensitivity import Measurement, draw_probes
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gradveil._timing import time_ratios
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import GradientMessage
@@ -14,7 +15,6 @@ from gradveil.theory import share_of_optimum
 from ._cases import Case
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
-from ._timing import time_ratios
 
 
 @dataclass(frozen=True)

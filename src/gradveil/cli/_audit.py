@@ -11,9 +11,15 @@ from rich.console import Console
 from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import LocalSteps, ThreatModel
-from gradveil.auditing import AuditResult, audit, write_results
-from gradveil.auditing._defaults import QUICK_DEFENSES, QUICK_STEPS, default_attacks
-from gradveil.auditing._write import prepare_folder
+from gradveil.auditing import (
+    QUICK_DEFENSES,
+    QUICK_STEPS,
+    AuditResult,
+    audit,
+    default_attacks,
+    write_results,
+)
+from gradveil.auditing.report import prepare_folder
 
 from ._audit_table import show_audit
 from ._format import Format
@@ -155,7 +161,7 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
         show_audit(result, console if console.is_terminal else Console(width=100))
     stopped = "" if result.complete else "It was stopped early; what is finished was written. "
     print(f"{stopped}Report: {report}", file=sys.stderr if format is Format.json else sys.stdout)
-    if not result.complete and any("user" in note for note in result.notes):
+    if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, DefenseResult
-from gradveil.auditing._report_numbers import estimate, number, size
+from gradveil.auditing.report import estimate, number, size
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"

@@ -18,7 +18,7 @@ from ._format import Format
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gradveil.bench._cases import Case
+    from gradveil.bench import Case
 
 bench = typer.Typer(help="Measure costs and qualities side by side.", no_args_is_help=True)
 
@@ -43,10 +43,15 @@ def sensitivity(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
-    from gradveil.bench import SensitivityRow, bench_sensitivity
-    from gradveil.bench._cases import large_cases, paper_cases, update_cases
-    from gradveil.bench._chart import draw_sensitivity
-    from gradveil.bench._sensitivity import contenders
+    from gradveil.bench import (
+        SensitivityRow,
+        bench_sensitivity,
+        contenders,
+        draw_sensitivity,
+        large_cases,
+        paper_cases,
+        update_cases,
+    )
 
     console = Console(stderr=True)
     cases: Iterable[Case] = chain(paper_cases(mnist, cifar), update_cases(mnist))
@@ -135,8 +140,7 @@ def attack(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Steps per second of each attack, and the PSNR it reaches in a given time."""
-    from gradveil.bench import AttackRow, attack_contenders, bench_attack
-    from gradveil.bench._attack_chart import draw_attacks
+    from gradveil.bench import AttackRow, attack_contenders, bench_attack, draw_attacks
     from gradveil.data import load_dataset
 
     budgets = budget or [5.0, 20.0, 60.0]

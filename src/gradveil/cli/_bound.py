@@ -14,10 +14,8 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from gradveil._files import write_atomically
-from gradveil.auditing._bound_only import BoundPoint, BoundStudy, draw_sweep
-from gradveil.auditing._report_numbers import number, short
-from gradveil.auditing._subject import make_subject
-from gradveil.auditing._write import prepare_folder
+from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject
+from gradveil.auditing.report import number, prepare_folder, short
 
 from ._format import Format
 from ._loading import load_data, load_model, split_public, typed_defenses
@@ -62,6 +60,11 @@ def bound(
         name=samples.name,
     )
     study = BoundStudy(subject, typed_defenses([defense])[0], seed)
+    if sweep and not study.has_amount:
+        raise ValueError(
+            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
+            f" `--defense {defense}`. Leave out --sweep, or name another defense."
+        )
     variants = study.sweep() if sweep else [study.defense]
     points = []
     with bar(Console(stderr=True)) as progress:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import device_of
 from gradveil.attacks import Attack
-from gradveil.auditing._defaults import default_model_name, model_for
+from gradveil.auditing import default_model_name, model_for
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense

@@ -14,9 +14,7 @@ from ._format import Format
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gradveil.studies._engine import Engine
-    from gradveil.studies._status import Work
-    from gradveil.studies._store import Store
+    from gradveil.studies.runner import Engine, Store, Work
 
 
 class Preset(str, Enum):
@@ -64,8 +62,7 @@ def reproduce(
     Stop it at any time, even by force: what is done stays in the store, and the same command goes
     on. A second one at the same time, with the same folder, shares the work.
     """
-    from gradveil.studies._registry import select_studies
-    from gradveil.studies._run import check_data, work_of, write_all
+    from gradveil.studies.reproduce import check_data, select_studies, work_of, write_all
 
     from ._reproduce_show import show_status, show_written
 
@@ -85,15 +82,16 @@ def reproduce(
         if not only_figures:
             check_data(work)
             _run(store, work, chosen, at_once, retry_failed)
-        written = write_all(store, studies, preset.value, out / preset.value)
-        complete = show_written(store, work, written, out / preset.value, format)
+        folder = out / preset.value
+        written = write_all(store, studies, preset.value, folder, any_sources=only_figures)
+        complete = show_written(store, work, written, folder, format)
     if not complete:
         raise typer.Exit(1)
 
 
 def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_failed: bool) -> None:
     """Run the cells under a progress bar."""
-    from gradveil.studies._run import prepare, run_cells
+    from gradveil.studies.reproduce import prepare, run_cells
 
     from ._reproduce_show import RunBar
 
@@ -111,7 +109,7 @@ def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_fai
 
 def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine":
     if name is EngineName.ray:
-        from gradveil.studies._engine_ray import RayEngine
+        from gradveil.studies.runner import RayEngine
 
         return RayEngine(address, jobs)
     if address is not None:
@@ -119,7 +117,7 @@ def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine"
             "Parameter `address` should be None for the local engine. Found"
             f" `address = {address!r}`. Add `--engine ray`."
         )
-    from gradveil.studies._engine_local import LocalEngine
+    from gradveil.studies.runner import LocalEngine
 
     return LocalEngine(_processors() if jobs is None else jobs)
 
@@ -127,7 +125,7 @@ def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine"
 @contextmanager
 def _opened(out: Path, new: str) -> "Iterator[Store | None]":
     """The store of a folder; where there is none it is made, None (never), or an error."""
-    from gradveil.studies._store import Store, database_path
+    from gradveil.studies.runner import Store, database_path
 
     folder = out / "store"
     is_new = not database_path(folder).exists()
@@ -151,7 +149,7 @@ def _processors() -> int:
 
 
 def _use_data(folder: Path) -> None:
-    from gradveil.studies._cell import DATA_VARIABLE
+    from gradveil.studies.runner import DATA_VARIABLE
 
     if not folder.is_dir():
         raise FileNotFoundError(

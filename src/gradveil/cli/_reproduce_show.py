@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._status import (
+from gradveil.studies.reproduce import Written, older_text
+from gradveil.studies.runner import (
+    Cell,
+    Store,
     StudyStatus,
     Work,
     distinct_cells,
@@ -18,9 +20,7 @@ from gradveil.studies._status import (
     study_status,
     total_status,
 )
-from gradveil.studies._store import Progress as CellProgress
-from gradveil.studies._store import Store
-from gradveil.studies._summary import Written
+from gradveil.studies.runner import Progress as CellProgress
 
 from ._format import Format
 
@@ -94,7 +94,7 @@ def show_written(
     else:
         for each in written:
             note = f"  not drawn: {each.problem}" if each.problem else ""
-            print(f"{each.name}: {each.done} of {each.total} cells{note}")
+            print(f"{each.name}: {each.done} of {each.total} cells{older_text(each)}{note}")
         print(f"Figures, numbers and report.md are in {folder}.")
         _print_failures(failures)
     return not any(each.error or each.done < each.total for each in written)

@@ -7,6 +7,7 @@
 (2, 64)
 """
 
+from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
 from ._checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -34,7 +35,6 @@ from ._round import NoReplyError, play_round
 from ._run import FederatedRun
 from ._sampling import sample_clients
 from ._server import Server, admit, aggregate
-from ._streams import stream
 from ._train import build_run, save_history, train
 
 __all__ = [

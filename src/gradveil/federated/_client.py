@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_count, check_finite, check_inputs
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, named_stream
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
 from gradveil.mechanisms import AnyMechanism
@@ -19,7 +19,6 @@ from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights
 from ._reply import Costs, Reply
-from ._streams import stream
 
 AnyMessage = GradientMessage | LocalUpdateMessage
 
@@ -35,7 +34,7 @@ class Client:
     cut into pieces of `batch_size` (the last one may be smaller). Its order comes from the stream
     (seed, "batches", identifier, epoch), the probes and the noise of reply t from the stream
     (seed, "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
-    identifier, t); see `stream`. So the state of a client is the number t and
+    identifier, t); see `named_stream`. So the state of a client is the number t and
     what its defense remembers (`Cached`), and any process that has both continues exactly.
 
     Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
@@ -123,7 +122,7 @@ class Client:
             )
         batches = -(-len(self.inputs) // self.batch_size)
         epoch, position = divmod(self._step, batches)
-        generator = stream(self._root, "batches", self.identifier, epoch)
+        generator = named_stream(self._root, "batches", self.identifier, epoch)
         order = torch.randperm(len(self.inputs), generator=generator)
         return order[position * self.batch_size :][: self.batch_size].to(self.inputs.device)
 
@@ -134,7 +133,7 @@ class Client:
         check_weights(model)
         device = next(model.parameters()).device
         inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
-        seed = stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
+        seed = named_stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
         if self.local is None:
             return GradientMessage(model, loss_fn, targets, seed=seed), inputs
         return self.local.message(model, loss_fn, targets, seed=seed), inputs
@@ -143,7 +142,7 @@ class Client:
         """For the probes and the noise of the reply whose batch was just taken."""
         if self.seed is None:
             return generator_or_fresh(None)
-        return stream(self._root, "defense", self.identifier, self._step - 1)
+        return named_stream(self._root, "defense", self.identifier, self._step - 1)
 
     def _defended(
         self, message: AnyMessage, inputs: Tensor

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradveil._drawing import new_figure, save_png
+from gradveil._drawing import new_figure, save_figure
 
 from ._history import TrainingHistory
 
@@ -29,4 +29,4 @@ def draw_curves(histories: Mapping[str, TrainingHistory], path: Path, window: in
     if left.get_legend_handles_labels()[0]:
         left.legend(fontsize=8)
     figure.tight_layout()
-    save_png(figure, path)
+    save_figure(figure, path)

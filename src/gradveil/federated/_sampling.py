@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ._streams import stream
+from gradveil._random import named_stream
 
 
 def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
@@ -16,7 +16,7 @@ def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round
     [0, 1, 2, 3]
     """
     count = count_asked(len(identifiers), fraction)
-    drawn = torch.randperm(len(identifiers), generator=stream(seed, "sampling", round))
+    drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
     return sorted(identifiers[i] for i in drawn[:count].tolist())
 
 

@@ -2,7 +2,7 @@
 
 from ._along_steps import AlongSteps
 from ._auto import Auto
-from ._estimator import Estimator, Measurement
+from ._estimator import Estimator, Measurement, draw_probes
 from ._exact import Exact
 from ._hidden import HiddenPathWarning, other_inputs, rounding_of, spread_of
 from ._measure import measure, measure_with_values
@@ -22,6 +22,7 @@ __all__ = [
     "PerExample",
     "Sketch",
     "Structured",
+    "draw_probes",
     "measure",
     "measure_with_values",
     "other_inputs",

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.messages import LocalUpdateMessage, Message
 
-from ._estimator import Measurement, draw_probes
+from ._estimator import Measurement, draw_probes, estimator_name, one_name
 from ._shrinkage import smooth_matrix
 from ._sketch import directional_derivatives
 
@@ -43,19 +43,25 @@ class AlongSteps:
         now, start = message.parameters, message.parameters
         velocity = {name: torch.zeros_like(p) for name, p in start.items()}
         squares = {name: torch.zeros_like(p) for name, p in start.items()}
+        names = []
         for step in range(message.steps):
             batch, targets = batches[step % len(batches)]
             gradient = message.gradient_at(now, targets)
             if step < len(batches):
                 measured = self.measure(gradient, batch, generator)
                 values = measured.values
+                names.append(measured.estimator or estimator_name(self.measure))
                 _add(squares, measured.squared_sensitivities, weights[step])
             else:
                 values = gradient.values(batch)
             now, velocity = message.advance(now, velocity, values)
         if self.probes > 0:
             squares = self._corrected(squares, message, inputs, generator)
-        return Measurement({n: now[n] - start[n] for n in start}, squares, None)
+        update = {n: now[n] - start[n] for n in start}
+        return Measurement(update, squares, None).by(self._name(one_name(names)))
+
+    def _name(self, inner: str) -> str:
+        return f"along-steps({inner}{f', probes={self.probes}' if self.probes else ''})"
 
     def _corrected(
         self, squares: Tensors, message: Message, inputs: Tensor, generator: torch.Generator

@@ -1,5 +1,6 @@
 """The cheapest good estimator for a message."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -7,19 +8,25 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count
+from gradveil._memory import is_out_of_memory
 from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, separates, values_of
 
 from ._along_steps import AlongSteps
-from ._estimator import Estimator, Measurement
-from ._layout import layout_of
+from ._estimator import Estimator, Measurement, estimator_name
 from ._per_example import PerExample
 from ._sketch import Sketch
-from ._structured import Structured
+from ._structured import Structured, layout_of
+
+_LOG = logging.getLogger("gradveil.sensitivity")
 
 
 @dataclass(frozen=True)
 class Auto:
     """Chooses by message and model, and takes the next where an operation is not supported.
+
+    `Moments.estimator` names what measured them in the end. Each estimator that did not work is
+    logged with its reason (logger "gradveil.sensitivity", level INFO); an out-of-memory error is
+    no such reason, and is raised.
 
     - Gradients whose examples add up: `Structured`, or `PerExample` where most parameters lie
       outside the layers it knows.
@@ -81,7 +88,8 @@ def _values_alone(message: Message, inputs: Tensor, generator: torch.Generator) 
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
     try:
         return layout_of(message, inputs).known_share
-    except (RuntimeError, NotImplementedError):  # as in _first_that_works
+    except (RuntimeError, NotImplementedError) as error:  # as in _first_that_works
+        _note_failure("structured", error)
         return 0.0
 
 
@@ -109,7 +117,8 @@ def _scaled_up(
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {n: _known(factor * s) for n, s in measured.squared_sensitivities.items()}
-    return Measurement(values_of(message, inputs), squares, None)
+    name = f"{measured.estimator} on {count} of {len(inputs)} examples"
+    return Measurement(values_of(message, inputs), squares, None).by(name)
 
 
 def _known(square: Tensor) -> Tensor:
@@ -123,8 +132,18 @@ def _first_that_works(
     first_error = None
     for estimator in estimators:
         try:
-            return estimator(message, inputs, generator)
+            measured = estimator(message, inputs, generator)
+            return measured.by(measured.estimator or estimator_name(estimator))
         except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
+            _note_failure(estimator_name(estimator), error)
             first_error = first_error or error
     assert first_error is not None
     raise first_error
+
+
+def _note_failure(name: str, error: RuntimeError) -> None:
+    """Log why an estimator was passed over; a lack of memory is raised instead."""
+    if is_out_of_memory(error):
+        raise error
+    reason = " ".join(str(error).split())
+    _LOG.info("auto passes over %s: %s: %s", name, type(error).__name__, reason)

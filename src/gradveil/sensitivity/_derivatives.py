@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
+from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
 Points = tuple[Tensor, ...]
@@ -22,7 +23,9 @@ def row_derivatives(along: Callable[..., Tensors], *rows: Tensor) -> Tensors:
     """
     try:
         return _each(partial(along, forward), rows)
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         return _each(partial(along, twice_backward), rows)
 
 
@@ -45,7 +48,8 @@ def _each(function: Callable[..., Tensors], rows: Points) -> Tensors:
         try:
             stacked: Tensors = vmap(function, randomness="same")(*rows)
             return stacked
-        except RuntimeError:  # a layer without a batching rule, BatchNorm's statistics in place
-            pass
+        except RuntimeError as error:  # a layer that does not batch, BatchNorm's statistics
+            if is_out_of_memory(error):
+                raise
     results = [function(*row) for row in zip(*rows, strict=True)]
     return {name: torch.stack([result[name] for result in results]) for name in results[0]}

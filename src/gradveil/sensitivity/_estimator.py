@@ -1,5 +1,7 @@
-"""The shape of an estimator, and the sums that estimators share."""
+"""The shape of an estimator, its name, and the sums that estimators share."""
 
+import re
+from dataclasses import fields, is_dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,9 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message
 
 
-class Measurement(NamedTuple):
-    """What an estimator found out about a message at one batch of inputs."""
-
+class _Found(NamedTuple):
     values: Tensors
     """g(x), the message itself."""
     squared_sensitivities: Tensors
@@ -21,12 +21,49 @@ class Measurement(NamedTuple):
     """The variance of that estimate; `None` where it is exact or not tracked."""
 
 
+class Measurement(_Found):
+    """What an estimator found out about a message at one batch of inputs: three entries."""
+
+    estimator: str | None = None
+    """What measured it, where that is not the estimator that was called (`estimator_name`)."""
+
+    def by(self, estimator: str) -> "Measurement":
+        """The same, measured by the estimator of that name."""
+        same = Measurement(*self)
+        same.estimator = estimator
+        return same
+
+
 class Estimator(Protocol):
     """A way to find g(x) and ‖∇_x g_i(x)‖²."""
 
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs."""
         ...
+
+
+def estimator_name(estimator: object) -> str:
+    """What an estimator is called, with the options that are not its defaults.
+
+    >>> from gradveil import PerExample
+    >>> estimator_name(PerExample(probes=2))
+    'per-example(probes=2)'
+    """
+    owner = getattr(estimator, "__self__", estimator)  # `structured.measure`: the object's name
+    if not is_dataclass(owner):
+        return str(getattr(owner, "__name__", type(owner).__name__))
+    given = [
+        f"{field.name}={getattr(owner, field.name)!r}"
+        for field in fields(owner)
+        if getattr(owner, field.name) != field.default
+    ]
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(owner).__name__).lower()
+    return f"{name}({', '.join(given)})" if given else name
+
+
+def one_name(names: list[str]) -> str:
+    """The name that all have, or "mixed"."""
+    return names[0] if len(set(names)) == 1 else "mixed"
 
 
 class SquareSums:

@@ -12,7 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message, separates
 
 from ._auto import Auto
-from ._estimator import Estimator, Measurement
+from ._estimator import Estimator, Measurement, estimator_name
 from ._exact import Exact
 from ._hidden import find_hidden
 from ._moments import Moments, SquaresOf
@@ -82,7 +82,8 @@ def measure_with_values(
     if clip is not None:
         check_positive(clip, "clip")
     generator = generator_or_fresh(generator)
-    values, measured = measure_in_range(named(estimator), message, inputs, generator)
+    chosen = named(estimator)
+    values, measured = measure_in_range(chosen, message, inputs, generator)
     squares = _checked(measured)
     second = _second_squares(message, inputs, estimator, generator) if judged else None
     hidden = find_hidden(message, inputs, values, squares, generator)
@@ -96,6 +97,7 @@ def measure_with_values(
         input_size=inputs.numel(),
         second_squares=second,
         hidden=0 if hidden is None else hidden.count,
+        estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
     )
     return values, moments if clip is None else moments.clipped(clip)
 

@@ -44,6 +44,9 @@ class Moments:
     """A second estimate of E‖∇_x g_i‖², unbiased and independent of the first; see `judged`."""
     hidden: int = 0
     """How many entries move with the inputs although autograd reports a derivative of 0."""
+    estimator: str | None = None
+    """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
+    moments that different estimators measured were added; `None`: nothing did, or unknown."""
 
     def __post_init__(self) -> None:
         if self.squared_sensitivities is not None:
@@ -117,6 +120,7 @@ class Moments:
             clip=self.clip,
             second_squares=_mix_known(self.second_squares, ours, other.second_squares, theirs),
             hidden=max(self.hidden, other.hidden),
+            estimator=self.estimator if self.estimator == other.estimator else "mixed",
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -167,7 +171,7 @@ class Moments:
             for field in _TENSOR_FIELDS
             for name, tensor in (getattr(self, field) or {}).items()
         }
-        header = {name: getattr(self, name) for name in _NUMBER_FIELDS}
+        header = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         content = json.dumps({**header, "arrays": sorted(arrays)}).encode()
         arrays["header"] = np.frombuffer(content, dtype=np.uint8)
         buffer = io.BytesIO()
@@ -213,7 +217,7 @@ class SquaresOf(Mapping[str, Tensor]):
 
 
 _TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances", "second_squares")
-_NUMBER_FIELDS = ("input_size", "count", "clip", "hidden")
+_PLAIN_FIELDS = ("input_size", "count", "clip", "hidden", "estimator")
 
 
 def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:

@@ -5,7 +5,6 @@
 0
 """
 
-from ._cell import Cell, Result, cell_function, data_folder
-from ._study import Study, Table
+from .runner import Cell, Result, Study, Table, cell_function, data_folder
 
 __all__ = ["Cell", "Result", "Study", "Table", "cell_function", "data_folder"]

@@ -85,7 +85,7 @@ class GaussianPrior:
         """J_P v, or J_P⁻¹ v, for each row v of a (k, size) tensor."""
         matrix = self.covariance if inverse else self.precision
         self._examples(rows.shape[-1])
-        return (rows.view(-1, len(self.mean)) @ matrix.to(rows.dtype)).view_as(rows)
+        return (rows.view(-1, len(self.mean)) @ matrix.to(rows)).view_as(rows)
 
     def check_examples(self, inputs: Tensor) -> None:
         """Require that the prior is one of such examples."""

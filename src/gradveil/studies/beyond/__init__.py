@@ -1,6 +1,6 @@
 """What the paper does not show: bounds beside attacks, aware attackers, matching, costs, FedAvg."""
 
-from gradveil.studies._study import Study
+from gradveil.studies.runner import Study
 
 from ._adaptive import AdaptiveStudy
 from ._bound import BoundStudy

@@ -6,22 +6,29 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import (
+from gradveil.studies.figures import (
     COLOURS,
     MARKERS,
     MSE,
     figure,
+    level_curve,
     mark_levels,
     no_cells,
     one_scale,
 )
-from gradveil.studies._figures_curves import level_curve
-from gradveil.studies._grids_beyond import AWARE, attacker_of, attackers
-from gradveil.studies._levels import LABELS, name_and_level
-from gradveil.studies._numbers import grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
-from gradveil.studies.paper._families import AXES, NAMES, PAIRS, levels
+from gradveil.studies.paper import AXES, NAMES, PAIRS, levels
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import (
+    AWARE,
+    LABELS,
+    attacker_of,
+    attackers,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+)
 
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
 TITLES = {

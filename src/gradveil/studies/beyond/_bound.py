@@ -5,13 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import BLACK
-from gradveil.studies._cell import Cell, Settings
-from gradveil.studies._figures import OTHERS, figure, mark_levels, no_cells, one_scale
-from gradveil.studies._figures_curves import level_curve
-from gradveil.studies._grids_beyond import BOUND, BoundGrid
-from gradveil.studies._levels import LABELS, defense_spec, name_and_level
-from gradveil.studies._numbers import Pair, grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import OTHERS, figure, level_curve, mark_levels, no_cells, one_scale
+from gradveil.studies.runner import Cell, Results, Settings, Table
+from gradveil.studies.shared import (
+    BOUND,
+    LABELS,
+    BoundGrid,
+    Pair,
+    defense_spec,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+)
 
 NAMES = ("gradient-noise", "optimal-noise")
 THE_BOUND, PRIOR_MEAN = "bound", "prior mean"

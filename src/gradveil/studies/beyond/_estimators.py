@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradveil.studies._cell import Cell, Settings
-from gradveil.studies._figures import OTHERS, SHAPES, figure, no_cells
-from gradveil.studies._figures_curves import bars
-from gradveil.studies._grids_beyond import PLANS
-from gradveil.studies._numbers import grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import OTHERS, SHAPES, bars, figure, no_cells
+from gradveil.studies.runner import Cell, Results, Settings, Table
+from gradveil.studies.shared import PLANS, grouped, number, select, summarise
 
 ESTIMATORS = {
     "isotropic": "isotropic noise",

@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import COLOURS, MSE, figure, no_cells
-from gradveil.studies._figures_curves import bars
-from gradveil.studies._grids_beyond import FEDAVG, FedAvgGrid
-from gradveil.studies._levels import LABELS, defense_spec, name_and_level
-from gradveil.studies._numbers import grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import COLOURS, MSE, bars, figure, no_cells
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import (
+    FEDAVG,
+    LABELS,
+    FedAvgGrid,
+    defense_spec,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+)
 
 RATIO, NOISE = 0.9, 0.02
 """Of the entries; of the noise in units of lr · steps, the size of an update over a gradient."""

@@ -6,13 +6,19 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from gradveil._drawing import BLUE, ORANGE
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import MSE, figure, no_cells
-from gradveil.studies._figures_curves import Row, bars
-from gradveil.studies._grids import MNIST, NOISE, PRUNING
-from gradveil.studies._levels import LABELS, name_and_level
-from gradveil.studies._numbers import grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import MSE, Row, bars, figure, no_cells
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import (
+    LABELS,
+    MNIST,
+    NOISE,
+    PRUNING,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+)
 
 SCORES = {"unmatched_mse": "place by place (as in the paper)", "mse": "matched to the truth"}
 

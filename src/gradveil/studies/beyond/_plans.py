@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import BLUE, GREEN, RED
-from gradveil.studies._cell import Cell, Settings
-from gradveil.studies._figures import figure, no_cells
-from gradveil.studies._figures_curves import bars
-from gradveil.studies._grids_beyond import PLANS
-from gradveil.studies._numbers import grouped, number, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import bars, figure, no_cells
+from gradveil.studies.runner import Cell, Results, Settings, Table
+from gradveil.studies.shared import PLANS, grouped, number, select, summarise
 
 CLIP = 0.05
 """Small enough to clamp entries of the MNIST CNN's gradient; the paper's 1 clamps none."""

@@ -1,7 +1,8 @@
 """The figures and tables of the paper."""
 
-from gradveil.studies._study import Study
+from gradveil.studies.runner import Study
 
+from ._families import AXES, NAMES, PAIRS, levels
 from ._images import ImagesStudy
 from ._layers import LayerNoiseStudy, LayerTableStudy
 from ._reconstruction import ReconstructionStudy
@@ -28,4 +29,4 @@ STUDIES: tuple[Study, ...] = (
     LayerTableStudy(),
 )
 
-__all__ = ["STUDIES"]
+__all__ = ["AXES", "NAMES", "PAIRS", "STUDIES", "levels"]

@@ -1,7 +1,7 @@
 """The two pairs of defenses that the paper compares, and where each of its figures is."""
 
-from gradveil.studies._figures import RATIO, SCALE
-from gradveil.studies._grids import CIFAR, MNIST, NOISE, PRUNING, Grid
+from gradveil.studies.figures import RATIO, SCALE
+from gradveil.studies.shared import CIFAR, MNIST, NOISE, PRUNING, Grid
 
 GRIDS = {"MNIST": MNIST, "CIFAR-10": CIFAR}
 NAMES = {"pruning": PRUNING, "noise": NOISE}

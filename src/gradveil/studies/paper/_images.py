@@ -7,12 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures_images import draw_images
-from gradveil.studies._grids import Grid
-from gradveil.studies._levels import defense_spec, level_text, name_and_level
-from gradveil.studies._numbers import grouped, number, select
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import draw_images
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import (
+    Grid,
+    defense_spec,
+    grouped,
+    level_text,
+    name_and_level,
+    number,
+    select,
+)
 
 from ._families import FIGURES, GRIDS
 

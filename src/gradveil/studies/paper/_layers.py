@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import DASHES, OTHERS, figure, no_cells
-from gradveil.studies._figures_curves import round_curve
-from gradveil.studies._grids import CURVES, MNIST
-from gradveil.studies._numbers import number, select, summary
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import DASHES, OTHERS, figure, no_cells, round_curve
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import CURVES, MNIST, number, select, summary
 
 from ._families import FIGURES
 from ._training import smoothed

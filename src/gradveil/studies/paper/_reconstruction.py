@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import MSE, PSNR, figure
-from gradveil.studies._figures_curves import defense_curves
-from gradveil.studies._levels import name_and_level
-from gradveil.studies._numbers import grouped, select, summarise
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import MSE, PSNR, defense_curves, figure
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import grouped, name_and_level, select, summarise
 
 from ._families import AXES, FIGURES, GRIDS, NAMES, PAIRS, levels
 

@@ -5,12 +5,17 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import COLOURS, MARKERS, MSE, figure, no_cells
-from gradveil.studies._figures_curves import Row, bars
-from gradveil.studies._levels import LABELS, name_and_level
-from gradveil.studies._numbers import grouped, number, select, summarise, summarise_loss
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import COLOURS, MARKERS, MSE, Row, bars, figure, no_cells
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import (
+    LABELS,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+    summarise_loss,
+)
 
 from ._families import FIGURES, GRIDS, NAMES, PAIRS, levels
 

@@ -5,13 +5,9 @@ from pathlib import Path
 
 import torch
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import COLOURS, DASHES, figure, no_cells
-from gradveil.studies._figures_curves import round_curve
-from gradveil.studies._grids import CURVES
-from gradveil.studies._levels import level_text, name_and_level
-from gradveil.studies._numbers import grouped, select, summary
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import COLOURS, DASHES, figure, no_cells, round_curve
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import CURVES, grouped, level_text, name_and_level, select, summary
 
 from ._families import FIGURES, PAIRS
 

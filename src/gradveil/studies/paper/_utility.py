@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies._cell import Cell
-from gradveil.studies._figures import SCALE, figure
-from gradveil.studies._figures_curves import defense_curves
-from gradveil.studies._grids import CIFAR, NOISE
-from gradveil.studies._levels import name_and_level
-from gradveil.studies._numbers import grouped, select, summarise_loss
-from gradveil.studies._study import Results, Table
+from gradveil.studies.figures import SCALE, defense_curves, figure
+from gradveil.studies.runner import Cell, Results, Table
+from gradveil.studies.shared import CIFAR, NOISE, grouped, name_and_level, select, summarise_loss
 
 from ._families import FIGURES, levels
 

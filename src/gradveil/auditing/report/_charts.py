@@ -1,0 +1,166 @@
+"""The trade-off chart as plain data that plotly draws: utility against reconstruction error."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gradveil.auditing._result import AuditResult, DefenseResult
+from gradveil.scoring import Interval
+
+from ._layout import Figure, layout, log_axis, plain
+from ._numbers import estimate, number
+from ._style import BOUND, Look, Mark, attack_on, looks, marks
+
+FLOOR = 1e-9
+"""Errors below it are drawn at it: a logarithmic axis has no zero."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One choice for an axis. Values that are better for the client lie right and up."""
+
+    key: str
+    label: str
+    title: str
+    reverse: bool = False
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """The trade-off chart for one choice of both axes."""
+
+    x: Axis
+    y: Axis
+    figure: Figure
+
+    @property
+    def key(self) -> str:
+        """How the page finds it."""
+        return f"{self.x.key}/{self.y.key}"
+
+
+LOSS = Axis("loss", "loss after training", "loss after {steps} defended steps", reverse=True)
+FIRST = Axis("first", "U1, signal kept", "U1, signal kept")
+SECOND = Axis("second", "U2, noise", "U2, 0 is no noise")
+MSE = Axis("mse", "mean squared error", "MSE per entry", log=True)
+PSNR = Axis("psnr", "PSNR", "PSNR in dB", reverse=True)
+
+
+def utility_axes(result: AuditResult) -> list[Axis]:
+    """The utilities that tell the defenses apart, the measured loss first."""
+    return [a for a in (LOSS, FIRST, SECOND) if _distinct(result, a) > 1] or [FIRST]
+
+
+def error_axes(result: AuditResult) -> list[Axis]:
+    """Mean squared error and, for images, PSNR."""
+    return [MSE, PSNR] if result.setup.is_image else [MSE]
+
+
+def tradeoff_views(result: AuditResult) -> list[View]:
+    """Utility against reconstruction error, for each choice of axes; the first is shown first."""
+    return [
+        View(x, y, tradeoff(result, x, y)) for x in utility_axes(result) for y in error_axes(result)
+    ]
+
+
+def tradeoff(result: AuditResult, x: Axis, y: Axis) -> Figure:
+    """One trace for each defense and mark, each with one point."""
+    styles = looks(result)
+    pairs = [(d, m) for d in result.defenses for m in marks(result)]
+    traces = [_point(d, m, styles[d.name], x, y) for d, m in pairs]
+    steps = next((d.training.steps for d in result.defenses if d.training), 0)
+    frame = layout(f"{x.title.format(steps=steps)} (better →)", f"{y.title} (better hidden →)")
+    frame["xaxis"]["autorange"] = "reversed" if x.reverse else True
+    frame["yaxis"]["autorange"] = "reversed" if y.reverse else True
+    drawn = [trace for trace in traces if trace]
+    if y.log and drawn:
+        frame["yaxis"] |= log_axis([trace["y"][0] for trace in drawn])
+    return {"data": drawn, "layout": frame}
+
+
+def _point(defense: DefenseResult, mark: Mark, look: Look, x: Axis, y: Axis) -> Figure | None:
+    across, up = _utility(defense, x), _error(defense, mark, y)
+    if across is None or up is None:
+        return None
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{plain(defense.name)}, {plain(mark.label)}",
+        **_coordinate("x", across, log=False, color=look.color),
+        **_coordinate("y", up, log=y.log, color=look.color),
+        "text": [_hover(defense, mark)],
+        "hoverinfo": "text",
+        "marker": {
+            "symbol": mark.symbol if look.filled else f"{mark.symbol}-open",
+            "size": 13,
+            "color": look.color,
+            "line": {"width": 1 if look.filled else 2.5, "color": look.color},
+        },
+        "meta": {"defense": defense.name, "mark": mark.key},
+    }
+
+
+def _coordinate(name: str, value: Interval, log: bool, color: str) -> Figure:
+    clip: Callable[[float], float] = (lambda v: max(v, FLOOR)) if log else (lambda v: v)
+    middle = clip(value.mean)
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "array": [max(0.0, value.high - middle)],
+        "arrayminus": [max(0.0, middle - clip(value.low))],
+        "thickness": 1.5,
+        "width": 3,
+        "color": color if name == "y" else f"{color}59",
+        "visible": value.low != value.high,
+    }
+    return {name: [middle], f"error_{name}": bars}
+
+
+def _distinct(result: AuditResult, axis: Axis) -> int:
+    values = (_utility(d, axis) for d in result.defenses)
+    return len({number(value.mean) for value in values if value})
+
+
+def _utility(defense: DefenseResult, axis: Axis) -> Interval | None:
+    if axis.key == LOSS.key:
+        return _finite(defense.training.loss_after if defense.training else None)
+    value = defense.utility_first if axis.key == FIRST.key else defense.utility_second
+    return _finite(Interval(value, value, value))
+
+
+def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Interval | None:
+    if mark.key != BOUND:
+        attack = attack_on(defense, mark.key)
+        return _finite(getattr(attack, axis.key) if attack else None)
+    bound = defense.bound
+    value = None if bound is None else bound.mse if axis.key == MSE.key else bound.psnr_ceiling
+    if bound is None or value is None:
+        return None
+    error = bound.mse_standard_error if axis.key == MSE.key else 0.0
+    return _finite(Interval(value, value - error, value + error))
+
+
+def _finite(value: Interval | None) -> Interval | None:
+    return value if value and all(map(math.isfinite, (value.mean, value.low, value.high))) else None
+
+
+def _hover(defense: DefenseResult, mark: Mark) -> str:
+    lines = [f"<b>{plain(defense.name)}</b>", *_error_lines(defense, mark)]
+    lines.append(f"U1 {number(defense.utility_first)}, U2 {number(defense.utility_second)}")
+    if defense.training:
+        lines.append(f"loss after training {estimate(defense.training.loss_after)}")
+    return "<br>".join(lines)
+
+
+def _error_lines(defense: DefenseResult, mark: Mark) -> list[str]:
+    attack, bound = attack_on(defense, mark.key), defense.bound
+    if attack:
+        lines = [f"attack: {plain(mark.label)}", f"MSE {estimate(attack.mse)}"]
+        return lines + ([f"PSNR {estimate(attack.psnr)} dB"] if attack.psnr else [])
+    assert bound is not None
+    error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
+    lines = [f"lower bound ({plain(bound.method)})", f"MSE {number(bound.mse)}{error}"]
+    ceiling = bound.psnr_ceiling
+    lines += [] if ceiling is None else [f"PSNR at most {number(ceiling)} dB"]
+    return [*lines, f"prior: {plain(bound.prior)}"]

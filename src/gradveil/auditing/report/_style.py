@@ -1,0 +1,100 @@
+"""How defenses and marks look and are called, the same in every chart, legend and heading.
+
+A family (a classical defense and its optimal twin) shares a hue; the optimal one is filled, its
+twin open. The hues are those of Okabe and Ito whose contrast is at least 3 on white and on the
+dark background, so that charts need no second palette.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradveil.auditing._result import AttackResult, AuditResult, DefenseResult
+
+GREY = "#808080"
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A7300", "#7B68C8")
+BOUND = "bound"
+OPTIMAL = "optimal "
+SHAPES = {
+    "triangle-up": "M8 2 L14.5 13.5 H1.5 Z",
+    "circle": "M8 2 A6 6 0 1 1 7.99 2 Z",
+    "diamond": "M8 1 L15 8 L8 15 L1 8 Z",
+    "square": "M2.5 2.5 H13.5 V13.5 H2.5 Z",
+    "cross": "M6 2 H10 V6 H14 V10 H10 V14 H6 V10 H2 V6 H6 Z",
+    "star": "M8 1 L10 6 L15 6.3 L11 9.6 L12.5 15 L8 12 L3.5 15 L5 9.6 L1 6.3 L6 6 Z",
+}
+"""Plotly's symbols, and each as a path in a box of 16 for legends."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colour of a defense, and whether its marks are filled and its lines solid."""
+
+    color: str
+    filled: bool
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The bound or one attack, with its symbol."""
+
+    key: str
+    label: str
+    symbol: str
+
+    @property
+    def path(self) -> str:
+        """The symbol for a legend."""
+        return SHAPES[self.symbol]
+
+
+def family(defense: DefenseResult) -> str:
+    """The name that a classical defense shares with its optimal twin."""
+    return defense.name.removeprefix(OPTIMAL)
+
+
+def families(result: AuditResult) -> list[tuple[DefenseResult, ...]]:
+    """The defenses, twins together, in the order in which they first occur."""
+    names = dict.fromkeys(family(d) for d in result.defenses)
+    return [tuple(d for d in result.defenses if family(d) == name) for name in names]
+
+
+def is_undefended(defense: DefenseResult) -> bool:
+    """Whether it is the message as it is."""
+    return defense.defense.startswith("no-defense")
+
+
+def looks(result: AuditResult) -> dict[str, Look]:
+    """The look of each defense by name."""
+    found: dict[str, Look] = {}
+    hue = 0
+    for group in families(result):
+        plain = all(is_undefended(d) for d in group)
+        color = GREY if plain else HUES[hue % len(HUES)]
+        hue += not plain
+        for defense in group:
+            filled = defense.name.startswith(OPTIMAL) or len(group) == 1
+            found[defense.name] = Look(color, filled)
+    return found
+
+
+def attack_names(result: AuditResult) -> dict[str, str]:
+    """A short name for each attack's specification: without arguments where that is unique."""
+    specs = list(dict.fromkeys(a.attack for d in result.defenses for a in d.attacks))
+    short = [spec.partition("(")[0] for spec in specs]
+    return {s: n if short.count(n) == 1 else s for s, n in zip(specs, short, strict=True)}
+
+
+def attack_on(defense: DefenseResult, spec: str) -> AttackResult | None:
+    """That attack's result, if it was run."""
+    return next((a for a in defense.attacks if a.attack == spec), None)
+
+
+def marks(result: AuditResult) -> list[Mark]:
+    """The bound first, where there is any, then the attacks."""
+    symbols: Sequence[str] = list(SHAPES)
+    found = (
+        [Mark(BOUND, "lower bound", symbols[0])] if any(d.bound for d in result.defenses) else []
+    )
+    for place, (spec, name) in enumerate(attack_names(result).items()):
+        found.append(Mark(spec, name, symbols[1 + place % (len(symbols) - 1)]))
+    return found

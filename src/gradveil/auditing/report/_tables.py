@@ -1,0 +1,191 @@
+"""The report's tables: what each cell says, and the exact value that it is sorted by."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradveil.attacks import FINISHED
+from gradveil.auditing._result import AttackResult, AuditResult, BoundResult, DefenseResult
+from gradveil.scoring import Interval
+
+from ._numbers import interval, number, percent, plural, short, size
+from ._style import attack_names, attack_on
+
+NO_GUARANTEE = "no guarantee"
+FLAT = "flat"
+"""The prior under which a bound is no guarantee."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, the value behind it (`None` sorts last), and a smaller second line."""
+
+    text: str
+    value: float | str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, with its unit or a hint on a second line."""
+
+    label: str
+    hint: str = ""
+    words: bool = False
+    """Whether its cells hold words rather than numbers."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows whose first cell is their heading."""
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def summary_table(result: AuditResult) -> Table:
+    """One row for each defense."""
+    attacks = attack_names(result)
+    columns = [
+        Column("Defense", words=True),
+        Column("U1", "signal kept"),
+        Column("U2", "noise"),
+        Column("Loss", _training_hint(result)),
+        Column("Lower bound", "MSE"),
+        *([Column("PSNR ceiling", "dB")] if result.setup.is_image else []),
+        *(Column(f"Error of {name}", "MSE") for name in attacks.values()),
+        Column("Message", "size"),
+        Column("Time", "× plain"),
+    ]
+    rows = tuple(tuple(_summary_row(d, list(attacks), result)) for d in result.defenses)
+    caption = "What each defense keeps, guarantees, leaks and costs"
+    return Table("summary", caption, tuple(columns), rows)
+
+
+def attack_table(result: AuditResult) -> Table:
+    """One row for each defense and attack."""
+    image = result.setup.is_image
+    columns = [
+        Column("Defense", words=True),
+        Column("Attack", words=True),
+        Column("MSE", "normalised"),
+        *([Column("PSNR", "dB"), Column("SSIM")] if image else []),
+        Column("Labels found"),
+        Column("Seconds", "per batch"),
+        Column("Runs"),
+    ]
+    names = attack_names(result)
+    rows = tuple(
+        tuple(_attack_row(d, a, names[a.attack], image)) for d in result.defenses for a in d.attacks
+    )
+    return Table("attacks", "What each attack reached", tuple(columns), rows)
+
+
+def guarantee_table(result: AuditResult) -> Table:
+    """One row for each defense: what is proved about it, and under which assumption."""
+    columns = (
+        Column("Defense", words=True),
+        Column("Lower bound", "MSE"),
+        Column("Trace form", "MSE"),
+        Column("Holds for", "prior", words=True),
+        Column("Counts the plan", words=True),
+        Column("Formal privacy", words=True),
+    )
+    rows = tuple(tuple(_guarantee_row(d)) for d in result.defenses)
+    return Table("guarantees", "What is proved about each defense", columns, rows)
+
+
+def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditResult) -> list[Cell]:
+    training, bound = defense.training, defense.bound
+    cells = [
+        Cell(defense.name, defense.name, short(defense.defense)),
+        _cell(defense.utility_first),
+        _cell(defense.utility_second),
+        _estimate_cell(training.loss_after if training else None),
+        _bound_cell(bound),
+    ]
+    if result.setup.is_image:
+        cells.append(Cell(NO_GUARANTEE) if bound is None else _cell(bound.psnr_ceiling))
+    found = (attack_on(defense, spec) for spec in attacks)
+    cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in found]
+    cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
+    cells.append(Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio))
+    return cells
+
+
+def _attack_row(defense: DefenseResult, attack: AttackResult, name: str, image: bool) -> list[Cell]:
+    knows = "knows the defense" if attack.knows_defense else "unaware of the defense"
+    cells = [
+        Cell(defense.name, defense.name),
+        Cell(name, name, knows),
+        _estimate_cell(attack.mse),
+    ]
+    cells += [_estimate_cell(attack.psnr), _estimate_cell(attack.ssim)] if image else []
+    labels = attack.label_accuracy
+    cells.append(Cell(percent(labels), labels))
+    cells.append(_cell(attack.seconds))
+    cells.append(Cell(str(len(attack.runs)), float(len(attack.runs)), _statuses(attack)))
+    return cells
+
+
+def _guarantee_row(defense: DefenseResult) -> list[Cell]:
+    bound = defense.bound
+    cells = [Cell(defense.name, defense.name), _bound_cell(bound)]
+    if bound is None:
+        cells += [Cell(NO_GUARANTEE), Cell("–"), Cell("–")]
+    else:
+        plan = "yes" if bound.counts_plan else "no"
+        cells += [_cell(bound.trace_mse), Cell(bound.prior, bound.prior), Cell(plan, plan)]
+    return [*cells, Cell(defense.formal_privacy, defense.formal_privacy)]
+
+
+def _bound_cell(bound: BoundResult | None) -> Cell:
+    if bound is None:
+        return Cell(NO_GUARANTEE)
+    error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
+    flat = ", flat prior: no guarantee" if bound.prior == FLAT else ""
+    return replace(_cell(bound.mse), note=f"{bound.method}{error}{flat}")
+
+
+def _cell(value: float | None) -> Cell:
+    return Cell(number(value), value if value is not None and math.isfinite(value) else None)
+
+
+def _estimate_cell(value: Interval | None) -> Cell:
+    return replace(_cell(value.mean), note=interval(value)) if value else _cell(None)
+
+
+def _statuses(attack: AttackResult) -> str:
+    """What did not end as it should."""
+    counts = {s: sum(r.status == s for r in attack.runs) for s in (r.status for r in attack.runs)}
+    return ", ".join(f"{n} {status}" for status, n in counts.items() if status != FINISHED)
+
+
+def _training_hint(result: AuditResult) -> str:
+    steps = {d.training.steps for d in result.defenses if d.training}
+    return f"after {plural(max(steps), 'step')}" if steps else "not measured"
+
+
+def training_note(result: AuditResult) -> str:
+    """The losses that the table's losses are read against."""
+    training = next((d.training for d in result.defenses if d.training), None)
+    if training is None:
+        return ""
+    return (
+        f"Loss: {number(training.loss_before)} before training,"
+        f" {number(training.loss_after_undefended)} after {plural(training.steps, 'step')} without"
+        " a defense."
+    )
+
+
+def strongest(defense: DefenseResult) -> AttackResult | None:
+    """The attack with the least mean error."""
+    return min(defense.attacks, key=lambda a: a.mse.mean, default=None)
+
+
+def details(attack: AttackResult) -> str:
+    """The interval of the error, and the mean in dB for images."""
+    psnr = f"{number(attack.psnr.mean)} dB" if attack.psnr else ""
+    return ", ".join(part for part in (interval(attack.mse), psnr) if part)

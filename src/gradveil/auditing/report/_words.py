@@ -1,0 +1,194 @@
+"""What the report says in words, made from the numbers and never more than they show."""
+
+from collections.abc import Iterable
+
+from gradveil.auditing._result import AuditResult, DefenseResult
+
+from ._numbers import estimate, number, plural
+from ._style import OPTIMAL, attack_names, families, is_undefended
+from ._tables import FLAT, strongest
+
+MATCHES = {
+    "scale": "The noise's scale or the pruning ratio is held equal.",
+    "utility": "Utility is held equal within each family of defenses.",
+    "error": "The bound on the error is held equal.",
+}
+MESSAGES = {"gradient": "gradients", "update": "weight updates"}
+LABELS = {
+    "known": "the labels of the batch",
+    "counts": "how often each class occurs in the batch, not which image has which label",
+    "unknown": "no labels: it has to find them",
+}
+
+
+TOLD = {
+    "known": "Told of the defense and its settings, not of what it drew or planned",
+    "realised": "Told of the defense and of the very noise levels or mask, which nobody sends",
+    "unknown": "Made for a known defense, but not told of it",
+}
+
+
+def what_was_audited(result: AuditResult) -> str:
+    """One sentence."""
+    setup, attacks = result.setup, attack_names(result)
+    sent = MESSAGES.get(setup.message, setup.message)
+    examples = "image" if setup.is_image else "example"
+    text = (
+        f"The {sent} of {setup.model} ({setup.parameters:,} parameters) for"
+        f" {plural(setup.batches, 'batch')} of {plural(setup.batch_size, examples)} from"
+        f" {setup.data}, {_settings(result)}"
+    )
+    if not attacks:
+        return f"{text}; no attack was run."
+    return f"{text}, attacked by {_list(attacks.values())} with {plural(setup.seeds, 'seed')} each."
+
+
+def what_is_equal(result: AuditResult) -> str:
+    """What the comparison holds equal; the audit's own words where it has any."""
+    setup = result.setup
+    return setup.equal or MATCHES.get(setup.match, setup.match)
+
+
+def takeaways(result: AuditResult) -> list[str]:
+    """The few things to remember."""
+    found = [_leak(result), _largest_error(result), _gains(result), _below(result)]
+    return [text for text in (*found, _unproved(result), _flat(result), _formal(result)) if text]
+
+
+def threat_model(result: AuditResult) -> list[str]:
+    """What the attacker has, one line each."""
+    setup = result.setup
+    what = "one gradient" if setup.message == "gradient" else "one weight update"
+    lines = [
+        f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
+        "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
+        f"It is given {LABELS.get(setup.threat_labels, setup.threat_labels)}.",
+        "It knows the data's mean, standard deviation and range."
+        if setup.threat_statistics
+        else "It does not know the data's mean, standard deviation or range.",
+    ]
+    told = TOLD.get(setup.threat_mechanism, setup.threat_mechanism)
+    for knows, phrase in ((True, told), (False, "Not told of the defense")):
+        names = _attackers(result, knows)
+        if names:
+            lines.append(f"{phrase}: {_list(names)}.")
+    return lines
+
+
+def _settings(result: AuditResult) -> str:
+    plain = sum(map(is_undefended, result.defenses))
+    defended = f"under {plural(len(result.defenses) - plain, 'defense')}"
+    return f"undefended and {defended}" if plain else defended
+
+
+def _attackers(result: AuditResult, knows: bool) -> list[str]:
+    names = attack_names(result)
+    found = (a for d in result.defenses for a in d.attacks if a.knows_defense is knows)
+    return list(dict.fromkeys(names[a.attack] for a in found))
+
+
+def _leak(result: AuditResult) -> str:
+    plain = next((d for d in result.defenses if is_undefended(d)), None)
+    attack = strongest(plain) if plain else None
+    if attack is None:
+        return ""
+    name, what = attack_names(result)[attack.attack], _inputs(result)
+    psnr = f", {number(attack.psnr.mean)} dB" if attack.psnr else ""
+    return (
+        f"Without a defense, {name} rebuilt the {what} to a mean squared error of"
+        f" {estimate(attack.mse)}{psnr}."
+    )
+
+
+def _largest_error(result: AuditResult) -> str:
+    worst = {d.name: strongest(d) for d in result.defenses if not is_undefended(d)}
+    errors = {name: a.mse for name, a in worst.items() if a}
+    if len(errors) < 2:
+        return ""
+    best = max(errors, key=lambda name: errors[name].mean)
+    rivals = [n for n, e in errors.items() if n != best and e.high >= errors[best].low]
+    text = (
+        f"Judged by the strongest attack that was run on each, {best} left the largest error:"
+        f" {estimate(errors[best])}"
+    )
+    if not rivals:
+        return f"{text}, above the interval of every other defense.{_at_what_price(result)}"
+    return (
+        f"{text}. The interval overlaps that of {_list(rivals)}: their order is not settled."
+        f"{_at_what_price(result)}"
+    )
+
+
+def _at_what_price(result: AuditResult) -> str:
+    defended = [d for d in result.defenses if not is_undefended(d)]
+    utilities = {(number(d.utility_first), number(d.utility_second)) for d in defended}
+    return " The defenses differ in utility; the chart shows both." if len(utilities) > 1 else ""
+
+
+def _gains(result: AuditResult) -> str:
+    ratios = [(pair[1], _ratio(*pair)) for pair in _twins(result)]
+    parts = [f"{d.name} {number(ratio)} ×" for d, ratio in ratios if ratio is not None]
+    if not parts:
+        return ""
+    where = "At equal utility, the" if result.setup.match == "utility" else "The"
+    return f"{where} trace bound over the classical twin's: {_list(parts)}."
+
+
+def _twins(result: AuditResult) -> list[tuple[DefenseResult, DefenseResult]]:
+    pairs = [group for group in families(result) if len(group) == 2]
+    ordered = (sorted(g, key=lambda d: d.name.startswith(OPTIMAL)) for g in pairs)
+    return [(a, b) for a, b in ordered if b.name.startswith(OPTIMAL)]
+
+
+def _ratio(classical: DefenseResult, optimal: DefenseResult) -> float | None:
+    if not (classical.bound and optimal.bound) or classical.bound.trace_mse <= 0:
+        return None
+    return optimal.bound.trace_mse / classical.bound.trace_mse
+
+
+def _below(result: AuditResult) -> str:
+    names = [
+        d.name
+        for d in result.defenses
+        if d.bound and any(a.mse.high < d.bound.mse for a in d.attacks)
+    ]
+    if not names:
+        return ""
+    return (
+        f"An attack went below the bound for {_list(names)}. The bound is for the mean over data of"
+        " its prior; these inputs are easier than that, so it does not protect them."
+    )
+
+
+def _unproved(result: AuditResult) -> str:
+    names = [d.name for d in result.defenses if d.bound is None]
+    if not names:
+        return ""
+    return (
+        f"No guarantee: {_list(names)}. There only the attacks that were run speak, and a stronger"
+        " one may recover more."
+    )
+
+
+def _flat(result: AuditResult) -> str:
+    names = [d.name for d in result.defenses if d.bound and d.bound.prior == FLAT]
+    if not names:
+        return ""
+    return f"The bound is no guarantee for {_list(names)}: it is for a flat prior, as no data have."
+
+
+def _formal(result: AuditResult) -> str:
+    carriers = [d.name for d in result.defenses if not d.formal_privacy.startswith("no")]
+    if carriers:
+        return f"Formal privacy is stated for {_list(carriers)} only; see Guarantees."
+    return "None of this carries a formal (ε, δ) privacy guarantee."
+
+
+def _inputs(result: AuditResult) -> str:
+    return "images" if result.setup.is_image else "inputs"
+
+
+def _list(parts: Iterable[str]) -> str:
+    """Words with commas and "and"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last

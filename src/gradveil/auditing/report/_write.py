@@ -1,0 +1,73 @@
+"""The result as files: whatever is there, is whole."""
+
+import base64
+import csv
+import io
+import re
+from pathlib import Path
+
+from gradveil._files import write_atomically
+from gradveil.auditing._result import AuditResult
+
+JSON, CSV, PICTURES = "results.json", "results.csv", "images"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder and find out that it can be written, before hours of work."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(
+            f"Parameter `out` should be a folder. Found that `{folder}` is a file."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / ".writable"
+    write_atomically(probe, "")
+    probe.unlink()
+
+
+def write_results(result: AuditResult, folder: Path) -> Path:
+    """Write results.json, results.csv, the images and report.html; returns the report's path."""
+    try:
+        return _write(result, folder)
+    except OSError as error:
+        raise OSError(
+            f"Folder `{folder}` should take the results. Found `{error.strerror or error}`. Files"
+            " that are there are whole; free some space, or choose another folder."
+        ) from error
+
+
+def _write(result: AuditResult, folder: Path) -> Path:
+    from ._report import write_report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / JSON, result.to_json())
+    write_atomically(folder / CSV, as_csv(result))
+    images = picture_files(result)
+    if images:
+        (folder / PICTURES).mkdir(exist_ok=True)
+    for name, content in images.items():
+        write_atomically(folder / PICTURES / name, content)
+    return write_report(result, folder)
+
+
+def as_csv(result: AuditResult) -> str:
+    """One line for each defense and attack; nothing but a header without attacks."""
+    rows, text = result.rows(), io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["name"])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def picture_files(result: AuditResult) -> dict[str, bytes]:
+    """The PNG files of the first batch: originals and matched reconstructions."""
+    files = {f"original-{i}.png": png for i, png in enumerate(result.originals)}
+    for defense in result.defenses:
+        for place, attack in enumerate(defense.attacks, start=1):
+            name = f"{_plain(defense.name)}-{place}-{_plain(attack.attack.partition('(')[0])}"
+            pictures = attack.runs[0].pictures
+            files |= {f"{name}-{i}.png": png for i, png in enumerate(pictures)}
+    return {name: base64.b64decode(png) for name, png in files.items()}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

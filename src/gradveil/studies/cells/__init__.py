@@ -1,0 +1,24 @@
+"""The functions that run cells, one kind a file; importing this package registers them."""
+
+from ._attack import attack
+from ._bound import bound
+from ._estimator_cost import estimator_cost
+from ._estimator_share import estimator_share
+from ._layer_sizes import layer_sizes
+from ._parts import OFFICIAL, dataset
+from ._plan_quality import plan_quality
+from ._short_training import short_training
+from ._training import training
+
+__all__ = [
+    "OFFICIAL",
+    "attack",
+    "bound",
+    "dataset",
+    "estimator_cost",
+    "estimator_share",
+    "layer_sizes",
+    "plan_quality",
+    "short_training",
+    "training",
+]

@@ -1,0 +1,51 @@
+"""The lower bound on any attacker's error at one batch."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from torch.nn.functional import cross_entropy
+
+from gradveil._random import named_stream
+from gradveil.catalog import build_defense
+from gradveil.messages import GradientMessage
+from gradveil.studies.runner import Settings, Value, cell_function
+from gradveil.theory import GaussianPrior, reconstruction_bound, utility
+
+from ._parts import dataset, model
+from ._public import public_moments
+
+
+@cell_function("bound")
+def bound(settings: Settings) -> Mapping[str, Value]:
+    """The full Bayesian Cramér-Rao bound for one entry, and the utilities.
+
+    The prior is a Gaussian fitted to the last `prior_samples` examples. With `public` the plan is
+    made from other data, and the bound holds as it stands; a plan made from the batch reveals more
+    than the bound counts. Settings: `data`, `model`, `start`, `size`, `defense`, `prior_samples`,
+    `seed`; optional `public`, `model_seed`, `trained`.
+    """
+    data, net = dataset(settings["data"]), model(settings)
+    inputs, targets = data.batch(settings["start"], settings["size"])
+    message = GradientMessage(net, cross_entropy, targets)
+    generator = named_stream("studies", settings["seed"], "bound", settings["start"])
+    defense, public = build_defense(settings["defense"]), settings.get("public")
+    values, moments = defense.observe(message, inputs, generator)
+    if public:
+        moments = public_moments(net, data, public, getattr(defense, "clip", None))
+    mechanism = defense.plan(moments)
+    prior = _prior(settings["data"], settings["prior_samples"])
+    found = reconstruction_bound(message, inputs, mechanism, prior, generator=generator)
+    first, second = utility(values, mechanism)
+    return {
+        "bound": found.per_entry,
+        "standard_error": found.standard_error / inputs.numel(),
+        "prior": found.prior,
+        "prior_variance": float(prior.covariance.diagonal().mean()),
+        "utility_first": first,
+        "utility_second": second,
+    }
+
+
+@lru_cache(maxsize=2)
+def _prior(name: str, samples: int) -> GaussianPrior:
+    return GaussianPrior.fit(dataset(name).inputs[-samples:])

@@ -1,0 +1,172 @@
+"""What became of each claim of the paper, from the finished cells alone."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradveil
+from gradveil._files import write_atomically
+from gradveil.studies.runner import StoreResults
+
+from ._judge import (
+    MINIMUM_GROUPS,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    UNDECIDED,
+    Judgement,
+    judge,
+)
+from ._list import AWARE, CLAIMS, CONTROL, PAPER, TUNED, Claim, Measure
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim in one variant."""
+
+    claim: Claim
+    variant: str
+    judgement: Judgement
+
+
+def find(results: StoreResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
+    """Test every variant of every claim."""
+    return [
+        Finding(claim, variant, _judged(claim, measure, results))
+        for claim in claims
+        for variant, measure in claim.variants.items()
+    ]
+
+
+def _judged(claim: Claim, measure: Measure, results: StoreResults) -> Judgement:
+    found = judge(measure(results), claim.margin)
+    if claim.precondition is None or found.mean is None:
+        return found
+    condition, otherwise = claim.precondition
+    if judge(condition(results)).verdict == REPRODUCED:
+        return found
+    return found._replace(verdict=UNDECIDED, reason=otherwise)
+
+
+def write_claims(results: StoreResults, folder: Path) -> None:
+    """Write ``claims.md`` and ``claims.json`` into the folder."""
+    findings = find(results)
+    content = json.dumps([_plain(finding) for finding in findings], indent=1, allow_nan=False)
+    write_atomically(folder / "claims.json", content + "\n")
+    write_atomically(folder / "claims.md", as_markdown(findings, _basis(results)))
+
+
+def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
+    """A table of verdicts, and what changes from one variant to another in words."""
+    counts = {
+        verdict: sum(f.judgement.verdict == verdict for f in findings if f.variant == PAPER)
+        for verdict in (REPRODUCED, NOT_REPRODUCED, UNDECIDED)
+    }
+    lines = [
+        "# The paper's claims",
+        "",
+        f"gradveil {gradveil.__version__}. Of {sum(counts.values())} claims, tested as in the"
+        " paper: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
+        "",
+        "Differences are oriented such that positive ones support a claim (for claims of"
+        " similarity, small ones do). They are paired by batch and seed; intervals are 95 %"
+        " bootstrap intervals that draw batches, seeds and images again, widened as few batches"
+        " need it; the effect is"
+        " the mean over the standard deviation of the independent pairs' differences. With fewer"
+        f" than {MINIMUM_GROUPS} independent pairs nothing is decided. There is no correction for"
+        " the number of claims: of twenty that are all wrong, one would be taken for true.",
+        "",
+        "| claim | source | tested | verdict | difference | effect | pairs |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *(_row(finding) for finding in findings),
+        "",
+        "## Where the verdict depends on the attacker or on the score",
+        "",
+        *(_changes(findings) or ["Nowhere."]),
+        "",
+        "## Made from",
+        "",
+        *(basis or ["No finished cells."]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _basis(results: StoreResults) -> list[str]:
+    """A line for each study: how many cells are finished, and how hard was attacked."""
+    lines = []
+    for name, found in results.items():
+        settings = [cell.settings for cell in found if cell.kind == "attack"]
+        attacks = ", ".join(sorted({f"`{s['attack']}`" for s in settings}))
+        batches = len({(s["start"], s["size"]) for s in settings})
+        sizes = "/".join(sorted({str(s["size"]) for s in settings}))
+        detail = f"; {batches} batches of {sizes}, attacked with {attacks}" if settings else ""
+        if found:
+            lines.append(f"- `{name}`: {len(found)} cells{detail}.")
+    return lines
+
+
+def _row(finding: Finding) -> str:
+    claim, found = finding.claim, finding.judgement
+    first = finding.variant == PAPER
+    numbers = "-"
+    if found.mean is not None:
+        numbers = f"{found.mean:.3g}"
+        if found.low is not None and found.high is not None:
+            numbers += f" [{found.low:.3g}, {found.high:.3g}]"
+        numbers += f" ({claim.unit})" if first else ""
+    effect = "-" if found.effect is None else f"{found.effect:.2g}"
+    return (
+        f"| {claim.text if first else ''} | {claim.source if first else ''} | {finding.variant} |"
+        f" **{found.verdict}**: {found.reason} | {numbers} | {effect} | {found.pairs} |"
+    )
+
+
+def _changes(findings: Sequence[Finding]) -> list[str]:
+    """A line for each variant whose verdict is not the one found as in the paper."""
+    base = {(f.claim.name, f.variant): f for f in findings}
+    lines = []
+    for finding in findings:
+        other = base.get((finding.claim.name, _compared_with(finding.variant)))
+        if other is None or other is finding:
+            continue
+        before, now = other.judgement, finding.judgement
+        if now.verdict == before.verdict or now.mean is None:
+            continue
+        flips = {before.verdict, now.verdict} == {REPRODUCED, NOT_REPRODUCED}
+        lines.append(
+            f"- {'**Flips.** ' if flips else ''}{finding.claim.text.replace('... ', '')}"
+            f" {other.variant.capitalize()}: {before.verdict}; {finding.variant}: {now.verdict},"
+            f" {now.reason} ({_interval(before)} against {_interval(now)}, {finding.claim.unit})."
+        )
+    return lines
+
+
+def _compared_with(variant: str) -> str:
+    """Stronger attacks with the paper's on the same batches; everything else with the paper."""
+    return CONTROL if variant in (TUNED, AWARE) else PAPER
+
+
+def _interval(found: Judgement) -> str:
+    if found.mean is None:
+        return "no pairs"
+    if found.low is None or found.high is None:
+        return f"{found.mean:.3g}"
+    return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    claim = finding.claim
+    numbers = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in finding.judgement._asdict().items()
+    }
+    return {
+        "name": claim.name,
+        "claim": claim.text,
+        "source": claim.source,
+        "variant": finding.variant,
+        "unit": claim.unit,
+        "margin": claim.margin,
+        **numbers,
+    }

@@ -1,0 +1,82 @@
+"""The statistical test behind every claim: paired differences, an interval, a verdict."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradveil.studies.shared import Units, interval, nested
+
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
+
+MINIMUM_GROUPS = 6
+"""Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
+
+
+class Judgement(NamedTuple):
+    """A verdict with the numbers behind it."""
+
+    verdict: str
+    mean: float | None
+    """The mean difference; positive where the claim says so."""
+    low: float | None
+    high: float | None
+    effect: float | None
+    """The mean over the standard deviation of the groups' differences (Cohen's d_z)."""
+    pairs: int
+    """Pairs of cells, by batch and seed."""
+    groups: int
+    """Independent groups: batches, or seeds where all share one batch."""
+    reason: str
+
+
+def judge(units: Units, margin: float | None = None) -> Judgement:
+    """Test differences that are positive where a claim holds.
+
+    Without a margin the claim is that the mean is above 0: reproduced if the whole 95 % interval
+    is, not reproduced if the whole interval is below. With a margin the claim is that two things
+    are similar, |mean| < margin: reproduced if the interval is inside, not reproduced if it is
+    outside on one side. Anything else is undecided, and so is everything with too few groups.
+    """
+    groups = _groups(units)
+    if not groups:
+        return Judgement(UNDECIDED, None, None, None, None, 0, 0, "no pairs that can be compared")
+    if not all(bool(torch.isfinite(values).all()) for group in groups for values in group):
+        reason = "a cell found a number that is not finite"
+        return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)
+    means = torch.stack([torch.stack([v.mean() for v in group]).mean() for group in groups])
+    verdict = UNDECIDED
+    reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
+    low, high = None, None
+    if len(groups) > 1:
+        found = interval(groups)
+        low, high = found.low, found.high
+        if len(groups) >= MINIMUM_GROUPS:
+            verdict, reason = _verdict(low, high, margin)
+    mean = float(means.mean())
+    return Judgement(verdict, mean, low, high, _effect(means), len(units), len(groups), reason)
+
+
+def _groups(units: Units) -> list[list[Tensor]]:
+    groups = nested(units)
+    return [[values] for values in groups[0]] if len(groups) == 1 else groups
+
+
+def _verdict(low: float, high: float, margin: float | None) -> tuple[str, str]:
+    if margin is None:
+        if low > 0:
+            return REPRODUCED, "the whole interval is on the claim's side"
+        if high < 0:
+            return NOT_REPRODUCED, "the whole interval is on the other side"
+        return UNDECIDED, "the interval holds 0"
+    if -margin < low and high < margin:
+        return REPRODUCED, f"the whole interval is within ±{margin:g}"
+    if low > margin or high < -margin:
+        return NOT_REPRODUCED, f"the whole interval is beyond ±{margin:g}"
+    return UNDECIDED, f"the interval is neither within nor beyond ±{margin:g}"
+
+
+def _effect(means: Tensor) -> float | None:
+    if len(means) < 2 or float(means.std()) == 0:
+        return None
+    return float(means.mean() / means.std())

@@ -1,0 +1,230 @@
+"""From the store's results to the differences of a claim; each returns a function of results."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradveil.studies.runner import StoreResults
+from gradveil.studies.shared import (
+    NOISE,
+    PRUNING,
+    Unit,
+    Units,
+    grouped,
+    name_and_level,
+    select,
+    units_of,
+)
+
+from ._pairs import (
+    at_equal_level,
+    at_equal_loss,
+    difference,
+    errors_of,
+    losses_of,
+    mean_losses_of,
+    mean_of,
+    negated,
+)
+
+Measure = Callable[[StoreResults], Units]
+
+TINY = 1e-30
+PAIRS = {"pruning": PRUNING, "noise": NOISE}
+TWINS = {"optimal-pruning": "gradient-pruning", "optimal-dpsgd": "dpsgd"}
+
+
+def error_gain(study: str, family: str, metric: str, attacker: str | None = None) -> Measure:
+    """How much better the optimal defense protects at equal level, in the mean over levels."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        units = at_equal_level(
+            errors_of(results.get(study, {}), metric, attacker), optimal, classical
+        )
+        return negated(units) if "psnr" in metric else units
+
+    return measure
+
+
+def largest_difference(
+    study: str, family: str, metric: str, attacker: str | None = None
+) -> Measure:
+    """The difference between two defenses at the level where it is largest in the mean."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        found = errors_of(results.get(study, {}), metric, attacker)
+        levels = [level for name, level in found if name == optimal and level is not None]
+        each = [difference(found, (optimal, level), (classical, level)) for level in levels]
+        return max((u for u in each if u), key=lambda units: abs(_mean(units)), default={})
+
+    return measure
+
+
+def fixed_error(
+    study: str,
+    metric: str,
+    optimal: str,
+    level: float,
+    twin_level: float,
+    attacker: str | None = None,
+) -> Measure:
+    """The error of the optimal defense at one level over that of its twin at another."""
+
+    def measure(results: StoreResults) -> Units:
+        found = errors_of(results.get(study, {}), metric, attacker)
+        return difference(found, (optimal, level), (TWINS[optimal], twin_level))
+
+    return measure
+
+
+def fixed_loss(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+    """How much lower the optimal defense's loss after the short training is than its twin's."""
+
+    def measure(results: StoreResults) -> Units:
+        found = losses_of(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def run_gain(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+    """How much lower the optimal defense's mean loss over a training run is than its twin's."""
+
+    def measure(results: StoreResults) -> Units:
+        found = mean_losses_of(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def curve_gain(
+    study: str,
+    family: str,
+    metric: str,
+    attacks: str | None = None,
+    attacker: str | None = None,
+) -> Measure:
+    """The optimal defense's error over its twin's at equal training loss."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: StoreResults) -> Units:
+        errors = errors_of(results.get(attacks or study, {}), metric, attacker)
+        return at_equal_loss(errors, losses_of(results.get(study, {})), optimal, classical)
+
+    return measure
+
+
+def large_error_gain(study: str, above: float, metric: str) -> Measure:
+    """Optimal noise's error over DP-SGD's at equal scale, above a scale."""
+    classical, optimal = NOISE
+    return lambda results: at_equal_level(
+        errors_of(results.get(study, {}), metric), optimal, classical, low=above
+    )
+
+
+def large_loss_gain(study: str, above: float) -> Measure:
+    """DP-SGD's loss over optimal noise's at equal scale, above a scale."""
+    classical, optimal = NOISE
+    return lambda results: at_equal_level(
+        losses_of(results.get(study, {})), classical, optimal, low=above
+    )
+
+
+def growing_loss_gain(study: str) -> Measure:
+    """DP-SGD's loss over optimal noise's at the largest scale, less that at the smallest."""
+    classical, optimal = NOISE
+
+    def measure(results: StoreResults) -> Units:
+        found = losses_of(results.get(study, {}))
+        levels = sorted(level for name, level in found if name == optimal and level is not None)
+        if len(levels) < 2:
+            return {}
+        small, large = (
+            difference(found, (classical, level), (optimal, level))
+            for level in (levels[0], levels[-1])
+        )
+        return {unit: large[unit] - small[unit] for unit in large if unit in small}
+
+    return measure
+
+
+def below_blank(study: str, metric: str) -> Measure:
+    """How far the undefended error is below that of an image of the mean colour."""
+
+    def measure(results: StoreResults) -> Units:
+        pairs = [*select(results.get(study, {}), "attack", defense="no-defense")]
+        errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
+        return {unit: blanks[unit] - errors[unit] for unit in errors}
+
+    return measure
+
+
+def beyond_blank(study: str, above: float, metric: str) -> Measure:
+    """The error over that of an image of the mean colour, at scales above this one."""
+
+    def measure(results: StoreResults) -> Units:
+        cells = grouped(
+            select(results.get(study, {}), "attack"), lambda s: name_and_level(s["defense"])
+        )
+        each = []
+        for (_, level), pairs in cells.items():
+            if level is not None and level > above:
+                errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
+                each.append({unit: errors[unit] - blanks[unit] for unit in errors})
+        return mean_of(each)
+
+    return measure
+
+
+def layer_contrast(study: str, kind: str) -> Measure:
+    """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
+
+    Among weights or among biases: these two differ for other reasons than their layer.
+    """
+
+    def measure(results: StoreResults) -> Units:
+        units: dict[Unit, Tensor] = {}
+        for settings, result in select(results.get(study, {}), "training"):
+            of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
+            means = [sum(levels) / len(levels) for levels in of_kind]
+            if means:
+                contrast = math.log2(max(means) / max(min(means), TINY)) - 1
+                units[(0, settings["seed"])] = torch.tensor([contrast], dtype=torch.float64)
+        return units
+
+    return measure
+
+
+def best_attack_above_bound(study: str) -> Measure:
+    """The error over the bound, of the attack with the least such mean."""
+
+    def measure(results: StoreResults) -> Units:
+        found = results.get(study, {})
+        bounds = {
+            (s["defense"], s["start"]): torch.tensor([r["bound"]], dtype=torch.float64)
+            for s, r in select(found, "bound")
+        }
+        margins: list[Units] = []
+        for pairs in grouped(select(found, "attack"), lambda s: s["attack"]).values():
+            by_defense = grouped(pairs, lambda s: s["defense"])
+            each = [
+                {
+                    unit: error - bounds[(defense, unit[0])]
+                    for unit, error in units_of(mine, "mse").items()
+                    if (defense, unit[0]) in bounds
+                }
+                for defense, mine in by_defense.items()
+            ]
+            margins += each
+        margins = [units for units in margins if units]
+        return min(margins, key=lambda units: _mean(units), default={})
+
+    return measure
+
+
+def _mean(units: Units) -> float:
+    return float(torch.cat([*units.values()]).mean())

@@ -1,0 +1,66 @@
+"""Means against a level or a round, with their intervals."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from gradveil.studies.runner import Entry
+from gradveil.studies.shared import LABELS, number
+
+from ._panels import COLOURS, MARKERS, OTHERS, mark_levels, no_cells
+
+Row = dict[str, Entry]
+
+
+def level_curve(axis: Axes, rows: Sequence[Row], label: str, **style: Any) -> None:
+    """Means with error bars over `level`; missing intervals leave the bar out."""
+    rows = sorted(rows, key=lambda row: number(row["level"]))
+    x = [number(row["level"]) for row in rows]
+    y = [number(row["mean"]) for row in rows]
+    axis.errorbar(x, y, yerr=bars(rows), label=label, capsize=2.5, elinewidth=0.9, **style)
+
+
+def bars(rows: Sequence[Row], name: str = "") -> list[list[float]]:
+    """Distances from the mean to the interval's ends; 0 where there is no interval."""
+    mean, low, high = (f"{name}_{k}" if name else k for k in ("mean", "low", "high"))
+    return [
+        [max(0.0, _distance(row[mean], row[low])) for row in rows],
+        [max(0.0, _distance(row[high], row[mean])) for row in rows],
+    ]
+
+
+def _distance(upper: Entry, lower: Entry) -> float:
+    return 0.0 if upper is None or lower is None else number(upper) - number(lower)
+
+
+def defense_curves(
+    axis: Axes, rows: Sequence[Row], ylabel: str, xlabel: str, percent: bool
+) -> None:
+    """One curve for each defense; a defense without a level is a horizontal line."""
+    if not rows:
+        no_cells(axis)
+    levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})
+    for name in dict.fromkeys(str(row["defense"]) for row in rows):
+        mine = [row for row in rows if row["defense"] == name]
+        colour, label = COLOURS.get(name, OTHERS[0]), LABELS.get(name, name)
+        if mine[0]["level"] is None:
+            axis.axhline(number(mine[0]["mean"]), color=colour, ls=":", lw=1.1, label=label)
+            if mine[0]["low"] is not None:
+                low, high = number(mine[0]["low"]), number(mine[0]["high"])
+                axis.axhspan(low, high, color=colour, alpha=0.08, lw=0)
+        else:
+            level_curve(axis, mine, label, color=colour, marker=MARKERS.get(name, "o"))
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if levels:
+        mark_levels(axis, levels, percent)
+
+
+def round_curve(axis: Axes, rows: Sequence[Row], label: str, **style: Any) -> None:
+    """A mean over rounds with its interval as a band."""
+    rows = sorted(rows, key=lambda row: number(row["round"]))
+    x = [number(row["round"]) for row in rows]
+    low = [number(row["mean"] if row["low"] is None else row["low"]) for row in rows]
+    high = [number(row["mean"] if row["high"] is None else row["high"]) for row in rows]
+    axis.fill_between(x, low, high, alpha=0.18, lw=0, color=style.get("color"))
+    axis.plot(x, [number(row["mean"]) for row in rows], label=label, **style)

@@ -1,0 +1,105 @@
+"""The look of all figures: colours that colour-blind readers tell apart, markers, files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
+
+COLOURS = {
+    "no-defense": BLACK,
+    "gradient-pruning": ORANGE,
+    "optimal-pruning": BLUE,
+    "dpsgd": RED,
+    "optimal-dpsgd": GREEN,
+    "gradient-noise": RED,
+    "optimal-noise": GREEN,
+}
+MARKERS = {
+    "no-defense": "x",
+    "gradient-pruning": "o",
+    "optimal-pruning": "s",
+    "dpsgd": "^",
+    "optimal-dpsgd": "D",
+    "gradient-noise": "^",
+    "optimal-noise": "D",
+}
+OTHERS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, YELLOW)
+SHAPES = "osD^vPX*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--")
+
+MSE = "reconstruction MSE (normalised units)"
+PSNR = "PSNR (dB, pixels in [0, 1])"
+RATIO = "pruning ratio (% of entries)"
+SCALE = "noise scale (root mean square of standard deviations)"
+
+STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8.5,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "gradveil",
+}
+
+
+@contextmanager
+def figure(
+    stem: Path, columns: int = 1, rows: int = 1, width: float = 3.4, height: float = 2.7
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of rows × columns panels, written to ``stem.png`` and ``stem.pdf`` at the end."""
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        made = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        FigureCanvasAgg(made)
+        axes = made.subplots(rows, columns, squeeze=False)
+        yield made, [*axes.flat]
+        save(made, stem)
+
+
+def save(made: Figure, stem: Path) -> None:
+    """PNG for screens, PDF for print."""
+    for suffix in ("png", "pdf"):
+        save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
+
+
+def no_cells(axis: Axes) -> None:
+    """Say that there is nothing to show yet."""
+    axis.text(0.5, 0.5, "no finished cells", ha="center", va="center", transform=axis.transAxes)
+
+
+def caption(made: Figure, text: str) -> None:
+    """One small line under the panels."""
+    made.supxlabel(text, fontsize=7, color="0.35")
+
+
+def mark_levels(axis: Axes, levels: list[float], percent: bool) -> None:
+    """Ticks at the levels themselves: percentages, or scales on a logarithmic axis."""
+    if not percent and all(level > 0 for level in levels):
+        axis.set_xscale("log")
+    axis.set_xticks(levels, [f"{level * 100:g}" if percent else f"{level:g}" for level in levels])
+    axis.minorticks_off()
+
+
+def one_scale(axes: list[Axes], bottom: float | None = None) -> None:
+    """The same vertical range for all panels that show something."""
+    shown = [axis for axis in axes if axis.has_data()]
+    limits = [axis.get_ylim() for axis in shown]
+    for axis in shown:
+        low = min(low for low, _ in limits) if bottom is None else bottom
+        axis.set_ylim(low, max(high for _, high in limits))

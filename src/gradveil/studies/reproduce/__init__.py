@@ -1,0 +1,17 @@
+"""`gradveil reproduce`: choose studies, run their cells, write figures, claims and a summary."""
+
+from ._registry import STUDIES, select_studies
+from ._run import check_data, prepare, run_cells, work_of, write_all
+from ._summary import Written, older_text
+
+__all__ = [
+    "STUDIES",
+    "Written",
+    "check_data",
+    "older_text",
+    "prepare",
+    "run_cells",
+    "select_studies",
+    "work_of",
+    "write_all",
+]

@@ -1,0 +1,133 @@
+"""From the names of studies to their figures: run the cells, then write all from the store."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradveil._checks import check_choice
+from gradveil.studies.cells import OFFICIAL, dataset
+from gradveil.studies.claims import write_claims
+from gradveil.studies.runner import (
+    PRESETS,
+    Cell,
+    Engine,
+    Progress,
+    Store,
+    Study,
+    Work,
+    distinct_cells,
+)
+
+from ._registry import STUDIES
+from ._summary import Written, write_summary
+
+_SHOW_SECONDS = 1.0
+
+Show = Callable[[Mapping[Cell, Progress]], None]
+"""Called with the state of every cell, about once a second."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run found to do again: damaged files, and failed cells if the user asked."""
+
+    damaged: int
+    retried: int
+
+
+def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
+    """The cells of each study."""
+    check_choice(preset, "preset", PRESETS)
+    return {study.name: study.cells(preset) for study in studies}
+
+
+def check_data(work: Work) -> None:
+    """Require the official files that cells name before any of them runs and fails."""
+    for name in {cell.settings.get("data") for cell in distinct_cells(work)} & set(OFFICIAL):
+        dataset(name)
+
+
+def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
+    """Make ready for a run what an earlier one left."""
+    cells = distinct_cells(work)
+    retried = store.retry_failed(cells) if retry_failed else 0
+    return Prepared(damaged=store.recheck(cells), retried=retried)
+
+
+def run_cells(store: Store, work: Work, engine: Engine, show: Show) -> None:
+    """Run what is not done; returns when each cell is done or has failed."""
+    cells = distinct_cells(work)
+    watch = _Throttled(lambda: show(store.progress(cells)))
+    engine.run(store.folder, cells, watch)
+    show(store.progress(cells))
+
+
+def write_all(
+    store: Store,
+    studies: Sequence[Study],
+    preset: str,
+    folder: Path,
+    *,
+    any_sources: bool = False,
+) -> list[Written]:
+    """Write the numbers and figures of the studies, the claims and a summary, from the store alone.
+
+    Claims and summary cover all that the store holds of the preset, whatever studies were named.
+
+    Args:
+        store: What is done.
+        studies: Whose figures to write.
+        preset: Quick, standard or paper.
+        folder: Where to write.
+        any_sources: Whether a cell that is not done counts as done where an earlier state of the
+            package's sources did it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def cells_of(study: Study) -> list[Cell]:
+        cells = list(dict.fromkeys(study.cells(preset)))
+        return store.with_any_sources(cells) if any_sources else cells
+
+    written = [_write_study(store, study, cells_of(study), folder) for study in studies]
+    every = {name: store.results(cells_of(study)) for name, study in STUDIES.items()}
+    if any(every.values()):
+        write_claims(every, folder)
+    others = [study for name, study in STUDIES.items() if name not in {w.name for w in written}]
+    write_summary(written, others, preset, folder, _seconds(store, [*studies, *others], preset))
+    return written
+
+
+def _write_study(store: Store, study: Study, cells: list[Cell], folder: Path) -> Written:
+    results = store.results(cells)
+    older = sum(cell.key != Cell(cell.kind, cell.settings).key for cell in results)
+    error = None
+    try:
+        table = study.numbers(results)
+        table.save(folder / study.name)
+        study.draw(table, folder / study.name)
+    except Exception:
+        error = traceback.format_exc()
+    return Written(study.name, study.title, study.figure, len(results), len(cells), error, older)
+
+
+def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:
+    """Time spent in the done cells of a preset."""
+    cells = distinct_cells(work_of(studies, preset))
+    found = store.progress(cells).values()
+    return sum(each.seconds or 0.0 for each in found if each.state == "done")
+
+
+class _Throttled:
+    """Calls on at most once in a while."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self._next = call, 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() >= self._next:
+            self._call()
+            self._next = time.monotonic() + _SHOW_SECONDS

@@ -1,0 +1,50 @@
+"""Cells, the store that keeps what they found, and the engines that run them."""
+
+from ._cell import (
+    DATA_VARIABLE,
+    Cell,
+    Result,
+    Settings,
+    Value,
+    canonical_json,
+    cell_function,
+    data_folder,
+    function_of,
+)
+from ._engine import Engine, execute
+from ._engine_local import LocalEngine
+from ._engine_ray import RayEngine
+from ._status import StudyStatus, Work, distinct_cells, duration_text, study_status, total_status
+from ._store import Progress, Store, database_path
+from ._study import PRESETS, Entry, Results, StoreResults, Study, Table
+
+__all__ = [
+    "DATA_VARIABLE",
+    "PRESETS",
+    "Cell",
+    "Engine",
+    "Entry",
+    "LocalEngine",
+    "Progress",
+    "RayEngine",
+    "Result",
+    "Results",
+    "Settings",
+    "Store",
+    "StoreResults",
+    "Study",
+    "StudyStatus",
+    "Table",
+    "Value",
+    "Work",
+    "canonical_json",
+    "cell_function",
+    "data_folder",
+    "database_path",
+    "distinct_cells",
+    "duration_text",
+    "execute",
+    "function_of",
+    "study_status",
+    "total_status",
+]

@@ -1,0 +1,109 @@
+"""A hash of the source files that a cell's function depends on."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_PACKAGE = "gradveil"
+_OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
+"""Sub-packages that `import gradveil` does not stand for: they build on the core."""
+_WITHOUT_EFFECT = ("gradveil.studies", "gradveil.studies.runner")
+"""They hand cells on and keep what these find, and have no part in what that is."""
+_MODULE_NAME = re.compile(r"gradveil(\.\w+)+(?=:|$)")
+
+
+@cache
+def sources_hash(module: str) -> str:
+    """The SHA-256 of a module and of all modules of gradveil and its own package that it imports.
+
+    Imports are read from the text, wherever they stand in it, without running anything. Computed
+    once for each module and process.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(dependencies(module)):
+        path = source_path(name)
+        assert path is not None
+        content = path.read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def dependencies(module: str) -> set[str]:
+    """The module and what it imports of gradveil and of its own package, directly or not."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = source_path(name)
+        if name in found or path is None:
+            continue
+        found.add(name)
+        roots = {_PACKAGE, module.partition(".")[0]}
+        waiting += [each for each in _imports(name, path) if each.partition(".")[0] in roots]
+    return found
+
+
+def source_path(module: str) -> Path | None:
+    """The file of a module, found without importing it; None for other things."""
+    top, *rest = module.split(".")
+    spec = None if top in ("", "__main__") else find_spec(top)
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.has_location and spec.origin else None
+    for folder in spec.submodule_search_locations or ():
+        stem = Path(folder, *rest)
+        for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+@cache
+def _imports(module: str, path: Path) -> list[str]:
+    """The modules that a file names; the package itself stands for its core."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    try:
+        tree = ast.parse(path.read_bytes(), path)
+    except SyntaxError:  # the cell that imports it will say so
+        return []
+    names = {name for node in ast.walk(tree) for name in _named(node, package)}
+    if _PACKAGE in names:
+        names = (names - {_PACKAGE}) | set(_core())
+    return [name for name in names if name not in _WITHOUT_EFFECT]
+
+
+def _named(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from _named_from(node, package)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        found = _MODULE_NAME.match(node.value)  # "gradveil.module:name", as registries have it
+        yield from [found.group()] if found else []
+
+
+def _named_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
+    """`from a import b`: the module a.b if there is one, else a."""
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1] if node.level else []
+    module = ".".join([*base, *([node.module] if node.module else [])])
+    for alias in node.names:
+        inner = f"{module}.{alias.name}"
+        yield inner if source_path(inner) is not None else module
+
+
+@cache
+def _core() -> tuple[str, ...]:
+    """The modules and packages directly below gradveil, but for those that build on it."""
+    init = source_path(_PACKAGE)
+    assert init is not None
+    modules = [path.stem for path in init.parent.glob("_*.py") if path != init]
+    packages = [path.parent.name for path in init.parent.glob("*/__init__.py")]
+    return tuple(f"{_PACKAGE}.{name}" for name in [*modules, *packages] if name not in _OUTWARD)

@@ -1,0 +1,61 @@
+"""What all studies share: grids of cells, defenses at a level, means with intervals."""
+
+from ._grids import CIFAR, CURVES, MNIST, NOISE, PRUNING, Grid
+from ._grids_beyond import (
+    AWARE,
+    BOUND,
+    FEDAVG,
+    PLANS,
+    BoundGrid,
+    FedAvgGrid,
+    attacker_of,
+    attackers,
+)
+from ._levels import LABELS, defense_spec, level_text, name_and_level
+from ._numbers import (
+    Pair,
+    Unit,
+    Units,
+    grouped,
+    interval,
+    nested,
+    number,
+    select,
+    summarise,
+    summarise_loss,
+    summary,
+    units_of,
+)
+
+__all__ = [
+    "AWARE",
+    "BOUND",
+    "CIFAR",
+    "CURVES",
+    "FEDAVG",
+    "LABELS",
+    "MNIST",
+    "NOISE",
+    "PLANS",
+    "PRUNING",
+    "BoundGrid",
+    "FedAvgGrid",
+    "Grid",
+    "Pair",
+    "Unit",
+    "Units",
+    "attacker_of",
+    "attackers",
+    "defense_spec",
+    "grouped",
+    "interval",
+    "level_text",
+    "name_and_level",
+    "nested",
+    "number",
+    "select",
+    "summarise",
+    "summarise_loss",
+    "summary",
+    "units_of",
+]

@@ -1,0 +1,101 @@
+"""From finished cells to means with intervals: what all studies share."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradveil.scoring import Interval, bootstrap_interval
+from gradveil.studies.runner import Entry, Result, Results, Settings
+
+Pair = tuple[Settings, Result]
+Key = TypeVar("Key")
+
+Unit = tuple[int, int]
+"""A batch (by its first image) and a seed."""
+
+Units = Mapping[Unit, Tensor]
+"""The values of the images of each batch and seed; one value where there are no images."""
+
+
+Cells = tuple[float | None, float | None, float | None, int]
+"""A table's cells `mean`, `low`, `high` and `n`: the ends are empty for a single unit."""
+
+
+def select(results: Results, kind: str, **where: Any) -> Iterator[Pair]:
+    """The finished cells of a kind whose settings are these; what is not set counts as None."""
+    for cell, result in results.items():
+        if cell.kind != kind:
+            continue
+        settings = cell.settings
+        if all(settings.get(name) == value for name, value in where.items()):
+            yield settings, result
+
+
+def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, list[Pair]]:
+    """The cells by a key made from their settings, in their order."""
+    groups: dict[Key, list[Pair]] = {}
+    for settings, result in pairs:
+        groups.setdefault(key(settings), []).append((settings, result))
+    return groups
+
+
+def units_of(pairs: Iterable[Pair], value: str) -> dict[Unit, Tensor]:
+    """What cells found, by batch and seed."""
+    found: dict[Unit, Tensor] = {}
+    for settings, result in pairs:
+        unit = (settings.get("start", 0), settings.get("seed", 0))
+        if unit in found:
+            raise ValueError(
+                "Parameter `pairs` should hold one cell for each batch and seed. Found two for the"
+                f" batch at {unit[0]} with seed {unit[1]}. Group the cells first."
+            )
+        found[unit] = torch.tensor(result[value], dtype=torch.float64).view(-1)
+    return found
+
+
+def nested(units: Units) -> list[list[Tensor]]:
+    """Batches of seeds of images, as the bootstrap draws them."""
+    starts = sorted({start for start, _ in units})
+    return [[units[unit] for unit in sorted(units) if unit[0] == start] for start in starts]
+
+
+def summary(units: Units) -> Cells:
+    """The mean over batches, seeds and images, its 95 % interval, and the number of units."""
+    if not units:
+        return None, None, None, 0
+    groups = nested(units)
+    if len(groups) == 1:  # seeds of one batch are all that varies
+        groups = [[values] for values in groups[0]]
+    found = interval(groups)
+    if len(groups) == 1:
+        return found.mean, None, None, 1
+    return found.mean, found.low, found.high, len(units)
+
+
+def interval(groups: list[list[Tensor]]) -> Interval:
+    """The 95 % interval of the mean over groups, always from the same draws."""
+    return bootstrap_interval(groups, generator=torch.Generator().manual_seed(0))
+
+
+def summarise(pairs: Iterable[Pair], value: str) -> Cells:
+    """The summary of one value of some cells."""
+    return summary(units_of(pairs, value))
+
+
+def summarise_loss(pairs: Iterable[Pair]) -> Cells:
+    """The loss after short trainings, with an interval free of what seeds differ in beforehand.
+
+    Each seed starts from weights of its own, and so from a loss of its own, whatever the defense:
+    its distance to the mean of these is taken off first, which leaves the mean as it is.
+    """
+    pairs = [*pairs]
+    before, after = units_of(pairs, "before"), units_of(pairs, "after")
+    start = torch.cat([*before.values()]).mean() if before else torch.zeros(())
+    return summary({unit: after[unit] - before[unit] + start for unit in after})
+
+
+def number(entry: Entry) -> float:
+    """An entry of a table as a number; NaN, which is not drawn, where there is none."""
+    return float("nan") if entry is None else float(entry)

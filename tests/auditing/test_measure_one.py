@@ -1,0 +1,59 @@
+"""The cost of a defense: an identical job costs 1.00, whatever the machine does meanwhile."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from gradveil import NoDefense
+from gradveil.auditing import _measure_one, make_subject
+from gradveil.auditing._measure_one import _time_ratio
+
+SPEEDS = {
+    "steady": lambda n: 1.0,
+    "warming up": lambda n: 1.0 + 2.0 * 0.7**n,
+    "ever faster": lambda n: 1.0 / (1.0 + 0.02 * n),
+    "ever slower": lambda n: 1.0 + 0.02 * n,
+    "throttled halfway": lambda n: 1.0 if n < 10 else 1.3,
+    "now and then interrupted": lambda n: 4.0 if n % 7 == 3 else 1.0,
+}
+
+
+class Ticking(nn.Linear):
+    """A layer whose forward pass takes what `speed` says, by a clock of its own."""
+
+    def __init__(self, speed) -> None:
+        super().__init__(3, 2)
+        self.speed, self.now, self.passes = speed, 0.0, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.now += self.speed(self.passes)
+        self.passes += 1
+        return super().forward(x)
+
+
+def subject_of(model: nn.Module):
+    private = torch.ones(2, 3), torch.tensor([0, 1])
+    options = {"public": None, "normalization": None, "local": None, "name": "data"}
+    return make_subject(model, cross_entropy, private, batches=1, **options)
+
+
+@pytest.mark.parametrize("speed", SPEEDS.values(), ids=SPEEDS)
+def test_no_defense_costs_what_a_plain_message_costs(speed, monkeypatch):
+    model = Ticking(lambda n: 1.0)
+    subject = subject_of(model)
+    model.speed, model.passes = speed, 0
+    monkeypatch.setattr("gradveil._timing.time.perf_counter", lambda: model.now)
+    assert _time_ratio(subject, NoDefense()) == pytest.approx(1.0, abs=0.05)
+    assert model.passes == 2 * (1 + _measure_one.TIMINGS)
+
+
+def test_a_defense_that_takes_twice_as_long_costs_2(monkeypatch):
+    class Twice(NoDefense):
+        def __call__(self, message, inputs, generator=None):
+            super().__call__(message, inputs, generator)
+            return super().__call__(message, inputs, generator)
+
+    model = Ticking(lambda n: 1.0)
+    monkeypatch.setattr("gradveil._timing.time.perf_counter", lambda: model.now)
+    assert _time_ratio(subject_of(model), Twice()) == 2.0

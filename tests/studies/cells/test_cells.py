@@ -1,0 +1,166 @@
+"""Cell functions: the same bytes twice, what they promise to return, and effects that are known."""
+
+import pytest
+import torch
+
+from gradveil._random import named_stream
+from gradveil.studies.cells._parts import dataset
+from gradveil.studies.runner._cell import Cell, function_of
+from gradveil.studies.runner._engine import execute
+
+MNIST = {"data": "mnist", "model": "simple-conv-net"}
+ATTACK = {
+    **MNIST,
+    "start": 0,
+    "size": 2,
+    "seed": 0,
+    "attack": "paper(steps=8)",
+    "mechanism": "unknown",
+    "defense": "no-defense",
+}
+TRAINING = {
+    **MNIST,
+    "start": 0,
+    "examples": 16,
+    "clients": 4,
+    "batch_size": 4,
+    "rounds": 2,
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "seed": 0,
+}
+
+
+def run(kind: str, **settings):
+    return function_of(kind)(Cell(kind, settings).settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("attack", {**ATTACK, "defense": "optimal-dpsgd(scale=0.05)"}),
+        ("training", {**TRAINING, "defense": "optimal-dpsgd(scale=0.1)"}),
+        ("short-training", {**TRAINING, "defense": "optimal-pruning(ratio=0.8)"}),
+        (
+            "estimator-share",
+            {**MNIST, "start": 0, "size": 4, "estimator": "auto", "reference_probes": 2, "seed": 1},
+        ),
+        (
+            "plan-quality",
+            {
+                **MNIST,
+                "start": 0,
+                "size": 4,
+                "defense": "optimal-pruning(ratio=0.9)",
+                "public": {"start": 100, "size": 4, "batches": 2},
+                "probes": 4,
+                "seed": 0,
+            },
+        ),
+    ],
+)
+def test_a_cell_gives_the_same_bytes_twice(kind, settings):
+    first, second = (execute(Cell(kind, settings)) for _ in range(2))
+    assert first.error is None, first.error
+    assert first.values == second.values
+    assert first.arrays == second.arrays
+
+
+@pytest.mark.usefixtures("global_rng_watch")
+def test_an_attack_keeps_scores_of_each_image_and_the_images():
+    found = run("attack", **ATTACK)
+    for name in ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "blank_mse"):
+        assert len(found[name]) == 2, name
+    assert sum(found["mse"]) <= sum(found["unmatched_mse"]) + 1e-9
+    assert found["images"].shape == found["originals"].shape == (2, 1, 28, 28)
+    assert 0 <= float(found["images"].min()) <= float(found["images"].max()) <= 1
+    assert found["status"] == "finished"
+
+
+def test_defenses_share_the_attackers_start():
+    pair = [
+        run("attack", **{**ATTACK, "attack": "paper(steps=1, lr=0.0001)", "defense": defense})
+        for defense in ("no-defense", "gradient-noise(scale=1.0)")
+    ]
+    assert torch.allclose(pair[0]["images"], pair[1]["images"], atol=1e-3)
+
+
+def test_batches_have_noise_and_starts_of_their_own():
+    still = {**ATTACK, "attack": "paper(steps=1, lr=0.0001)"}
+    pair = [run("attack", **{**still, "start": start}) for start in (0, 2)]
+    assert float((pair[0]["images"] - pair[1]["images"]).abs().mean()) > 0.1
+    streams = [named_stream("studies", 0, "defense", start) for start in (0, 2)]
+    drawn = [torch.randn(9, generator=stream) for stream in streams]
+    assert not torch.equal(*drawn)
+
+
+def test_an_attacker_who_knows_a_public_plan_can_be_run():
+    public = {"start": 100, "size": 2, "batches": 2}
+    attack = "adaptive(unaware=strong(steps=4, restarts=1, finish=None), finish=None)"
+    settings = {**ATTACK, "defense": "optimal-dpsgd(scale=0.1)", "attack": attack}
+    found = run("attack", **{**settings, "mechanism": "known", "public": public})
+    assert len(found["mse"]) == 2
+
+
+def test_fedavg_updates_are_attacked():
+    found = run("attack", **ATTACK, local={"lr": 0.05, "steps": 2, "batch_size": 1})
+    assert len(found["mse"]) == 2
+
+
+def test_training_records_losses_and_the_noise_of_every_layer():
+    found = run("training", **TRAINING, defense="dpsgd(scale=0.1)")
+    assert len(found["losses"]) == 2
+    assert set(found["levels"]) == {
+        f"{layer}.{kind}"
+        for layer in ("conv_layers.0", "conv_layers.3", "fc_layers.1", "fc_layers.3")
+        for kind in ("weight", "bias")
+    }
+    for levels in found["levels"].values():
+        assert levels == pytest.approx([0.1, 0.1])
+    assert run("training", **TRAINING, defense="no-defense")["levels"] == {}
+
+
+def test_recording_does_not_change_the_training():
+    from gradveil.studies.cells._federation import federation
+
+    settings = {**TRAINING, "defense": "optimal-dpsgd(scale=0.1)"}
+    plain = federation(settings).run(2)
+    assert run("training", **settings)["losses"] == [row.loss for row in plain.rounds]
+
+
+def test_a_short_training_without_a_defense_lowers_the_loss():
+    found = run("short-training", **{**TRAINING, "rounds": 5}, defense="no-defense")
+    assert found["after"] < found["before"]
+
+
+def test_layer_sizes_are_those_of_the_papers_table():
+    sizes = dict(run("layer-sizes", **MNIST)["sizes"])
+    assert sizes["conv_layers.3.weight"] == 18_432
+    assert sizes["fc_layers.1.weight"] == 100_352
+    assert sum(sizes.values()) == 119_530
+
+
+def test_shares_order_plans_as_theory_does():
+    common = {**MNIST, "start": 0, "size": 4, "probes": 16, "seed": 0, "public": None}
+    for classical, optimal in (
+        ("gradient-noise(scale=0.1)", "optimal-noise(scale=0.1)"),
+        ("gradient-pruning(ratio=0.9)", "optimal-pruning(ratio=0.9)"),
+    ):
+        less, more = (
+            run("plan-quality", **common, defense=d)["share"] for d in (classical, optimal)
+        )
+        assert less < more <= 1 + 1e-6
+
+
+def test_official_data_need_a_folder(monkeypatch):
+    monkeypatch.delenv("GRADVEIL_DATA", raising=False)
+    dataset.cache_clear()
+    with pytest.raises(FileNotFoundError, match="--data"):
+        dataset("mnist-test")
+
+
+@pytest.mark.slow
+def test_the_bound_is_below_the_prior_and_grows_with_noise():
+    common = {**MNIST, "start": 0, "size": 1, "prior_samples": 500, "seed": 0}
+    found = [run("bound", **common, defense=f"gradient-noise(scale={s})") for s in (0.01, 0.1)]
+    assert 0 < found[0]["bound"] < found[1]["bound"] < found[1]["prior_variance"]

@@ -1,0 +1,156 @@
+"""The key of a cell holds the sources that its function depends on."""
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gradveil.studies.reproduce import write_all
+from gradveil.studies.runner import Cell, Store, execute, function_of
+from gradveil.studies.runner._arrays import array_path
+from gradveil.studies.runner._engine import work
+from gradveil.studies.runner._owner import Owner
+from gradveil.studies.runner._sources import _imports, dependencies, sources_hash
+from gradveil.studies.runner._store import database_path
+from tests.studies import fake
+
+KIND = "sourcesofcells.kinds:find"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package whose function imports one of its modules, and not another."""
+    folder = tmp_path / "sourcesofcells"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "kinds.py").write_text(
+        "def find(settings):\n    from . import helper\n    return {'found': helper.NUMBER}\n"
+    )
+    (folder / "helper.py").write_text("NUMBER = 1\n")
+    (folder / "other.py").write_text("NUMBER = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("sourcesofcells")]:
+        del sys.modules[name]
+
+
+def new_process() -> None:
+    sources_hash.cache_clear()
+    _imports.cache_clear()
+
+
+def key_now() -> str:
+    new_process()
+    return Cell(KIND, {"seed": 0}).key
+
+
+def test_a_changed_source_changes_the_key_and_nothing_else_does(package: Path):
+    before = key_now()
+    assert key_now() == before
+    (package / "other.py").write_text("NUMBER = 2\n")
+    assert key_now() == before
+    (package / "helper.py").write_text("NUMBER = 2\n")
+    changed = key_now()
+    assert changed != before
+    (package / "kinds.py").write_text((package / "kinds.py").read_text() + "\n")
+    assert key_now() not in (before, changed)
+
+
+def test_the_identity_and_with_it_the_random_state_do_not_depend_on_sources(package: Path):
+    before = Cell(KIND, {"seed": 0}).identity
+    (package / "helper.py").write_text("NUMBER = 2\n")
+    new_process()
+    assert Cell(KIND, {"seed": 0}).identity == before
+
+
+def test_the_identity_is_the_key_of_stores_without_sources():
+    known = "dd30121180f8168d4e46c643e4114796de8e536aabf46501cda4d3e0bce84e20"
+    assert Cell("attack", {"ratio": 0.9, "seed": 0}).identity == known
+
+
+def test_sources_are_read_once_in_a_process(package: Path):
+    before = key_now()
+    (package / "helper.py").write_text("NUMBER = 2\n")
+    assert Cell(KIND, {"seed": 0}).key == before
+
+
+def test_a_process_with_other_sources_refuses_the_cell(package: Path):
+    new_process()
+    cell = Cell(KIND, {"seed": 0})
+    stored = Cell.stored(cell.kind, cell.text, "0" * 64)
+    outcome = execute(stored)
+    assert outcome.error is not None
+    assert "should stay as they are during a run" in outcome.error
+    assert execute(cell).error is None
+
+
+def test_an_attack_depends_on_the_core_and_not_on_figures_or_the_runner():
+    found = dependencies(function_of("attack").__module__)
+    assert {
+        "gradveil._random",
+        "gradveil.attacks",
+        "gradveil.catalog",
+        "gradveil.defenses._optimal_noise",
+        "gradveil.sensitivity._structured._sweeps",
+        "gradveil.studies.cells._attack",
+        "gradveil.studies.cells._parts",
+    } <= found
+    outward = ("auditing", "cli", "flower", "studies.runner", "studies.figures", "studies.paper")
+    assert not [n for n in found if n.startswith(tuple(f"gradveil.{name}" for name in outward))]
+    assert "gradveil.studies.cells._bound" not in found
+
+
+@pytest.mark.parametrize("kind", ["nope", "__main__:find", "no.such.module:find"])
+def test_cells_without_sources_have_a_key_and_fail_when_they_run(kind: str):
+    cell = Cell(kind, {"seed": 0})
+    assert cell.key != cell.identity
+    assert execute(cell).error is not None
+
+
+def test_a_module_with_a_mistake_counts_with_its_text_and_fails_when_it_runs(package: Path):
+    (package / "helper.py").write_text("NUMBER =\n")
+    before = key_now()
+    assert "SyntaxError" in (execute(Cell(KIND, {"seed": 0})).error or "")
+    (package / "helper.py").write_text("NUMBER = = 1\n")
+    assert key_now() != before
+
+
+def test_the_package_by_name_stands_for_its_core(package: Path):
+    (package / "kinds.py").write_text("import gradveil\n")
+    new_process()
+    found = dependencies("sourcesofcells.kinds")
+    assert {"gradveil.theory._fisher", "gradveil.attacks", "gradveil._random"} <= found
+    assert "gradveil.auditing" not in found
+
+
+def test_what_other_sources_did_can_be_drawn_when_asked(tmp_path: Path):
+    """Keys of one process are those of earlier sources to the next."""
+    study = fake.FakeStudy(count=3)
+    with closing(Store(tmp_path / "store")) as store:
+        store.want(study.cells("quick"))
+        work(store, Owner(store.owners), lambda: None)
+        with closing(sqlite3.connect(database_path(store.folder))) as database:
+            for cell in study.cells("quick")[:2]:
+                _rename(database, store.folder / "arrays", cell)
+        (own,) = write_all(store, [study], "quick", tmp_path / "own")
+        (any_,) = write_all(store, [study], "quick", tmp_path / "any", any_sources=True)
+    assert (own.done, own.older, own.error) == (1, 0, None)
+    assert (any_.done, any_.older, any_.error) == (3, 2, None)
+    assert (
+        "3 of 3 cells, 2 of them by earlier sources."
+        in (tmp_path / "any" / "report.md").read_text()
+    )
+    assert len((tmp_path / "any" / "fake.csv").read_text().splitlines()) == 4
+
+
+def _rename(database: sqlite3.Connection, arrays: Path, cell: Cell) -> None:
+    """As if the cell had been done under the key of old: its identity."""
+    with database:
+        for table in ("cells", "arrays"):
+            database.execute(f"UPDATE {table} SET key = ? WHERE key = ?", (cell.identity, cell.key))
+    for name in ("product", "ranks"):
+        path = array_path(arrays, cell.identity, name)
+        path.parent.mkdir(exist_ok=True)
+        array_path(arrays, cell.key, name).rename(path)
