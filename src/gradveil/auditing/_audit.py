@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import torch
 from torch import nn
@@ -37,7 +38,8 @@ RANGE_NOTE = (
 )
 PLAN_NOTE = (
     "Plans are made from the private batch. The bounds do not count what noise levels planned from"
-    " it reveal by themselves; plans from public data reveal nothing."
+    " it reveal by themselves, and an attacker who reads them can recognise the batch at any amount"
+    " of noise; plans from public data reveal nothing."
 )
 
 
@@ -67,9 +69,10 @@ def audit(
     """What leaks, what is guaranteed and what it costs, for each defense on the same private data.
 
     Amounts that are left out ("optimal-noise") are solved for at the first batch, such that what
-    `match` names is equal; amounts that are given stay. Bounds, utilities and layers are those of
-    the first batch too; attacks run on all batches and seeds. Ctrl-C, and the time budget, end it
-    with what is finished (`complete` is False, `stopped` says why).
+    `match` names is equal; amounts that are given stay. Utilities and layers are those of the first
+    batch, too; bounds average the information over 8 batches of public examples (over the private
+    batches where there are no others); attacks run on all batches and seeds. Ctrl-C, and the time
+    budget, end it with what is finished (`complete` is False, `stopped` says why).
 
     Args:
         model: Any classifier; never modified.
@@ -96,7 +99,7 @@ def audit(
         time_budget: Seconds for the attacks; with one, results depend on the machine.
         seed: Of everything random.
         progress: Called with (what is running, the share that is done).
-        names: What to call "data" and "model" in the result, and its "command".
+        names: What to call "data", "model" and its "weights" in the result, and its "command".
 
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[4, 6, 2])
@@ -159,7 +162,11 @@ def _solved(
 ) -> tuple[Budget, dict[str, Defense]]:
     inputs, targets = subject.batch(0)
     values, moments = measure_with_values(
-        subject.message(targets), inputs, "auto", generator=numbered_stream(seed)
+        subject.message(targets),
+        inputs,
+        "auto",
+        generator=numbered_stream(seed),
+        judged=match == "error",
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     return budget, {one.name: solve(one, budget, moments) for one in wanted}
@@ -200,7 +207,9 @@ def _result(
                 defense=spec_of(solved[name]),
                 training=one.training,
                 attacks=attacks,
-                verdict=verdict(attacks, guess, one.costs.bound, subject.is_image),
+                verdict=verdict(
+                    attacks, guess, one.costs.bound, subject.is_image, one.costs.no_guarantee
+                ),
                 **vars(one.costs),
             )
         )
@@ -256,6 +265,8 @@ def _setup(
         command=names.get("command", ""),
         threat_mechanism=threat.mechanism,
         equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        weights=names.get("weights", "as given"),
+        date=date.today().isoformat(),
         versions={
             "gradveil": __version__,
             "python": platform.python_version(),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_count, check_inputs
+from gradveil._random import numbered_stream
 from gradveil.attacks import LocalSteps
 from gradveil.data import Dataset
 from gradveil.data._normalization import NormalizationLike, resolve_normalization
@@ -15,7 +16,7 @@ from gradveil.messages import GradientMessage, LocalUpdateMessage
 from gradveil.messages._functional import LossFunction
 from gradveil.theory import GaussianPrior
 
-from ._defaults import PRIOR_LIMIT
+from ._defaults import POPULATION, PRIOR_LIMIT
 
 Batch = tuple[Tensor, Tensor]
 
@@ -45,6 +46,22 @@ class Subject:
     def batches(self) -> int:
         """How many there are."""
         return len(self.data) // self.batch_size
+
+    def population(self, most: int = POPULATION) -> list[Batch]:
+        """Batches of public examples, for what is a mean over data: the private ones without any.
+
+        As many as are disjoint, and then from the start in another order.
+        """
+        if self.public is None or len(self.public[0]) < self.batch_size:
+            return [self.batch(index) for index in range(self.batches)]
+        inputs, targets = self.public
+        per_round = len(inputs) // self.batch_size
+        rounds = -(-most // per_round)
+        orders = [torch.randperm(len(inputs), generator=numbered_stream(r)) for r in range(rounds)]
+        chosen = [
+            o[k * self.batch_size :][: self.batch_size] for o in orders for k in range(per_round)
+        ]
+        return [(inputs[c.to(inputs.device)], targets[c.to(targets.device)]) for c in chosen[:most]]
 
     @property
     def is_image(self) -> bool:

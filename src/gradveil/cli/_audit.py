@@ -92,7 +92,7 @@ def run_audit(
     quick: Annotated[bool, typer.Option(help="Three defenses, one attack, no training.")] = False,
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
-    """Show what leaks, what is guaranteed and what it costs, for each defense at equal utility."""
+    """Show what leaks, what is guaranteed and what it costs, for each defense on the same data."""
     granted = parse_threat(threat or [])
     prepare_folder(out)
     samples = load_data(dataset, data, device)
@@ -124,7 +124,12 @@ def run_audit(
             time_budget=time_budget,
             seed=seed,
             progress=progress,
-            names={"data": samples.name, "model": name, "command": _command()},
+            names={
+                "data": samples.name,
+                "model": name,
+                "command": _command(),
+                "weights": "untrained" if weights is None else weights.name,
+            },
         )
     _finish(result, out, format)
 

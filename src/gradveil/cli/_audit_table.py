@@ -6,14 +6,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradveil.auditing import AttackResult, AuditResult, DefenseResult
-from gradveil.auditing.report import estimate, number, size
+from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult
+from gradveil.auditing.report import estimate, number, plural, size, weights
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
     " no attacker's mean squared error per entry, in normalised units, is below it on data of the"
-    " prior; real images carry more prior knowledge than a Gaussian. [..]: 95 % interval"
-    " over images, batches and seeds."
+    " prior; real images carry more prior knowledge than a Gaussian. †: its assumptions fail for"
+    " this model, it is no guarantee. [..]: 95 % interval over images, batches and seeds."
 )
 
 
@@ -21,7 +21,8 @@ def show_audit(result: AuditResult, console: Console) -> None:
     """Two tables, the verdicts, and what one should know."""
     setup = result.setup
     console.print(
-        f"[bold]{setup.model}[/] ({setup.parameters:,} parameters) on {setup.data}:"
+        f"[bold]{setup.model}[/] ({setup.parameters:,} parameters, {weights(result)}) on"
+        f" {setup.data}, {setup.date}, gradveil {setup.versions.get('gradveil', '')}:"
         f" {setup.batches} × {setup.batch_size} examples, {setup.seeds} seed(s),"
         f" {setup.message} sent. {setup.equal}",
         highlight=False,
@@ -33,7 +34,9 @@ def show_audit(result: AuditResult, console: Console) -> None:
         console.print(f"[bold]{defense.name}[/]: {defense.verdict}", highlight=False)
     console.print()
     priors = {d.bound.prior for d in result.defenses if d.bound}
-    prior = f"Prior: {', '.join(sorted(priors))}. " if priors else ""
+    batches = {d.bound.batches for d in result.defenses if d.bound}
+    over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
+    prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
     console.print(f"{prior}{NOTE} {' '.join(result.notes)}", style="dim", highlight=False)
 
 
@@ -57,9 +60,16 @@ def _cost_row(defense: DefenseResult) -> list[str]:
         number(training.loss_after.mean) if training else "-",
         size(defense.bytes_sent),
         f"{number(defense.time_ratio)}×",
-        f"{number(bound.mse)} ({number(bound.trace_mse)})" if bound else "no guarantee",
+        _bound(bound) if bound else "no guarantee",
         number(bound.psnr_ceiling) if bound else "",
     ]
+
+
+def _bound(bound: BoundResult) -> str:
+    """The number, with the trace form beside the full one, and a mark where it does not hold."""
+    mark = "" if bound.holds else " †"
+    trace = f" ({number(bound.trace_mse)})" if bound.method != "trace" else ""
+    return f"{number(bound.mse)}{trace}{mark}"
 
 
 def setting(spec: str) -> str:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._files import write_atomically
 from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject
-from gradveil.auditing.report import number, prepare_folder, short
+from gradveil.auditing.report import number, plural, prepare_folder, short
 
 from ._format import Format
 from ._loading import load_data, load_model, split_public, typed_defenses
@@ -23,8 +23,9 @@ from ._progress import bar
 
 NOTE = (
     "No attacker's mean squared error per entry, in normalised units, is below the bound on data of"
-    " the prior. It does not count what noise levels planned from the private batch reveal. Gain:"
-    " over isotropic noise of equal second-order utility (trace form, flat prior)."
+    " the prior, where it is a guarantee. It does not count what noise levels planned from the"
+    " private batch reveal. Gain: over isotropic noise of equal second-order utility (trace form,"
+    " flat prior, judged by sensitivities that the plan was not made from)."
 )
 
 
@@ -84,7 +85,7 @@ def flat_row(point: BoundPoint) -> dict[str, Any]:
     found = row.pop("bound") or {}
     names = [field.name for field in dataclasses.fields(BoundPoint)]
     del names[names.index("bound")]
-    keys = ("method", "prior", "mse", "mse_standard_error", "trace_mse", "psnr_ceiling")
+    keys = ("method", "prior", "mse", "mse_standard_error", "trace_mse", "psnr_ceiling", "batches")
     return {**{n: row[n] for n in names}, **{f"bound_{key}": found.get(key) for key in keys}}
 
 
@@ -112,7 +113,12 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
     console.print(table)
     priors = sorted({point.bound.prior for point in points if point.bound})
     prior = f"Prior: {', '.join(priors)}. " if priors else ""
-    console.print(f"{prior}{NOTE} Formal privacy: {points[0].formal_privacy}.", highlight=False)
+    over = sorted({point.bound.batches for point in points if point.bound})
+    batches = f"Bounds are over {plural(over[-1], 'batch')}. " if over else ""
+    reasons = sorted({point.no_guarantee for point in points if point.no_guarantee})
+    why = f" No guarantee here: {'; '.join(reasons)}." if reasons else ""
+    formal = f" Formal privacy: {points[0].formal_privacy}."
+    console.print(f"{prior}{batches}{NOTE}{why}{formal}", highlight=False)
 
 
 def _cells(point: BoundPoint) -> list[str]:
@@ -121,7 +127,7 @@ def _cells(point: BoundPoint) -> list[str]:
         short(point.defense),
         number(point.utility_first),
         number(point.utility_second),
-        number(found.mse) if found else "no guarantee",
+        f"{number(found.mse)}{'' if found.holds else ' †'}" if found else "no guarantee",
         number(found.trace_mse) if found else "-",
         number(found.psnr_ceiling) if found else "-",
         "-" if gain is None else f"{number(gain)}×",

@@ -1,8 +1,9 @@
 """An audit's result as files: the report, tables, pictures, and numbers as text."""
 
-from ._numbers import estimate, number, short, size
+from ._numbers import estimate, number, plural, short, size
 from ._pictures import pictures
 from ._report import render_report, write_report
+from ._words import weights
 from ._write import as_csv, prepare_folder, write_results
 
 __all__ = [
@@ -10,10 +11,12 @@ __all__ = [
     "estimate",
     "number",
     "pictures",
+    "plural",
     "prepare_folder",
     "render_report",
     "short",
     "size",
+    "weights",
     "write_report",
     "write_results",
 ]
