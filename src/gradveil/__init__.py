@@ -28,7 +28,7 @@ from .defenses import (
     Rounding,
 )
 from .mechanisms import Mechanism, RoundingMechanism
-from .messages import GradientMessage, LocalUpdateMessage, Message
+from .messages import GradientMessage, LocalUpdateMessage, Message, ModelError
 from .sensitivity import Exact, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
@@ -59,6 +59,7 @@ __all__ = [
     "LocalUpdateMessage",
     "Mechanism",
     "Message",
+    "ModelError",
     "Moments",
     "NoDefense",
     "NonFiniteError",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import Exact, GradientMessage, LocalUpdateMessage, OptimalNoise, measure
+from gradveil import Exact, GradientMessage, LocalUpdateMessage, ModelError, OptimalNoise, measure
 from gradveil import share_of_optimum as share
 from gradveil.models import build_model
 from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured
@@ -65,7 +65,7 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     monkeypatch.setattr(Structured, "measure", broken)
     monkeypatch.setattr(PerExample, "__call__", also_broken)
     monkeypatch.setattr(Sketch, "__call__", also_broken)
-    with pytest.raises(RuntimeError, match="first"):
+    with pytest.raises(ModelError, match=r"`model` should be made of operations.*: first"):
         measure(case.message(), case.inputs())
 
 

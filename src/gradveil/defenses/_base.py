@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_finite, check_inputs
+from gradveil._checks import check_finite, check_inputs, check_tensor, check_values
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, Message, values_of
+from gradveil.messages import GradientMessage, Message, check_message, explained, values_of
 from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
@@ -47,6 +47,8 @@ class Defense(ABC):
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
     ) -> Tensors:
         """Measure, plan and apply: what the client sends, by parameter name."""
+        check_message(message)
+        check_tensor(inputs, "inputs")
         generator = generator_or_fresh(generator)
         values, moments = self.observe(message, inputs.detach(), generator)
         mechanism = self.plan(moments)
@@ -77,6 +79,7 @@ class Defense(ABC):
         training mode this leaves the running statistics of BatchNorm as they are. Dropout draws
         from the generator, too.
         """
+        check_inputs(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
@@ -91,6 +94,8 @@ class Defense(ABC):
 def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
     """The message's values and the moments that need no derivative."""
     check_inputs(inputs)
-    values = values_of(message, inputs)
+    with explained(message, inputs):
+        values = values_of(message, inputs)
+    check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
     return values, Moments.of_values(values, inputs.numel())

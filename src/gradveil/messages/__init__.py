@@ -3,6 +3,7 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
+from ._explain import ModelError, check_message, explained
 from ._gradient import GradientMessage
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._protocol import Message, separates, values_of
@@ -12,6 +13,9 @@ __all__ = [
     "LocalSteps",
     "LocalUpdateMessage",
     "Message",
+    "ModelError",
+    "check_message",
+    "explained",
     "separates",
     "values_of",
 ]

@@ -6,10 +6,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_inputs, check_positive, check_structure
+from gradveil._checks import (
+    check_at_most,
+    check_finite,
+    check_inputs,
+    check_positive,
+    check_structure,
+)
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages import Message
+from gradveil.messages import Message, check_message, explained
 
 from ._auto import Auto
 from ._estimator import Estimator
@@ -67,12 +73,14 @@ def measure_with_values(
     generator: torch.Generator | None = None,
 ) -> tuple[Tensors, Moments]:
     """The message's values beside its Moments, for a client that sends what it measured."""
+    check_message(message)
     check_inputs(inputs)
     if clip is not None:
         check_positive(clip, "clip")
-    values, squared_sensitivities, variances = named(estimator)(
-        message, inputs, generator_or_fresh(generator)
-    )
+        check_at_most(clip, "clip")
+    chosen, generator = named(estimator), generator_or_fresh(generator)
+    with explained(message, inputs):
+        values, squared_sensitivities, variances = chosen(message, inputs, generator)
     check_finite(values, "message(inputs)")
     check_structure(squared_sensitivities, values, "squared_sensitivities", "squared_values")
     check_finite(squared_sensitivities, "squared_sensitivities")
@@ -83,6 +91,11 @@ def measure_with_values(
         input_size=inputs.numel(),
     )
     return values, moments if clip is None else moments.clipped(clip)
+
+
+def check_estimator(estimator: object) -> None:
+    """Require an estimator or the name of one."""
+    named(estimator)  # type: ignore[arg-type]
 
 
 def named(estimator: Estimator | str) -> Estimator:

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_inputs
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_methods,
+)
 from gradveil._random import generator_or_fresh, rademacher_like
-from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import Message
+from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
+from gradveil.messages import Message, check_message
 from gradveil.sensitivity import measure
 
 from ._fisher import FisherInformation, fisher_trace
@@ -76,12 +82,17 @@ def reconstruction_bound(
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
     """
+    check_message(message)
     check_inputs(inputs)
+    check_mechanism(mechanism)
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
     if prior is not None:
+        check_kind(prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
         prior.check_examples(inputs)
+    if plan is not None:
+        check_methods(plan, "plan", ("plan", "observe"), "`OptimalNoise(scale=0.1)`")
     generator = generator_or_fresh(generator)
     if method == "trace":
         total, error = _trace_bound(message, inputs, mechanism, prior, plan, probes, generator)

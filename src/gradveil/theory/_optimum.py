@@ -6,8 +6,9 @@ from math import isinf
 import torch
 from torch import Tensor
 
+from gradveil._checks import check_kind
 from gradveil.mechanisms import Mechanism
-from gradveil.sensitivity import Moments
+from gradveil.sensitivity import Moments, check_moments
 
 from ._fisher import entry_information, fisher_trace
 
@@ -17,6 +18,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
 
     Isotropic noise of equal second-order utility has the variance v = Σ g_i² Σ_ii / Σ g_i².
     """
+    _check(moments, mechanism)
     spent, squares = _utility_sum(moments, mechanism), _total(moments.squared_values)
     if squares == 0 or spent == 0:
         return 1.0
@@ -34,6 +36,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     s, g the exact moments of what it sends (clamped and pruned entries do not count); at most 1
     by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
     """
+    _check(moments, mechanism)
     found = fisher_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     best = sum(
@@ -45,6 +48,11 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     if best == 0 or isinf(found):
         return 0.0
     return best**2 / (found * _utility_sum(moments, mechanism))
+
+
+def _check(moments: Moments, mechanism: Mechanism) -> None:
+    check_moments(moments)
+    check_kind(mechanism, "mechanism", Mechanism, "These figures are of noise alone.")
 
 
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
-from gradveil._checks import check_finite
+from gradveil._checks import check_finite, check_values
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, check_mechanism
 
 
 class Utility(NamedTuple):
@@ -25,6 +25,8 @@ def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
     """
+    check_values(values)
+    check_mechanism(mechanism)
     check_finite(values)
     means, variances = mechanism.mean(values), mechanism.variance(values)
     first = sum(float((v * means[n]).sum(dtype=torch.float64)) for n, v in values.items())
