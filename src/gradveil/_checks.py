@@ -267,7 +267,13 @@ def _short(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def device_of(name: str, parameter: str = "device") -> torch.device:
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def device_of(name: str | torch.device, parameter: str = "device") -> torch.device:
     """The device of this name, if this machine has it."""
     why = "a device without numbers"
     try:

@@ -7,7 +7,14 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_not_negative, check_positive
+from gradveil._batches import check_pair
+from gradveil._checks import (
+    check_count,
+    check_kind,
+    check_methods,
+    check_not_negative,
+    check_positive,
+)
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
@@ -76,8 +83,15 @@ class Adaptive:
         check_count(self.restarts, "restarts")
         check_count(self.probes, "probes")
         check_not_negative(self.smoothing, "smoothing")
-        for value in self.looseness:
+        for value in check_pair(self.looseness, "looseness"):
             check_positive(value, "looseness")
+        check_kind(self.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
+        if self.finish is not None:
+            check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
+        if self.prior is not None and not isinstance(self.prior, GaussianPrior):
+            check_methods(self.prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

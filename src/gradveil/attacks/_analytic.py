@@ -10,7 +10,7 @@ from gradveil._random import generator_or_fresh
 
 from ._labels import recover_labels
 from ._linear_layers import Call, linear_calls, random_inputs
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._optimise import clamp
 from ._reconstruction import Reconstruction
 
@@ -51,6 +51,7 @@ class Analytic:
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; the generator is needed only for labels that are not granted."""
+        check_observation(observation)
         generator = generator_or_fresh(generator)
         layer = first_layer(observation, generator)
         weight, bias = observation.sent[layer.weight], observation.sent[layer.bias]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from gradveil._checks import check_count, check_not_negative
+from gradveil._checks import check_count, check_kind, check_not_negative
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._typing import Tensors
 
@@ -59,6 +59,7 @@ class CAFE:
         self, observation: VerticalObservation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; the targets are -1: CAFE recovers no labels."""
+        check_kind(observation, "observation", VerticalObservation, "Use `observe_vertical`.")
         first = observation.observations[0]
         if not isinstance(first.model, VerticalNet):
             raise TypeError(

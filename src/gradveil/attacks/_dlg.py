@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, squared_distance
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._optimise import clamp
 from ._reconstruction import Reconstruction
 
@@ -29,6 +29,7 @@ class DLG(LBFGSMatching):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; the targets returned are the likeliest classes."""
+        check_observation(observation)
         blank = blank_inputs(observation)
         logits = blank.new_zeros(observation.batch_size, observation.num_classes)
         _check_soft_labels(observation, logits)

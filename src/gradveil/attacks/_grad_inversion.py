@@ -11,7 +11,7 @@ from gradveil._random import generator_or_fresh
 from ._batch_norm import BatchNormDistance
 from ._candidates import labels_of, message_of, noise_start, sent_row
 from ._inverting_gradients import DISTANCES
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._optimise import Cost, Descent, Minimum, Progress, Watch, minimise
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._regularisers import total_variation
@@ -75,6 +75,7 @@ class GradInversion:
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
+        check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels, sent = labels_of(observation, generator), sent_row(observation)
         cost = self._cost(observation, labels, sent)

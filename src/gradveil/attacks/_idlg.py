@@ -9,7 +9,7 @@ from gradveil._random import generator_or_fresh
 
 from ._labels import recover_labels
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, squared_distance
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._optimise import clamp
 from ._reconstruction import Reconstruction
 
@@ -30,6 +30,7 @@ class IDLG(LBFGSMatching):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
+        check_observation(observation)
         generator = generator_or_fresh(generator)
         targets = recover_labels(observation, generator)
 

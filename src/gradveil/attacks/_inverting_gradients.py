@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._checks import check_choice, check_count, check_kind, check_not_negative
 from gradveil._random import generator_or_fresh
 
 from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
@@ -79,6 +79,11 @@ class InvertingGradients:
         check_not_negative(self.smoothing, "smoothing")
         check_count(self.restarts, "restarts")
         check_choice(self.distance, "distance", tuple(DISTANCES))
+        if self.total_variation_end is not None:
+            check_not_negative(self.total_variation_end, "total_variation_end")
+        for name, kind in (("finish", Finish), ("peel", Peel)):
+            if getattr(self, name) is not None:
+                check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
 
     @classmethod
     def paper(cls, **changes: Any) -> "InvertingGradients":

@@ -7,11 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_finite, check_structure
+from gradveil._batches import check_batch, check_labels, check_pair, check_range, check_shape
+from gradveil._checks import (
+    check_callable,
+    check_count,
+    check_finite,
+    check_kind,
+    check_structure,
+    check_values,
+)
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.messages._functional import LossFunction, trainable_parameters
 
@@ -52,8 +60,13 @@ class Observation:
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
+        check_count(self.num_classes, "num_classes")
+        check_values(self.sent, "sent")
         check_finite(self.sent, "sent")
         check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
+        check_shape(self.input_shape, "input_shape")
+        check_range(self.low, self.high)
+        self._check_knowledge()
         self._check_labels()
 
     def message(self, targets: Any) -> Message:
@@ -62,7 +75,19 @@ class Observation:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
 
+    def _check_knowledge(self) -> None:
+        check_callable(self.loss_fn, "loss_fn", "Use for example cross_entropy.")
+        if self.defense is not None:
+            check_kind(self.defense, "defense", Defense, "Use for example `NoDefense()`.")
+        if self.mechanism is not None:
+            check_mechanism(self.mechanism)
+        if self.local is not None:
+            check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
+
     def _check_labels(self) -> None:
+        for name in ("labels", "label_counts"):
+            if getattr(self, name) is not None:
+                check_labels(getattr(self, name), name)
         if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
             raise ValueError(
                 f"Parameter `labels` should hold {self.batch_size} labels, one for each example."
@@ -77,6 +102,11 @@ class Observation:
                 f" the batch size {self.batch_size}. Found shape {tuple(counts.shape)} and sum"
                 f" {int(counts.sum())}."
             )
+
+
+def check_observation(observation: object) -> None:
+    """Require an Observation."""
+    check_kind(observation, "observation", Observation, "Make one with `observe`.")
 
 
 def observe(
@@ -107,8 +137,13 @@ def observe(
             own plan; known to an attacker who knows the mechanism.
         generator: For the defense's probes and noise.
     """
-    threat = threat or ThreatModel()
-    inputs, targets = batch
+    threat = ThreatModel() if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
+    check_count(num_classes, "num_classes")
+    inputs, targets = check_batch(batch, num_classes=num_classes)
+    if input_range is not None:
+        check_pair(input_range, "input_range")
     counts = torch.bincount(targets, minlength=num_classes)
     low, high = input_range if input_range is not None and threat.statistics else (None, None)
     blank = Observation(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_inputs
+from gradveil._checks import check_flag, check_inputs, check_tensor
 from gradveil.data import Dataset
 from gradveil.data._normalization import IDENTITY, NormalizationLike, resolve_normalization
 
@@ -83,8 +83,9 @@ def score(
     >>> scores.assignment.tolist(), round(float(scores.psnr.mean()))
     ([1, 0], 40)
     """
-    found, found_labels = _parts(reconstruction)
-    inputs, labels = _parts(truth)
+    check_flag(ssim, "ssim")
+    found, found_labels = _parts(reconstruction, "reconstruction")
+    inputs, labels = _parts(truth, "truth")
     _check(found, inputs)
     found, inputs = found.detach().to(inputs), inputs.detach()
     assignment = match(found, inputs)
@@ -143,6 +144,13 @@ def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
 def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Tensor:
     if not isinstance(normalization, Dataset):
         normalization = resolve_normalization(normalization) or IDENTITY
+    channels = inputs.shape[1] if inputs.dim() > 1 else 1
+    if {len(normalization.mean), len(normalization.std)} - {1, channels}:
+        raise ValueError(
+            "Parameter `normalization` should hold one mean and one standard deviation, or one for"
+            f" each of the {channels} channels. Found {len(normalization.mean)} means and"
+            f" {len(normalization.std)} standard deviations. Use those of the data."
+        )
     trailing = [1] * (inputs.dim() - 2)
     mean, std = (
         torch.tensor(numbers, dtype=inputs.dtype, device=inputs.device).reshape(-1, *trailing)
@@ -161,12 +169,18 @@ def _label_accuracy(found: Tensor | None, truth: Tensor | None) -> float | None:
 
 
 def _parts(
-    batch: Reconstruction | tuple[Tensor, Tensor] | Tensor,
+    batch: Reconstruction | tuple[Tensor, Tensor] | Tensor, name: str
 ) -> tuple[Tensor, Tensor | None]:
     if isinstance(batch, Reconstruction):
         return batch.inputs, batch.targets
     if isinstance(batch, Tensor):
         return batch, None
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise TypeError(
+            f"Parameter `{name}` should be inputs, or a pair of inputs and labels. Found"
+            f" {type(batch).__name__}. Give tensors."
+        )
+    check_tensor(batch[1], name)
     return batch[0], batch[1]
 
 

@@ -3,15 +3,14 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
-from gradveil._checks import check_count
+from gradveil._checks import check_kind
 from gradveil.attacks import Attack, LocalSteps, ThreatModel
 from gradveil.attacks._optimise import Watch
-from gradveil.catalog import build_attack, spec_of
+from gradveil.catalog import spec_of
 from gradveil.data import Dataset
 from gradveil.data._normalization import NormalizationLike
 from gradveil.defenses import Defense
@@ -19,12 +18,13 @@ from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
-from ._defaults import DEFENSES, STEPS, default_attacks
+from ._defaults import DEFENSES
 from ._matching_budget import Budget, make_budget, solve
 from ._measure_one import Measurement, measure_one, seeded
 from ._meter import Meter, Progress
 from ._pictures import pictures
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult
+from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
 from ._verdict import verdict
@@ -107,9 +107,14 @@ def audit(
     >>> [(found.name, found.bound is not None) for found in result.defenses]
     [('optimal noise', True)]
     """
-    check_count(seeds, "seeds")
-    names = names or {}
-    threat = threat or ThreatModel(mechanism="known")
+    check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
+    names = {} if names is None else names
+    check_kind(names, "names", Mapping, "Give for example {'data': 'scans'}.")
+    threat = ThreatModel(mechanism="known") if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    for name, asked in (("defenses", defenses), ("attacks", attacks)):
+        if asked is not None:
+            check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
     wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
     subject = make_subject(
         model,
@@ -121,7 +126,8 @@ def audit(
         local=local,
         name=names.get("data", "data"),
     )
-    attackers = named(_attacks(attacks, steps, subject.is_image))
+    check_use(wanted, match, scale, ratio)
+    attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(wanted), progress)
     budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
@@ -140,24 +146,6 @@ def audit(
 class _Measured:
     costs: Measurement
     training: TrainingResult | None
-
-
-def _attacks(
-    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
-) -> list[Attack]:
-    if asked is None:
-        return default_attacks(STEPS if steps is None else steps, is_image)
-    built = [build_attack(one) if isinstance(one, str) else one for one in asked]
-    return [one if steps is None else _with_steps(one, steps) for one in built]
-
-
-def _with_steps(attack: Any, steps: int) -> Any:
-    from dataclasses import is_dataclass, replace
-
-    if hasattr(attack, "unaware"):
-        return replace(attack, unaware=replace(attack.unaware, steps=steps))
-    known = is_dataclass(attack) and hasattr(attack, "steps")
-    return replace(attack, steps=steps) if known else attack  # type: ignore[type-var]
 
 
 def _solved(

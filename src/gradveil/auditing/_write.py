@@ -3,7 +3,10 @@
 import base64
 import csv
 import io
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradveil._files import write_atomically
@@ -13,12 +16,37 @@ from ._result import AuditResult
 JSON, CSV, PICTURES = "results.json", "results.csv", "images"
 
 
+def check_folder(folder: Path) -> None:
+    """Require a folder, or a place where one can be made; nothing is written."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(
+            f"Parameter `out` should be a folder. Found that `{nearest}` is a file."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(
+            "Parameter `out` should be a folder that can be written. Found that"
+            f" `{nearest}` cannot."
+        )
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """A folder that can be written, for the work inside; if that fails, it leaves no trace."""
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    prepare_folder(folder)
+    try:
+        yield
+    except Exception:
+        with suppress(OSError):  # something is in it
+            for path in made:
+                path.rmdir()
+        raise
+
+
 def prepare_folder(folder: Path) -> None:
     """Make the folder and find out that it can be written, before hours of work."""
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(
-            f"Parameter `out` should be a folder. Found that `{folder}` is a file."
-        )
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".writable"
     write_atomically(probe, "")

@@ -59,7 +59,7 @@ def _imported(name: str, kind: str) -> Callable[..., Any]:
     module, _, attributes = name.partition(":")
     try:
         found = reduce(getattr, attributes.split("."), import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"A {kind} of your own should read 'package.module:Class', importable from here."
             f" Found {name!r}, which fails with `{type(error).__name__}: {error}`."

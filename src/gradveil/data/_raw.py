@@ -14,6 +14,9 @@ from gradveil.data._normalization import IDENTITY, Normalization
 
 T = TypeVar("T")
 
+MOST_CLASSES = 2**20
+"""Labels above this are no numbers of classes: a model would need an output for each."""
+
 
 class Raw(NamedTuple):
     """Data as stored: uint8 pixels of shape (N, C, H, W), or floats that are taken as they are."""
@@ -61,6 +64,11 @@ def finish(raw: Raw, limit: int | None, normalization: Normalization | None) -> 
 
 
 def _count_classes(raw: Raw) -> int:
+    if raw.labels.numel() and int(raw.labels.max()) >= MOST_CLASSES:
+        raise ValueError(
+            f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"
+            f" the label {int(raw.labels.max())}. Number the classes from 0, without gaps."
+        )
     return max(1, int(raw.labels.max()) + 1) if raw.labels.numel() else 1
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gradveil._checks import check_number
+
 from ._streams import stream
 
 
@@ -22,6 +24,7 @@ def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round
 
 def count_asked(clients: int, fraction: float) -> int:
     """⌊fraction · clients + 1/2⌋, at least 1."""
+    check_number(fraction, "fraction")
     if not 0 < fraction <= 1:
         raise ValueError(
             f"Parameter `fraction` should be in (0, 1]. Found `fraction = {fraction}`."

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from gradveil._checks import check_choice, check_finite
+from gradveil._checks import check_choice, check_finite, check_kind
 from gradveil._typing import Tensors
-from gradveil.messages._functional import trainable_parameters
+from gradveil.messages._functional import check_model, trainable_parameters
 
 from ._reply import Reply
 
@@ -79,6 +79,9 @@ class Server:
         kind: str = "gradient",
     ) -> None:
         check_choice(kind, "kind", ("gradient", "update"))
+        check_model(model)
+        if optimizer is not None:
+            check_kind(optimizer, "optimizer", torch.optim.Optimizer, "Use torch.optim's.")
         if optimizer is None and kind == "gradient":
             raise ValueError(
                 "Parameter `optimizer` should be given for FedSGD. Found None. Use for example"

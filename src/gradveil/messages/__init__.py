@@ -3,7 +3,7 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
-from ._explain import ModelError, check_message, explained
+from ._explain import ModelError, check_message, explained, outputs_of
 from ._gradient import GradientMessage
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._protocol import Message, separates, values_of
@@ -16,6 +16,7 @@ __all__ = [
     "ModelError",
     "check_message",
     "explained",
+    "outputs_of",
     "separates",
     "values_of",
 ]

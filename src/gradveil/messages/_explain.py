@@ -19,6 +19,7 @@ from gradveil._checks import (
     check_finite,
     check_inputs,
     check_values,
+    first_line,
 )
 
 from ._functional import check_match
@@ -51,12 +52,6 @@ def check_message(message: object) -> None:
     check_callable(message, "message", EXAMPLE)
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _raise_cause(message: Any, inputs: Any) -> None:
     """Evaluate a message plainly; an error names the first step that fails."""
     check_message(message)
@@ -68,6 +63,11 @@ def _raise_cause(message: Any, inputs: Any) -> None:
         _loss(loss, outputs, message.targets)
     else:
         _custom(message, inputs)
+
+
+def outputs_of(message: Any, inputs: Tensor) -> Any:
+    """What the model of a message returns; an error names what is wrong with it."""
+    return _outputs(message.loss, inputs)
 
 
 def _outputs(loss: Any, inputs: Tensor) -> Any:
@@ -95,7 +95,7 @@ def _model_fails(loss: Any, inputs: Tensor, error: Exception) -> str:
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         advice = f"Its weights are {found}: bring both to one dtype and device."
     return (
-        f"Parameter `model` should accept `inputs` of shape {tuple(inputs.shape)},"
+        f"Parameter `model` should accept inputs of shape {tuple(inputs.shape)},"
         f" {inputs.dtype} on {inputs.device}. Found that it fails with `{first_line(error)}`."
         f" {advice}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradveil._checks import check_kind, check_seed, first_line
 from gradveil._suggest import suggestion
 from gradveil.models._conv_net import ConvNet
 from gradveil.models._le_net import LeNet
@@ -51,17 +52,32 @@ def build_model(name_or_spec: str, seed: int = 0, **options: Any) -> nn.Module:
     >>> torch.equal(model.layers[1].weight, same.layers[1].weight)
     True
     """
+    check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
+    check_seed(seed)
     factory = _find_factory(name_or_spec)
     _check_options(name_or_spec, factory, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-        model = factory(**options)
+        model = _built(name_or_spec, factory, options)
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module`. "
             f"Found that `{name_or_spec}` returns a `{type(model).__name__}`. Return the model."
         )
     return model.eval()
+
+
+def _built(spec: str, factory: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """What the factory returns; whatever a user's factory raises is one clear error."""
+    if ":" not in spec:
+        return factory(**options)
+    try:
+        return factory(**options)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            "Parameter `name_or_spec` should name a factory that returns a model. Found that"
+            f" {spec!r} fails with `{first_line(error)}`. Call it in Python to see where."
+        ) from error
 
 
 def _find_factory(spec: str) -> Callable[..., Any]:
@@ -80,7 +96,7 @@ def _import_factory(spec: str) -> Callable[..., Any]:
     module_name, _, attributes = spec.partition(":")
     try:
         factory = reduce(getattr, attributes.split("."), import_module(module_name))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"Parameter `name_or_spec` should be 'package.module:factory', importable from here. "
             f"Found {spec!r}, which fails with `{type(error).__name__}: {error}`. Check the "

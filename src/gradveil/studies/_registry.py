@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
+from gradveil._checks import first_line
 from gradveil._suggest import suggestion
 
 from . import beyond, paper
@@ -40,7 +41,13 @@ def _study(name: str) -> Study:
 
 def _import_study(name: str) -> Study:
     module, _, attribute = name.partition(":")
-    study = getattr(importlib.import_module(module), attribute, None)
+    try:
+        study = getattr(importlib.import_module(module), attribute, None)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            "A study of your own should be 'package.module:STUDY', importable from here. Found"
+            f" {name!r}, which fails with `{first_line(error)}`. Check the spelling."
+        ) from error
     if not isinstance(study, Study):
         raise ValueError(
             f"`{name}` should be a study, with name, title, figure, cells, numbers and draw. Found"
