@@ -76,7 +76,9 @@ def sensitivity(
         rows = bench_sensitivity(
             chain(cases, large_cases() if large else ()),
             contenders(),
-            *counts,
+            repeats=counts[0],
+            draws=counts[1],
+            reference_probes=counts[2],
             progress=status.update,
         )
     _report(rows, SensitivityRow, "sensitivity", out, format)

@@ -82,7 +82,8 @@ def split_public(data: Dataset, private: int) -> tuple[tuple[Tensor, Tensor], An
     if private > len(data):
         raise ValueError(
             f"Options `--batch-size` and `--batches` should ask for at most the {len(data)}"
-            f" examples of `{data.name}`. Found {private} in all. Choose a smaller batch, or load more."
+            f" examples of `{data.name}`. Found {private} in all. Choose a smaller batch,"
+            " or load more."
         )
     batch = data.batch(0, private)
     rest = data.inputs[private:], data.targets[private:]

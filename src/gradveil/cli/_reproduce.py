@@ -91,7 +91,7 @@ def reproduce(
             show_status(store, work, at_once, format)
         return
     if not only_figures:
-        with option("--data", "source"):
+        with options({"source": "--data"}):
             check_data(work)
     with _opened(out, new="error" if only_figures else "made") as store:
         assert store is not None

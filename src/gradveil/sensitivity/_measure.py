@@ -12,6 +12,7 @@ from gradveil._checks import (
     check_inputs,
     check_positive,
     check_structure,
+    check_values,
 )
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
@@ -81,6 +82,7 @@ def measure_with_values(
     chosen, generator = named(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
         values, squared_sensitivities, variances = chosen(message, inputs, generator)
+    check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
     check_structure(squared_sensitivities, values, "squared_sensitivities", "squared_values")
     check_finite(squared_sensitivities, "squared_sensitivities")

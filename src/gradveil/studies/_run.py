@@ -49,7 +49,7 @@ def check_data(work: Work) -> None:
     """
     parts = importlib.import_module("gradveil.studies._cells._parts")
     known = {*parts.OFFICIAL, *dataset_names()}
-    for name in sorted({cell.settings.get("data") for cell in distinct_cells(work)} & known):
+    for name in sorted({str(cell.settings.get("data")) for cell in distinct_cells(work)} & known):
         parts.dataset(name)
 
 
