@@ -1,8 +1,14 @@
-"""A folder that stays empty, and the global generator untouched."""
+"""A folder that stays as it is: empty for the library, with small files for the command line."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.wrong_arguments import command_line
+
+Refuses = Callable[..., None]
 
 
 @pytest.fixture
@@ -10,3 +16,39 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, global_rng_watch: Non
     """The working folder of a wrong call."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def workplace_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files, made once."""
+    folder = tmp_path_factory.mktemp("workplace")
+    command_line.make_workplace(folder)
+    return folder
+
+
+@pytest.fixture
+def workplace(workplace_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the files as the working folder, from which modules are imported."""
+    folder = tmp_path / "work"
+    shutil.copytree(workplace_files, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delenv("GRADVEIL_DATA", raising=False)
+    for name in ("own", "broken_syntax", "broken_import", "broken_exit"):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def refuses(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Refuses:
+    """Runs a wrong command, and requires its error and that nothing was written."""
+
+    def check(arguments: list[str], option: str, found: str) -> None:
+        before = command_line.files(workplace)
+        done = command_line.run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+        command_line.assert_refused(done, option, found)
+        assert command_line.files(workplace) == before
+
+    return check

@@ -163,7 +163,7 @@ def test_models(case: Wrong, empty: Path) -> None:
     [(OptimalNoise(0.1), v) for v in (NAN, INF, -INF)] + [(GradientNoise(0.1), NAN)],
 )
 def test_weights_that_are_not_finite(value: float, defense: Any, empty: Path) -> None:
-    with pytest.raises(NonFiniteError, match="should be finite.*Found"):
+    with pytest.raises(NonFiniteError, match=r"should be finite.*Found"):
         defense.backward(with_weight(value), cross_entropy, INPUTS, TARGETS, seeded())
 
 
