@@ -33,14 +33,16 @@ def load_model(
         with option("--weights", "weights"):
             load_weights(model, weights)
     with option("--weights" if weights is not None else "--model", "model"):
-        check_model(model)
-        check_finite(dict(model.named_parameters()), "the model's weights")
-        check_finite(_floats(model), "the model's buffers")
+        check_usable(model)
     return name, model.to(device_of(device, "--device"))
 
 
-def _floats(model: nn.Module) -> dict[str, Tensor]:
-    return {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+def check_usable(model: nn.Module) -> None:
+    """Require something to train, of finite numbers."""
+    check_model(model)
+    check_finite(dict(model.named_parameters()), "the model's weights")
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    check_finite(buffers, "the model's buffers")
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -142,7 +142,7 @@ def train(
         )
         every = 8 if checkpoint_every is None else checkpoint_every
         check_count(every, "--checkpoint-every")
-        _check_parts(config, out, resume)
+        _check_parts(config, said, out, resume)
         config = dataclasses.replace(config, rounds=_rounds(config, rounds, epochs))
         history = _with_progress(config, engine, out, resume, every)
     if out is not None:
@@ -150,17 +150,22 @@ def train(
     _show(history, out, format)
 
 
-def _check_parts(config: "TrainingConfig", out: Path | None, resume: bool) -> None:
+def _check_parts(config: "TrainingConfig", said: str, out: Path | None, resume: bool) -> None:
     """Build what the options name, each under its own name, before anything is written."""
     from gradveil.auditing._write import check_folder
     from gradveil.catalog import build_defense
+    from gradveil.data import load_dataset
     from gradveil.federated import model_of
+
+    from ._loading import check_usable
 
     useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
     with option("--defense"):
         build_defense(config.defense)
-    with option("--model", "name_or_spec", "options"):
-        model_of(config)
+    with option("--model", "name_or_spec", "options", "model"):
+        check_usable(model_of(config))
+    with option(said, "source"):
+        load_dataset(config.data)
     if out is not None:
         with option("--out", "out"):
             check_folder(out)

@@ -97,6 +97,7 @@ class TrainingConfig:
             check_not_negative_count(self.held_out_start, "held_out_start")
         check_positive(self.alpha, "alpha")
         check_positive(self.local_lr, "local_lr")
+        check_at_most(self.local_lr, "local_lr")
         count_asked(self.clients, self.fraction)
         device_of(self.device)
 
