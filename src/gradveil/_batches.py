@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks import check_inputs, check_tensor
+from ._checks import check_count, check_inputs, check_tensor
+
+MOST_CLASSES = 2**20
+"""Labels above this are no numbers of classes: a model would need an output for each."""
 
 
 def check_batch(
@@ -61,6 +64,16 @@ def check_labels(
             f"Parameter `{name}` should hold labels from 0 to {num_classes - 1}:"
             f" {why.format(num_classes)}. Found labels from {low} to {high}. Number the"
             f" classes from 0, or use a model with at least {high + 1} outputs."
+        )
+
+
+def check_classes(count: Any, name: str = "num_classes") -> None:
+    """Require a number of classes, for each of which a model can have an output."""
+    check_count(count, name)
+    if count > MOST_CLASSES:
+        raise ValueError(
+            f"Parameter `{name}` should be at most {MOST_CLASSES}. Found a number of"
+            f" {count.bit_length()} bits. Number the classes from 0, without gaps."
         )
 
 

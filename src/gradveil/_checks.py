@@ -223,6 +223,12 @@ def check_callable(value: object, name: str, advice: str) -> None:
         )
 
 
+def check_optional_callable(value: object, name: str, advice: str) -> None:
+    """Require something to call, or `None`."""
+    if value is not None:
+        check_callable(value, name, advice)
+
+
 def check_methods(value: object, name: str, methods: tuple[str, ...], example: str) -> None:
     """Require an object with these methods; a class is none."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
@@ -244,6 +250,8 @@ def check_exactly_one(**options: object) -> None:
 
 def all_finite(value: Tensor) -> bool:
     """Whether all entries are finite; one pass where the sum is (the usual case)."""
+    if value.is_complex():
+        return bool(torch.isfinite(value).all())
     return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 
@@ -284,8 +292,8 @@ def device_of(name: str | torch.device, parameter: str = "device") -> torch.devi
         if device.type != "meta" and (device.type != "cpu" or not device.index):
             return device
         why = why if device.type == "meta" else "processors have no numbers"
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
+    except Exception as error:  # each backend has its own kinds
+        why = (str(error).splitlines() or [""])[0]
     raise ValueError(
         f"{called(parameter)} should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
         f" {name!r}: {why}"

@@ -13,6 +13,7 @@ from gradveil._checks import (
     check_kind,
     check_methods,
     check_not_negative,
+    check_optional_callable,
     check_positive,
 )
 from gradveil._random import generator_or_fresh
@@ -92,6 +93,7 @@ class Adaptive:
             check_methods(self.prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

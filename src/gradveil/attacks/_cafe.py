@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from gradveil._checks import check_count, check_kind, check_not_negative
+from gradveil._checks import check_count, check_kind, check_not_negative, check_optional_callable
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._typing import Tensors
 
@@ -54,6 +54,7 @@ class CAFE:
         check_not_negative(self.total_variation, "total_variation")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
 
     def __call__(
         self, observation: VerticalObservation, generator: torch.Generator | None = None

@@ -5,7 +5,12 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_optional_callable,
+)
 from gradveil._random import generator_or_fresh
 
 from ._batch_norm import BatchNormDistance
@@ -64,9 +69,13 @@ class GradInversion:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        self._descent(0, None)
         check_count(self.seeds, "seeds")
         check_count(self.rounds, "rounds")
+        check_count(self.steps, "steps")
+        self._descent(0, None)
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
         check_choice(self.distance, "distance", tuple(DISTANCES))
         for name in ("total_variation", "l2", "batch_norm", "group"):
             check_not_negative(getattr(self, name), name)

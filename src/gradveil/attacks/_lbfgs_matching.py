@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_not_negative, check_positive
+from gradveil._checks import (
+    check_count,
+    check_not_negative,
+    check_optional_callable,
+    check_positive,
+)
 from gradveil._random import generator_or_fresh, normal_like
 
 from ._lbfgs import Point, minimise_lbfgs
@@ -43,6 +48,7 @@ class LBFGSMatching:
         check_positive(self.start_scale, "start_scale")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
 
     def _search(
         self,

@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_batch, check_labels, check_pair, check_range, check_shape
+from gradveil._batches import (
+    check_batch,
+    check_classes,
+    check_labels,
+    check_pair,
+    check_range,
+    check_shape,
+)
 from gradveil._checks import (
     check_callable,
     check_count,
@@ -60,7 +67,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
-        check_count(self.num_classes, "num_classes")
+        check_classes(self.num_classes)
         check_values(self.sent, "sent")
         check_finite(self.sent, "sent")
         check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
@@ -140,7 +147,9 @@ def observe(
     threat = ThreatModel() if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-    check_count(num_classes, "num_classes")
+    check_classes(num_classes)
+    if public_mechanism is not None:
+        check_mechanism(public_mechanism, "public_mechanism")
     inputs, targets = check_batch(batch, num_classes=num_classes)
     if input_range is not None:
         check_pair(input_range, "input_range")
@@ -162,7 +171,7 @@ def observe(
     )
     generator = generator_or_fresh(generator)
     values, moments = defense.observe(blank.message(targets), inputs, generator)
-    mechanism = public_mechanism or defense.plan(moments)
+    mechanism = defense.plan(moments) if public_mechanism is None else public_mechanism
     known = threat.mechanism == "realised" or (
         threat.mechanism == "known" and public_mechanism is not None
     )

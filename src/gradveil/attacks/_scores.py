@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_flag, check_inputs, check_tensor
+from gradveil._checks import (
+    check_flag,
+    check_inputs,
+    check_optional_callable,
+    check_tensor,
+    first_line,
+)
 from gradveil.data import Dataset
 from gradveil.data._normalization import IDENTITY, NormalizationLike, resolve_normalization
 
@@ -84,6 +90,7 @@ def score(
     ([1, 0], 40)
     """
     check_flag(ssim, "ssim")
+    check_optional_callable(lpips, "lpips", "Give a distance of two batches of images.")
     found, found_labels = _parts(reconstruction, "reconstruction")
     inputs, labels = _parts(truth, "truth")
     _check(found, inputs)
@@ -132,7 +139,13 @@ def _mse(found: Tensor, truth: Tensor) -> Tensor:
 
 def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
     with torch.no_grad():
-        values = distance(found, truth).flatten()
+        try:
+            values = torch.as_tensor(distance(found, truth)).flatten()
+        except Exception as error:
+            raise ValueError(
+                "Parameter `lpips` should take two batches of images. Found that it fails with"
+                f" `{first_line(error)}`."
+            ) from error
     if len(values) != len(truth):
         raise ValueError(
             f"Parameter `lpips` should return one number for each of the {len(truth)} images. Found"

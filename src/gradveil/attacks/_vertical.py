@@ -98,6 +98,10 @@ def vertical_net(
     if channels is not None:
         check_count(channels, "channels")
     check_shape(input_shape, "input_shape")
+    if not input_shape:
+        raise ValueError(
+            "Parameter `input_shape` should be (C, H, W) or (F,). Found `input_shape = ()`."
+        )
     blocks = split_blocks(tuple(input_shape), workers)
     nets = []
     for block in blocks:

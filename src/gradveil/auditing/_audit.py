@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradveil._checks import check_kind
+from gradveil._checks import check_kind, check_optional_callable
 from gradveil.attacks import Attack, LocalSteps, ThreatModel
 from gradveil.attacks._optimise import Watch
 from gradveil.catalog import spec_of
@@ -108,6 +108,7 @@ def audit(
     [('optimal noise', True)]
     """
     check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
+    check_optional_callable(progress, "progress", "Give a function of (what, share).")
     names = {} if names is None else names
     check_kind(names, "names", Mapping, "Give for example {'data': 'scans'}.")
     threat = ThreatModel(mechanism="known") if threat is None else threat

@@ -9,6 +9,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
+from gradveil._checks import check_kind
 from gradveil._suggest import suggestion
 from gradveil.theory import GaussianPrior
 
@@ -20,6 +21,7 @@ _HYPHEN = re.compile(r"(?<=[A-Za-z])-(?=[A-Za-z])")
 
 def build(spec: str, known: Mapping[str, Entry], kind: str) -> Any:
     """The object that a specification describes; `known` are the names allowed at the top."""
+    check_kind(spec, "spec", str, f"A {kind} reads as `name(option=value)`.")
     found = _SHAPE.fullmatch(spec)
     if found is None:
         raise ValueError(

@@ -10,7 +10,7 @@ from ._audit import run_audit
 from ._bench import bench
 from ._bound import bound
 from ._list import list_names
-from ._options import USER_ERRORS
+from ._options import USER_ERRORS, check_values_given
 from ._reproduce import reproduce
 from ._train import train
 
@@ -51,6 +51,7 @@ app.add_typer(bench, name="bench")
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
     try:
+        check_values_given(sys.argv[1:])
         app()
     except USER_ERRORS as error:
         _report(error)

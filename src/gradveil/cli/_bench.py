@@ -168,6 +168,7 @@ def attack(
     _check(out, batches=count, images=images)
     for seconds in budgets:
         check_positive(seconds, "--budget")
+    _images(mnist, images, "--images")
     data = _images(mnist, 100 * (count - 1) + images, "--batches")
     with Console(stderr=True).status("starting") as status:
         rows = bench_attack(

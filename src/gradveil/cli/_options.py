@@ -1,6 +1,6 @@
 """Options as the user typed them: in errors, and where one has no use without another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,6 +59,15 @@ def useless(name: str, value: object, needed: bool, where: str) -> None:
     if value is not None and value is not False and not needed:
         found = f"{name}" if value is True else f"{name} {getattr(value, 'value', value)}"
         raise ValueError(f"Option `{name}` should be left out {where}. Found `{found}`.")
+
+
+def check_values_given(words: Sequence[str]) -> None:
+    """Refuse options with an empty value: as a path it would mean the folder at hand."""
+    for before, word in zip(["", *words], words, strict=False):
+        name, sign, value = word.partition("=")
+        typed = name if sign and not value else before if not word else ""
+        if typed.startswith("--"):
+            raise ValueError(f"Option `{typed}` should have a value. Found ''. Leave it out.")
 
 
 def data_source(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradveil._batches import check_classes
 from gradveil._checks import (
-    check_count,
     check_kind,
     check_tensor,
     device_of,
@@ -124,7 +124,7 @@ def _check_tensors(dataset: Dataset) -> None:
 
 
 def _check_classes(dataset: Dataset) -> None:
-    check_count(dataset.num_classes, "num_classes")
+    check_classes(dataset.num_classes)
     low, high = (int(label) for label in dataset.targets.aminmax())
     if low < 0 or high >= dataset.num_classes:
         raise ValueError(

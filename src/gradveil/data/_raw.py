@@ -9,13 +9,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gradveil._batches import MOST_CLASSES
 from gradveil.data._dataset import Dataset
 from gradveil.data._normalization import IDENTITY, Normalization
 
 T = TypeVar("T")
-
-MOST_CLASSES = 2**20
-"""Labels above this are no numbers of classes: a model would need an output for each."""
 
 
 class Raw(NamedTuple):

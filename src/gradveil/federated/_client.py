@@ -28,7 +28,7 @@ from gradveil.messages import (
     explained,
     values_of,
 )
-from gradveil.messages._functional import LossFunction, check_match
+from gradveil.messages._functional import LossFunction, check_match, check_model
 from gradveil.theory import utility
 
 from ._reply import Costs, Reply
@@ -84,7 +84,7 @@ class Client:
             check_seed(seed)
         if local is not None:
             check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
-        if len(inputs) or len(targets):
+        if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
             check_inputs(inputs)
             check_match(inputs, targets)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
@@ -141,6 +141,7 @@ class Client:
 
     def _next_message(self, model: nn.Module, loss_fn: LossFunction) -> tuple[AnyMessage, Tensor]:
         """The next batch and its message. The batch counts as taken, whatever becomes of it."""
+        check_model(model)
         chosen = self.next_indices()
         self._step += 1
         device = next(model.parameters()).device

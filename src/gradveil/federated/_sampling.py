@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradveil._checks import check_number
+from gradveil._checks import check_kind, check_number, check_seed
 
 from ._streams import stream
 
@@ -17,6 +17,10 @@ def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round
     >>> sample_clients([0, 1, 2, 3], 1.0, seed=0, round=1)
     [0, 1, 2, 3]
     """
+    check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
+    if not identifiers:
+        raise ValueError("Parameter `identifiers` should hold at least one. Found none.")
+    check_seed(seed)
     count = count_asked(len(identifiers), fraction)
     drawn = torch.randperm(len(identifiers), generator=stream(seed, "sampling", round))
     return sorted(identifiers[i] for i in drawn[:count].tolist())

@@ -46,6 +46,7 @@ class RoundingMechanism:
 
     def information(self, values: Tensors) -> Tensors:
         """Infinite: what is sent is a noise-free function of the values."""
+        check_values(values)
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 
     def _rounded(self, name: str, value: Tensor) -> Tensor:

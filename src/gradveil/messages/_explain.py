@@ -40,7 +40,7 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         yield
     except (ModelError, NonFiniteError, *_PASSED_ON):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a model may even leave
         _raise_cause(message, inputs)
         if isinstance(error, (ValueError, TypeError)) and "Found" in str(error):
             raise  # one of ours: the message works, and something else was wrong
@@ -78,7 +78,7 @@ def _outputs(loss: Any, inputs: Tensor) -> Any:
             outputs = loss.outputs(parameters, inputs)
     except _PASSED_ON:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(_model_fails(loss, inputs, error)) from error
     if isinstance(outputs, Tensor) and not all_finite(outputs):
         raise NonFiniteError(
@@ -88,7 +88,7 @@ def _outputs(loss: Any, inputs: Tensor) -> Any:
     return outputs
 
 
-def _model_fails(loss: Any, inputs: Tensor, error: Exception) -> str:
+def _model_fails(loss: Any, inputs: Tensor, error: BaseException) -> str:
     kinds = {(p.dtype, p.device) for p in loss.parameters.values()}
     advice = "Check that model and data belong together."
     if kinds != {(inputs.dtype, inputs.device)}:
@@ -107,7 +107,7 @@ def _loss(loss: Any, outputs: Any, targets: Any) -> None:
             value = loss.loss_of_outputs(outputs, targets)
     except _PASSED_ON:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and "Parameter `loss_fn`" in str(error):
             raise
         raise ModelError(
@@ -136,13 +136,14 @@ def _seen(thing: Any) -> str:
     """Shape, kind and ends of a tensor; the type of everything else."""
     if not isinstance(thing, Tensor):
         return type(thing).__name__
-    text = f"shape {tuple(thing.shape)}, {thing.dtype}"
-    if thing.dtype.is_complex or thing.numel() == 0 or thing.is_floating_point():
+    text = f"shape {tuple(thing.shape)}, {thing.dtype} on {thing.device}"
+    whole = not (thing.is_complex() or thing.is_floating_point())
+    if not whole or thing.numel() == 0 or thing.is_meta or thing.layout is not torch.strided:
         return text
     return f"{text}, from {int(thing.min())} to {int(thing.max())}"
 
 
-def _not_differentiable(message: Any, error: Exception) -> str:
+def _not_differentiable(message: Any, error: BaseException) -> str:
     model = getattr(getattr(message, "loss", None), "model", None)
     what = "model" if model is not None else "message"
     advice = "Replace that operation, or use a defense that needs no sensitivities."

@@ -64,6 +64,11 @@ def build_model(name_or_spec: str, seed: int = 0, **options: Any) -> nn.Module:
             f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module`. "
             f"Found that `{name_or_spec}` returns a `{type(model).__name__}`. Return the model."
         )
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ValueError(
+            f"Parameter `name_or_spec` should name a factory of a model with numbers in it. Found "
+            f"that `{name_or_spec}` returns one on the device meta. Leave the device out."
+        )
     return model.eval()
 
 

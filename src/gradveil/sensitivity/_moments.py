@@ -53,6 +53,10 @@ class Moments:
             check_values(self.squared_values, "squared_values")
         check_count(self.input_size, "input_size")
         check_positive(self.count, "count")
+        if self.clip is not None:
+            check_not_negative(self.clip, "clip")
+        if self.variances is not None:
+            check_values(self.variances, "variances")
         if self.squared_sensitivities is not None:
             check_values(self.squared_sensitivities, "squared_sensitivities")
         if self.squared_sensitivities is not None:

@@ -35,7 +35,9 @@ def plan_information(
         estimator: How the plan measures sensitivities; exactly, if `None`.
     """
     _check(message, inputs, defense)
-    log_variances = _log_variances(message, inputs, defense, estimator or Exact())
+    log_variances = _log_variances(
+        message, inputs, defense, Exact() if estimator is None else estimator
+    )
     columns = [
         _flat(jvp(log_variances, (inputs,), (axis,))[1])
         for block in unit_vectors(inputs, 1)
@@ -61,7 +63,9 @@ def plan_information_trace(
     _check(message, inputs, defense)
     check_count(probes, "probes")
     generator = generator_or_fresh(generator)
-    log_variances = _log_variances(message, inputs, defense, estimator or "sketch")
+    log_variances = _log_variances(
+        message, inputs, defense, "sketch" if estimator is None else estimator
+    )
     samples = [
         0.5 * float(_flat(jvp(log_variances, (inputs,), (v,))[1]).square().sum(dtype=torch.float64))
         for v in draw_probes(inputs, probes, "gaussian", generator)

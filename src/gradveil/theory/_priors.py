@@ -58,9 +58,9 @@ class GaussianPrior:
         """Mean and covariance of the samples (examples first), `ridge` added to the diagonal."""
         check_inputs(samples, "samples")
         check_not_negative(ridge, "ridge")
-        if len(samples) < 2:
+        if len(samples) < 2 or samples.dim() < 2:
             raise ValueError(
-                "Parameter `samples` should hold at least 2 examples. Found"
+                "Parameter `samples` should hold at least 2 examples, of shape (N, ...). Found"
                 f" `samples.shape = {tuple(samples.shape)}`."
             )
         flat = samples.flatten(1).double()
