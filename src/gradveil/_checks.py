@@ -70,7 +70,8 @@ def check_inputs(inputs: Tensor, name: str = "inputs") -> None:
 def check_values(values: object, name: str = "values") -> None:
     """Require tensors of real numbers by parameter name; NaN is not looked for here."""
     if not isinstance(values, Mapping) or not values:
-        raise TypeError(
+        kind = ValueError if isinstance(values, Mapping) else TypeError
+        raise kind(
             f"Parameter `{name}` should hold tensors by parameter name, at least one. Found"
             f" {type(values).__name__} ({_short(values)}). Give a dict, as a message returns it."
         )

@@ -102,7 +102,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 class Raising(nn.Module):
     """Raises what it is told in its forward pass."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.layer, self.error = linear(5, 3), error
 

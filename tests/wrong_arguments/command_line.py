@@ -88,11 +88,20 @@ class ReturnsNothing(Fails):
         return None
 
 
+class Leaves(Fails):
+    def forward(self, x):
+        sys.exit(5)
+
+
 class Checkpointed(Fails):
     def forward(self, x):
         from torch.utils.checkpoint import checkpoint
 
         return checkpoint(self.layer, x, use_reentrant=False)
+
+
+def meta():
+    return nn.Linear(5, 3, device="meta")
 
 
 def defense():
@@ -124,6 +133,7 @@ def make_workplace(folder: Path) -> None:
     (folder / "text.npz").write_text("no archive")
     (folder / "notes.txt").write_text("notes")
     (folder / "folder").mkdir()
+    (folder / "loop").symlink_to("loop")
     _weights(folder)
 
 
@@ -167,7 +177,7 @@ def files(folder: Path) -> dict[str, int]:
     return {
         str(path.relative_to(folder)): path.stat().st_size if path.is_file() else -1
         for path in sorted(folder.rglob("*"))
-        if "__pycache__" not in path.parts
+        if "__pycache__" not in path.parts and not path.is_symlink()
     }
 
 

@@ -55,6 +55,10 @@ SHARED = [
     ("--model own:Fails", "Option `--model`", "KeyError: 'lost'"),
     ("--model own:ReturnsNothing", "Option `--model`", "NoneType"),
     ("--model own:Checkpointed", "Option `--model`", "switch checkpointing off"),
+    ("--model own:Leaves", "Option `--model`", "SystemExit: 5"),
+    ("--model own:meta", "Option `--model`", "meta"),
+    ("--device hpu", "Option `--device`", "'hpu'"),
+    ("--weights=", "Option `--weights`", "''"),
     ("--model broken_syntax:f", "Option `--model`", "SyntaxError"),
     ("--model broken_import:f", "Option `--model`", "ZeroDivisionError: at import"),
     ("--model broken_exit:f", "Option `--model`", "SystemExit: 4"),
@@ -122,6 +126,9 @@ AUDIT = [
     ("--attack broken_syntax:A", "Option `--attack`", "SyntaxError"),
     ("--attack analytic --steps 5", "Option `--steps`", "5"),
     ("--out notes.txt", "Option `--out`", "notes.txt"),
+    ("--out loop", "Option `--out`", "loop"),
+    ("--out /proc/x/y", "Option `--out`", "/proc/x/y"),
+    ("--out=", "Option `--out`", "''"),
     ("--out notes.txt/deeper", "Option `--out`", "is a file"),
 ]
 

@@ -147,6 +147,7 @@ def test_losses(case: Wrong, empty: Path) -> None:
     (lambda: backward(nn.LazyLinear(3)), "model", "lazy weight"),
     (lambda: backward(Raising(KeyError("boo"))), "model", "KeyError: 'boo'"),
     (lambda: backward(Raising(AttributeError("eyes"))), "model", "AttributeError: eyes"),
+    (lambda: backward(Raising(SystemExit(4))), "model", "SystemExit: 4"),
     (lambda: backward(Returning(None)), "loss_fn", "NoneType"),
     (lambda: backward(Returning((INPUTS, INPUTS))), "loss_fn", "tuple"),
     (lambda: backward(Returning(torch.zeros(2, 3))), "loss_fn", "shape (2, 3)"),

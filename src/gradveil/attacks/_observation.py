@@ -1,5 +1,6 @@
 """All that an attacker has. The truth is not in it."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +69,9 @@ class Observation:
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
         check_classes(self.num_classes)
-        check_values(self.sent, "sent")
+        check_kind(self.sent, "sent", Mapping, "Give tensors by parameter name.")
+        if self.sent:  # what is missing, the model tells
+            check_values(self.sent, "sent")
         check_finite(self.sent, "sent")
         check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
         check_shape(self.input_shape, "input_shape")
