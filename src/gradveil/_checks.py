@@ -251,9 +251,8 @@ def check_exactly_one(**options: object) -> None:
 
 def all_finite(value: Tensor) -> bool:
     """Whether all entries are finite; one pass where the sum is (the usual case)."""
-    if value.is_complex():
-        return bool(torch.isfinite(value).all())
-    return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
+    summed = not value.is_complex() and math.isfinite(value.sum().item())
+    return summed or bool(torch.isfinite(value).all())
 
 
 def _count_bad(value: Tensor) -> int:

@@ -7,18 +7,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gradveil._batches import check_pair
-from gradveil._checks import (
-    check_count,
-    check_kind,
-    check_methods,
-    check_not_negative,
-    check_optional_callable,
-    check_positive,
-)
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
+from ._adaptive_checks import check_adaptive
 from ._candidates import check_alike, labels_of, message_of, noise_start
 from ._channel import Channel
 from ._grad_inversion import consensus
@@ -81,19 +73,7 @@ class Adaptive:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.restarts, "restarts")
-        check_count(self.probes, "probes")
-        check_not_negative(self.smoothing, "smoothing")
-        for value in check_pair(self.looseness, "looseness"):
-            check_positive(value, "looseness")
-        check_kind(self.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
-        if self.finish is not None:
-            check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
-        if self.prior is not None and not isinstance(self.prior, GaussianPrior):
-            check_methods(self.prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
-        if self.time_budget is not None:
-            check_not_negative(self.time_budget, "time_budget")
-        check_optional_callable(self.progress, "progress", "Give a function, or None.")
+        check_adaptive(self)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

@@ -40,7 +40,7 @@ def build_attack(spec: str) -> Attack:
 
 def build_estimator(spec: str) -> Estimator | str:
     """An estimator from its specification, or "auto"."""
-    if spec == "auto":
+    if isinstance(spec, str) and spec == "auto":
         return spec
     made: Estimator = build(spec, ESTIMATORS, "estimator")
     return made

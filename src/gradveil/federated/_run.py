@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gradveil._batches import check_pair
-from gradveil._checks import check_callable, check_count, check_kind, check_seed
+from gradveil._checks import check_callable, check_count, check_kind, check_seed, check_tensor
 from gradveil.messages._functional import LossFunction
 
 from ._checkpoint import load_checkpoint, save_checkpoint
@@ -52,7 +52,8 @@ class FederatedRun:
         check_kind(server, "server", Server, "Make one of a model and an optimizer.")
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
         if held_out is not None:
-            check_pair(held_out, "held_out")
+            for part in check_pair(held_out, "held_out"):
+                check_tensor(part, "held_out")
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
         self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every

@@ -183,7 +183,10 @@ class Moments:
                 fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
             return cls(**fields, **header)  # type: ignore[arg-type]
         except FileNotFoundError:
-            raise
+            raise FileNotFoundError(
+                f"Parameter `path` should be a file that `Moments.save` wrote. Found that `{path}`"
+                " does not exist."
+            ) from None
         except (*_DAMAGES, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"File `{path}` should be one that `Moments.save` wrote. Found that it is not, or"
