@@ -12,9 +12,8 @@ import gradveil
 from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.federated import TrainingConfig, build_run
 from gradveil.models import build_model
-from gradveil.studies._cell import Cell, function_of
-from gradveil.studies._registry import select_studies
-from gradveil.studies._store import Store
+from gradveil.studies.reproduce import select_studies
+from gradveil.studies.runner import Cell, Store, function_of
 
 MODULE = """
 import os, subprocess
@@ -151,7 +150,7 @@ def test_cells_run_functions_of_the_user_only() -> None:
 
 def test_a_stored_cell_cannot_name_what_is_run(tmp_path: Path) -> None:
     """The file may have been changed; what is claimed is what the study wanted."""
-    from gradveil.studies._owner import Owner
+    from gradveil.studies.runner._owner import Owner
 
     store, cell = Store(tmp_path), Cell("tests.studies.fake:draw", {"seed": 1})
     store.want([cell])

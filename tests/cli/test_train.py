@@ -70,7 +70,7 @@ def test_fedavg() -> None:
     [
         (("--defense", "optimal-nose(0.1)"), "Did you mean `optimal-noise`"),
         (("--rounds", "2", "--epochs", "1"), "`--rounds` or `--epochs`, not both"),
-        (("--fraction", "2", "--rounds", "1"), "`fraction = 2.0`"),
+        (("--fraction", "2", "--rounds", "1"), "`--fraction = 2.0`"),
         (("--engine", "flower", "--resume", "--rounds", "1"), "`--resume` should be left out"),
     ],
 )

@@ -6,10 +6,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 
-from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
+from ._adaptive_checks import check_adaptive
 from ._attack import Attack, Progress, shorter
 from ._evidence import Channel, Energy, Evidence, TotalVariation
 from ._inverting_gradients import InvertingGradients
@@ -62,11 +62,7 @@ class Adaptive(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.restarts, "restarts")
-        check_count(self.probes, "probes")
-        check_not_negative(self.smoothing, "smoothing")
-        for value in self.looseness:
-            check_positive(value, "looseness")
+        check_adaptive(self)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

@@ -23,7 +23,9 @@ from ._result import (
     StopReason,
     TrainingResult,
 )
+from ._settings import check_attacks, check_settings
 from ._subject import make_subject
+from ._wanted import wanted_defenses
 from .report import write_results
 
 __all__ = [
@@ -43,10 +45,13 @@ __all__ = [
     "StopReason",
     "TrainingResult",
     "audit",
+    "check_attacks",
+    "check_settings",
     "default_attacks",
     "default_model_name",
     "draw_sweep",
     "make_subject",
     "model_for",
+    "wanted_defenses",
     "write_results",
 ]

@@ -8,21 +8,22 @@ from datetime import date
 import torch
 from torch import nn
 
-from gradveil._checks import check_count
+from gradveil._checks import check_kind, check_optional_callable
 from gradveil._random import numbered_stream
-from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
-from gradveil.catalog import build_attack, spec_of
+from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
+from gradveil.catalog import spec_of
 from gradveil.data import Dataset, NormalizationLike
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
-from ._defaults import DEFENSES, STEPS, default_attacks
+from ._defaults import DEFENSES
 from ._matching_budget import Budget, make_budget, solve
 from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult
+from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
 from ._verdict import verdict
@@ -108,9 +109,15 @@ def audit(
     >>> [(found.name, found.bound is not None) for found in result.defenses]
     [('optimal noise', True)]
     """
-    check_count(seeds, "seeds")
-    names = names or {}
-    threat = threat or ThreatModel(mechanism="known")
+    check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
+    check_optional_callable(progress, "progress", "Give a function of (what, share).")
+    names = {} if names is None else names
+    check_kind(names, "names", Mapping, "Give for example {'data': 'scans'}.")
+    threat = ThreatModel(mechanism="known") if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    for name, asked in (("defenses", defenses), ("attacks", attacks)):
+        if asked is not None:
+            check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
     wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
     subject = make_subject(
         model,
@@ -122,7 +129,8 @@ def audit(
         local=local,
         name=names.get("data", "data"),
     )
-    attackers = named(_attacks(attacks, steps, subject.is_image))
+    check_use(wanted, match, scale, ratio)
+    attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(wanted), progress)
     budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
@@ -141,15 +149,6 @@ def audit(
 class _Measured:
     costs: Measurement
     training: TrainingResult | None
-
-
-def _attacks(
-    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
-) -> list[Attack]:
-    if asked is None:
-        return default_attacks(STEPS if steps is None else steps, is_image)
-    built = [build_attack(one) if isinstance(one, str) else one for one in asked]
-    return [as_attack(one).configured(steps=steps) for one in built]
 
 
 def _solved(

@@ -1,18 +1,18 @@
 """What is audited, checked once: everything after it can rely on it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_inputs
+from gradveil._batches import check_batch, check_labels
+from gradveil._checks import check_count, check_kind
 from gradveil._random import numbered_stream
 from gradveil.attacks import LocalSteps
 from gradveil.data import Dataset
 from gradveil.data._normalization import NormalizationLike, resolve_normalization
 from gradveil.data._raw import Raw, finish
-from gradveil.messages import GradientMessage, LocalUpdateMessage
+from gradveil.messages import GradientMessage, LocalUpdateMessage, outputs_of
 from gradveil.messages._functional import LossFunction
 from gradveil.theory import GaussianPrior
 
@@ -95,6 +95,8 @@ def make_subject(
     device = _device(model)
     inputs, targets = _examples(batch, device, "batch")
     check_count(batches, "batches")
+    if local is not None:
+        check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(lr=0.1, steps=2)`.")
     if len(inputs) % batches:
         raise ValueError(
             f"Parameter `batches` should divide the number of examples. Found {len(inputs)}"
@@ -120,20 +122,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise TypeError(
-            f"Parameter `{name}` should be a pair of inputs and targets. Found"
-            f" {type(batch).__name__}."
-        )
-    inputs, targets = batch
-    check_inputs(inputs, "inputs")
-    whole = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
-    if not whole or len(targets) != len(inputs):
-        found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
-        raise ValueError(
-            "Parameter `targets` should hold one class label (int64) for each of the"
-            f" {len(inputs)} inputs. Found {found or type(targets).__name__}."
-        )
+    inputs, targets = check_batch(batch, name)
     return inputs.to(device), targets.to(device)
 
 
@@ -142,26 +131,13 @@ def _classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: T
     message = GradientMessage(model, loss_fn, targets[: len(inputs)])
     outputs = _outputs(message, inputs)
     classes = int(outputs.shape[1])
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"Parameter `targets` should hold labels from 0 to {classes - 1}: the model has"
-            f" {classes} outputs. Found labels from {low} to {high}. Use a model with at least"
-            f" {high + 1} outputs."
-        )
+    check_labels(targets, "targets", classes, "the model has {} outputs")
     return classes
 
 
 def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
     shape = tuple(inputs.shape)
-    try:
-        with torch.no_grad():
-            outputs: Any = message.loss.outputs(message.parameters, inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"Parameter `model` should accept inputs of shape {shape}. Found that it fails with"
-            f" `{type(error).__name__}: {error}`. Check that model and data belong together."
-        ) from error
+    outputs = outputs_of(message, inputs)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(

@@ -4,6 +4,7 @@ import re
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult
@@ -21,8 +22,9 @@ def show_audit(result: AuditResult, console: Console) -> None:
     """Two tables, the verdicts, and what one should know."""
     setup = result.setup
     console.print(
-        f"[bold]{setup.model}[/] ({setup.parameters:,} parameters, {weights(result)}) on"
-        f" {setup.data}, {setup.date}, gradveil {setup.versions.get('gradveil', '')}:"
+        f"[bold]{escape(setup.model)}[/] ({setup.parameters:,} parameters,"
+        f" {escape(weights(result))}) on {escape(setup.data)}, {setup.date}, gradveil"
+        f" {setup.versions.get('gradveil', '')}:"
         f" {setup.batches} × {setup.batch_size} examples, {setup.seeds} seed(s),"
         f" {setup.message} sent. {setup.equal}",
         highlight=False,
@@ -31,13 +33,15 @@ def show_audit(result: AuditResult, console: Console) -> None:
     if any(defense.attacks for defense in result.defenses):
         console.print(_attack_table(result))
     for defense in result.defenses:
-        console.print(f"[bold]{defense.name}[/]: {defense.verdict}", highlight=False)
+        verdict = escape(defense.verdict)
+        console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)
     console.print()
     priors = {d.bound.prior for d in result.defenses if d.bound}
     batches = {d.bound.batches for d in result.defenses if d.bound}
     over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
     prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
-    console.print(f"{prior}{NOTE} {' '.join(result.notes)}", style="dim", highlight=False)
+    text = escape(f"{prior}{NOTE} {' '.join(result.notes)}")
+    console.print(text, style="dim", highlight=False)
 
 
 def _cost_table(result: AuditResult) -> Table:
@@ -53,7 +57,7 @@ def _cost_table(result: AuditResult) -> Table:
 def _cost_row(defense: DefenseResult) -> list[str]:
     bound, training = defense.bound, defense.training
     return [
-        defense.name,
+        escape(defense.name),
         setting(defense.defense),
         number(defense.utility_first),
         number(defense.utility_second),
@@ -94,13 +98,15 @@ def _attack_table(result: AuditResult) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks):
-            table.add_row("" if place else defense.name, *_attack_row(attack, image, labels))
+            table.add_row(
+                "" if place else escape(defense.name), *_attack_row(attack, image, labels)
+            )
     return table
 
 
 def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
-    cells = [f"{attack.attack.partition('(')[0]}{star}", estimate(attack.mse)]
+    cells = [f"{escape(attack.attack.partition('(')[0])}{star}", estimate(attack.mse)]
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
     if labels:

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
+    check_at_most,
     check_choice,
     check_count,
-    check_not_negative,
+    check_kind,
+    check_not_negative_count,
     check_positive,
+    check_seed,
     device_of,
 )
 from gradveil._imports import AllowImports
@@ -76,6 +79,8 @@ class TrainingConfig:
     """Where gradients, sensitivities and noise are computed, as "cuda:0"."""
 
     def __post_init__(self) -> None:
+        for name in ("data", "model", "defense"):
+            check_kind(getattr(self, name), name, str, "It is a name or a path.")
         for name in ("clients", "batch_size", "rounds", "evaluate_every"):
             check_count(getattr(self, name), name)
         for name in ("local_steps", "local_batch_size", "limit"):
@@ -87,10 +92,16 @@ class TrainingConfig:
         check_choice(self.partition, "partition", KINDS)
         check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
         check_positive(lr, "lr")
+        check_at_most(lr, "lr")
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
-        check_not_negative(self.seed, "seed")
-        check_not_negative(self.held_out, "held_out")
+        check_seed(self.seed)
+        check_not_negative_count(self.held_out, "held_out")
+        if self.held_out_start is not None:
+            check_not_negative_count(self.held_out_start, "held_out_start")
+        check_positive(self.alpha, "alpha")
+        check_positive(self.local_lr, "local_lr")
+        check_at_most(self.local_lr, "local_lr")
         count_asked(self.clients, self.fraction)
         device_of(self.device)
 

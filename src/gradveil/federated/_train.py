@@ -3,13 +3,13 @@
 import contextlib
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from gradveil._checks import check_count
+from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._files import write_atomically
 from gradveil._imports import AllowImports
 from gradveil._locks import alone_in
@@ -57,6 +57,8 @@ def train(
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
     `allow_imports` is that of `build_run`.
     """
+    check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
+    check_flag(resume, "resume")
     check_count(checkpoint_every, "checkpoint_every")
     if resume and out is None:
         raise ValueError(
@@ -93,10 +95,24 @@ def save_weights(model: torch.nn.Module, path: Path) -> None:
 
 def held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
     """Make the folder, and keep other runs out of it."""
-    if folder is None:
-        return contextlib.nullcontext()
+    return contextlib.nullcontext() if folder is None else _held(folder)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder, locked. One that was made for a run that fails at once leaves no trace."""
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    return alone_in(folder)
+    try:
+        with alone_in(folder):
+            yield
+    except Exception:
+        if made and [path.name for path in folder.iterdir()] == [".lock"]:
+            (folder / ".lock").unlink()
+            with contextlib.suppress(OSError):
+                for path in made:
+                    path.rmdir()
+        raise
 
 
 def check_unused(folder: Path) -> None:

@@ -4,12 +4,14 @@ from ._numbers import estimate, number, plural, short, size
 from ._pictures import pictures
 from ._report import render_report, write_report
 from ._words import weights
-from ._write import as_csv, prepare_folder, write_results
+from ._write import as_csv, check_folder, output_folder, prepare_folder, write_results
 
 __all__ = [
     "as_csv",
+    "check_folder",
     "estimate",
     "number",
+    "output_folder",
     "pictures",
     "plural",
     "prepare_folder",
