@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gradveil._checks import check_count
+from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
 from gradveil.catalog import build_attack, spec_of
@@ -105,6 +106,7 @@ def audit(
     >>> [(found.name, found.bound is not None) for found in result.defenses]
     [('optimal noise', True)]
     """
+    require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
     check_count(seeds, "seeds")
     names = names or {}
     threat = threat or ThreatModel(mechanism="known")

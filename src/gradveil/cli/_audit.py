@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from torch.nn.functional import cross_entropy
 
+from gradveil._extras import require
 from gradveil.attacks import LocalSteps, ThreatModel
 from gradveil.auditing import (
     QUICK_DEFENSES,
@@ -93,6 +94,7 @@ def run_audit(
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
     """Show what leaks, what is guaranteed and what it costs, for each defense at equal utility."""
+    require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     granted = parse_threat(threat or [])
     prepare_folder(out)
     samples = load_data(dataset, data, device)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gradveil._extras import require
 from gradveil._files import write_atomically
 
 from ._format import Format
@@ -43,6 +44,7 @@ def sensitivity(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
+    _require_chart(out)
     from gradveil.bench import (
         SensitivityRow,
         bench_sensitivity,
@@ -140,6 +142,8 @@ def attack(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Steps per second of each attack, and the PSNR it reaches in a given time."""
+    _require_chart(out)
+    require("the benchmark of attacks", "gradveil[audit]", "scipy")
     from gradveil.bench import AttackRow, attack_contenders, bench_attack, draw_attacks
     from gradveil.data import load_dataset
 
@@ -158,6 +162,11 @@ def attack(
     _report(rows, AttackRow, "attack", out, format)
     if out is not None:
         draw_attacks(rows, out / "attack.png")
+
+
+def _require_chart(out: Path | None) -> None:
+    if out is not None:
+        require("the chart in --out", "gradveil[audit]", "matplotlib")
 
 
 def _report(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
+from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject
 from gradveil.auditing.report import number, prepare_folder, short
@@ -45,6 +46,7 @@ def bound(
 ) -> None:
     """Show the bound, the utility and the gain over isotropic noise, without attacking."""
     if sweep:
+        require("a sweep's chart", "gradveil[audit]", "matplotlib")
         prepare_folder(out)
     samples = load_data(dataset, data, device)
     name, network = load_model(model, weights, samples, seed, device)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from gradveil._extras import require
+
 from ._format import Format
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ def reproduce(
     Stop it at any time, even by force: what is done stays in the store, and the same command goes
     on. A second one at the same time, with the same folder, shares the work.
     """
+    require("reproducing", "gradveil[audit]", "matplotlib", "scipy", "torchmetrics")
+    if engine is EngineName.ray:
+        require("the ray engine", "gradveil[ray]", "ray")
     from gradveil.studies.reproduce import check_data, select_studies, work_of, write_all
 
     from ._reproduce_show import show_status, show_written

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradveil._extras import require
+
 from ._format import Format
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ def train(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Train a model over clients that defend what they send."""
+    if engine is Engine.flower:
+        require("Flower's simulation", "gradveil[flower]", "flwr", "ray")
+    if out is not None:
+        require("the chart in --out", "gradveil[audit]", "matplotlib")
     from gradveil.federated import TrainingConfig
 
     config = TrainingConfig(
