@@ -113,8 +113,8 @@ def test_the_command_says_what_to_install(python):
     done = subprocess.run(command, capture_output=True, text=True, env={})
     assert done.returncode == 2
     assert done.stderr == (
-        "gradveil: Found no module `typer`. Install what the command line needs:"
-        ' pip install "gradveil[cli]"\n'
+        "gradveil: Found no module `typer`. Install what gradveil audit needs:"
+        ' pip install "gradveil[audit]"\n'
     )
 
 

@@ -32,6 +32,10 @@ CASES = [
     ("bench sensitivity --out run", "matplotlib", "the chart in --out", AUDIT),
     ("bench attack", "scipy", "the benchmark of attacks", AUDIT),
     ("bench attack --out run", "matplotlib", "the chart in --out", AUDIT),
+    ("audit", "typer", "gradveil audit", AUDIT),
+    ("bench attack", "typer", "gradveil bench", AUDIT),
+    ("reproduce all", "rich", "gradveil reproduce", AUDIT),
+    ("", "typer", "the command line", "gradveil[cli]"),
     ("list", "typer", "the command line", "gradveil[cli]"),
     ("list", "rich", "the command line", "gradveil[cli]"),
 ]
@@ -61,7 +65,7 @@ def test_one_line_says_what_to_install(
 def test_without_any_extra() -> None:
     done = run_without(OPTIONAL, RUN, "audit", "--format", "json")
     line = (
-        'Found no module `typer`. Install what the command line needs: pip install "gradveil[cli]"'
+        'Found no module `typer`. Install what gradveil audit needs: pip install "gradveil[audit]"'
     )
     assert (done.returncode, done.stderr) == (2, f"gradveil: {line}\n")
     assert json.loads(done.stdout) == {"error": line, "kind": "ModuleNotFoundError"}

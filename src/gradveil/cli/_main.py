@@ -5,17 +5,28 @@ import sys
 
 from gradveil._extras import require
 
+_NEED_AUDIT = ("audit", "bench", "reproduce")
+"""Commands that need more than the command line's own packages."""
+
 
 def main() -> None:
     """Run the command line, or say in one line what to install for it."""
     try:
-        require("the command line", "gradveil[cli]", "typer", "rich")
+        _require_command_line(sys.argv[1:])
     except ModuleNotFoundError as error:
         report_error(error)
         raise SystemExit(2) from None
     from ._app import run
 
     run()
+
+
+def _require_command_line(arguments: list[str]) -> None:
+    """Name the extra of the command that was asked for, so that one install is enough."""
+    command = arguments[0] if arguments else ""
+    if command in _NEED_AUDIT:
+        require(f"gradveil {command}", "gradveil[audit]", "typer", "rich")
+    require("the command line", "gradveil[cli]", "typer", "rich")
 
 
 def report_error(error: Exception) -> None:
