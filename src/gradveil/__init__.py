@@ -17,6 +17,7 @@ from .data import load_dataset
 from .defenses import (
     DPSGD,
     Cached,
+    Defended,
     Defense,
     GradientNoise,
     GradientPruning,
@@ -54,6 +55,7 @@ __all__ = [
     "Bound",
     "BoundCase",
     "Cached",
+    "Defended",
     "Defense",
     "Exact",
     "GaussianPrior",

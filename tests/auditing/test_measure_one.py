@@ -50,9 +50,9 @@ def test_no_defense_costs_what_a_plain_message_costs(speed, monkeypatch):
 
 def test_a_defense_that_takes_twice_as_long_costs_2(monkeypatch):
     class Twice(NoDefense):
-        def __call__(self, message, inputs, generator=None):
-            super().__call__(message, inputs, generator)
-            return super().__call__(message, inputs, generator)
+        def respond(self, message, inputs, generator=None):
+            super().respond(message, inputs, generator)
+            return super().respond(message, inputs, generator)
 
     model = Ticking(lambda n: 1.0)
     monkeypatch.setattr("gradveil._timing.time.perf_counter", lambda: model.now)

@@ -10,7 +10,8 @@ import torch
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
-from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
+from gradveil._typing import Tensors
+from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import reconstruction_bound, utility
@@ -27,8 +28,8 @@ TIMINGS = 9
 class Measurement:
     """All that needs no attack and no training."""
 
-    utility_first: float
-    utility_second: float
+    utility_first: float | None
+    utility_second: float | None
     bound: BoundResult | None
     formal_privacy: str
     bytes_sent: int
@@ -40,20 +41,25 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
-    values, moments = deepcopy(defense).observe(message, inputs, generator)
-    mechanism = defense.plan(moments)
-    power = float(total(value.square() for value in values.values()))
-    first, second = utility(values, mechanism)
-    bound = bound_of(subject, mechanism, seed)
+    values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
+    first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
+    bound = None if mechanism is None else bound_of(subject, mechanism, seed)
     return Measurement(
-        utility_first=first / power if power else 1.0,
-        utility_second=second / power if power else 0.0,
+        utility_first=first,
+        utility_second=second,
         bound=bound,
         formal_privacy=formal_privacy(defense, bound),
-        bytes_sent=size_in_bytes(mechanism.apply(values, generator)),
+        bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(subject, defense),
-        layers=tuple(_layer(name, value, mechanism) for name, value in values.items()),
+        layers=_layers(values, mechanism),
     )
+
+
+def _utilities(values: Tensors, mechanism: AnyMechanism) -> tuple[float, float]:
+    """U1 and U2 over the squared norm of the message."""
+    power = float(total(value.square() for value in values.values()))
+    first, second = utility(values, mechanism)
+    return (first / power, second / power) if power else (1.0, 0.0)
 
 
 def bound_of(
@@ -88,7 +94,7 @@ def formal_privacy(defense: Defense, bound: BoundResult | None) -> str:
     """Which formal guarantee a defense carries, in words."""
     if bound is None:
         return "none: what is sent, is sent without noise"
-    if isinstance(defense, (DPSGD, OptimalDPSGD)):
+    if defense.clip is not None:
         return (
             "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
         )
@@ -100,6 +106,13 @@ def _psnr_ceiling(subject: Subject, mse: float) -> float | None:
     if not subject.is_image:
         return None
     return -10 * math.log10(mse * min(subject.data.std) ** 2)
+
+
+def _layers(values: Tensors, mechanism: AnyMechanism | None) -> tuple[LayerResult, ...]:
+    """Nothing for a defense without a mechanism."""
+    if mechanism is None:
+        return ()
+    return tuple(_layer(name, value, mechanism) for name, value in values.items())
 
 
 def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:

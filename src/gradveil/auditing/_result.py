@@ -101,10 +101,11 @@ class DefenseResult:
     """A short unique name, "optimal noise"."""
     defense: str
     """The specification with its solved parameters."""
-    utility_first: float
-    """U1, relative to no defense: the share of the squared gradient that is kept."""
-    utility_second: float
-    """U2 over the squared norm of the message; 0 without noise."""
+    utility_first: float | None
+    """U1, relative to no defense: the share of the squared gradient that is kept; `None` for a
+    defense without a mechanism."""
+    utility_second: float | None
+    """U2 over the squared norm of the message; 0 without noise; `None` as for U1."""
     bound: BoundResult | None
     """`None`: no guarantee (the defense adds no noise to something that it sends)."""
     formal_privacy: str
