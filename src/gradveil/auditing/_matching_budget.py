@@ -51,9 +51,10 @@ class Budget:
                 f" {self.error:.3g} per entry; all pruning cuts {pruning}."
             )
         return (
-            f"Noise and DP-SGD have the second-order utility U2 of {noise}; pruning has the"
-            f" first-order utility U1 of magnitude pruning of {pruning}; noisy pruning has both."
-            " Equal within a family, not across: there, compare the loss after training."
+            f"Noise, with clamping and without, has the second-order utility U2 of {noise};"
+            f" pruning has the first-order utility U1 of magnitude pruning of {pruning}; noisy"
+            " pruning has both. Equal within a family, not across: there, compare the loss after"
+            " training."
         )
 
 

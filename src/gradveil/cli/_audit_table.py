@@ -1,13 +1,12 @@
 """An audit's result for the terminal, in 100 columns."""
 
-import re
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, DefenseResult
 from gradveil.auditing.report import estimate, number, size
+from gradveil.catalog import shown_amounts, shown_name
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
@@ -70,8 +69,7 @@ def setting(spec: str) -> str:
     >>> setting("no-defense")
     '-'
     """
-    found = re.findall(r"(scale|ratio|clip|step)=([\d.e+-]+)", spec)
-    return ", ".join(f"{name} {float(value):.3g}" for name, value in found) or "-"
+    return ", ".join(f"{name} {value:.3g}" for name, value in shown_amounts(spec)) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:
@@ -90,7 +88,7 @@ def _attack_table(result: AuditResult) -> Table:
 
 def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
-    cells = [f"{attack.attack.partition('(')[0]}{star}", estimate(attack.mse)]
+    cells = [f"{shown_name(attack.attack)}{star}", estimate(attack.mse)]
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
     if labels:

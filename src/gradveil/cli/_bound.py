@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._files import write_atomically
 from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject
-from gradveil.auditing.report import number, prepare_folder, short
+from gradveil.auditing.report import number, prepare_folder
+from gradveil.catalog import shown_text
 
 from ._format import Format
 from ._loading import load_data, load_model, split_public, typed_defenses
@@ -118,7 +119,7 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
 def _cells(point: BoundPoint) -> list[str]:
     found, gain = point.bound, point.gain_over_isotropic
     return [
-        short(point.defense),
+        shown_text(point.defense),
         number(point.utility_first),
         number(point.utility_second),
         number(found.mse) if found else "no guarantee",

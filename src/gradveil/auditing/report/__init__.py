@@ -1,6 +1,6 @@
 """An audit's result as files: the report, tables, pictures, and numbers as text."""
 
-from ._numbers import estimate, number, short, size
+from ._numbers import estimate, number, size
 from ._pictures import pictures
 from ._report import render_report, write_report
 from ._write import as_csv, prepare_folder, write_results
@@ -12,7 +12,6 @@ __all__ = [
     "pictures",
     "prepare_folder",
     "render_report",
-    "short",
     "size",
     "write_report",
     "write_results",
