@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from gradveil.studies.figures import COLOURS, MARKERS, MSE, Row, bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
-    LABELS,
     grouped,
+    label_of,
     name_and_level,
     number,
     select,
@@ -100,7 +100,7 @@ class TradeoffStudy:
             s=sizes,
             color=COLOURS[name],
             marker=MARKERS[name],
-            label=LABELS[name],
+            label=label_of(name),
             edgecolors="white",
             linewidths=0.5,
             zorder=3,
