@@ -15,6 +15,9 @@ NOTE = (
     " over images, batches and seeds."
 )
 
+NAME = 21
+"""Letters of a defense's name in a line: "optimal noisy pruning"."""
+
 
 def show_audit(result: AuditResult, console: Console) -> None:
     """Two tables, the verdicts, and what one should know."""
@@ -38,9 +41,10 @@ def show_audit(result: AuditResult, console: Console) -> None:
 
 def _cost_table(result: AuditResult) -> Table:
     table = _blank("What it costs and what it guarantees")
-    for name in ("defense", "setting", "U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
-        left = name in ("defense", "setting")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "setting")
+    _add_defenses(table, result)
+    table.add_column("setting")
+    for name in ("U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
+        table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         table.add_row(*_cost_row(defense))
     return table
@@ -75,7 +79,7 @@ def setting(spec: str) -> str:
 def _attack_table(result: AuditResult) -> Table:
     image, labels = result.setup.is_image, result.setup.threat_labels != "known"
     table = _blank("What attacks recovered (*: knows the defense)")
-    table.add_column("defense", no_wrap=True)
+    _add_defenses(table, result)
     table.add_column("attack", no_wrap=True)
     names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()))
     for name in names:
@@ -95,6 +99,12 @@ def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
         found = attack.label_accuracy
         cells.append("-" if found is None else f"{found:.0%}")
     return cells
+
+
+def _add_defenses(table: Table, result: AuditResult) -> None:
+    """The first column; names that are longer than `NAME` wrap."""
+    longest = max((len(defense.name) for defense in result.defenses), default=0)
+    table.add_column("defense", width=min(NAME, max(longest, len("defense"))))
 
 
 def _blank(title: str) -> Table:
