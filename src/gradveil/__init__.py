@@ -17,6 +17,7 @@ from ._lazy import lazy_attributes
 from .defenses import (
     DPSGD,
     Cached,
+    Defended,
     Defense,
     GradientNoise,
     GradientPruning,
@@ -59,6 +60,7 @@ __all__ = [
     "Bound",
     "BoundCase",
     "Cached",
+    "Defended",
     "Defense",
     "Exact",
     "GaussianPrior",

@@ -4,8 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import GradientNoise, NoDefense, NonFiniteError
+from gradveil import (
+    Cached,
+    Defended,
+    Defense,
+    GradientNoise,
+    NoDefense,
+    NonFiniteError,
+    OptimalNoise,
+)
+from gradveil._random import named_stream
 from gradveil.attacks import LocalSteps, Observation, ThreatModel, observe
+from gradveil.federated import Client
 from gradveil.models import build_model
 
 LOSS = nn.functional.cross_entropy
@@ -90,3 +100,61 @@ def test_wrong_labels_are_an_error() -> None:
         replace(found, label_counts=torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="should hold 3 labels"):
         replace(found, labels=torch.tensor([1, 2]))
+
+
+class Sign(Defense):
+    """Sends signs with noise: a response of its own, which no plan describes."""
+
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        values = message(inputs)
+        noise = {n: torch.randn(v.shape, generator=generator) for n, v in values.items()}
+        return Defended(values, None, {n: v.sign() + 0.1 * noise[n] for n, v in values.items()})
+
+
+@pytest.mark.parametrize(
+    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1)), NoDefense()]
+)
+@pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["FedSGD", "FedAvg"])
+def test_an_attacker_observes_the_very_bytes_that_a_client_sends(
+    defense: Defense, local: LocalSteps | None
+) -> None:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    client = Client(0, *BATCH, defense, batch_size=3, seed=7, local=local)
+    order = client.next_indices()
+    reply = client.reply(model, LOSS)
+    found = observe(
+        model,
+        LOSS,
+        (BATCH[0][order], BATCH[1][order]),
+        defense,
+        num_classes=4,
+        local=local,
+        generator=named_stream(7, "defense", 0, 0),
+    )
+    assert found.sent.keys() == reply.values.keys()
+    for name, value in reply.values.items():
+        assert torch.equal(found.sent[name], value), name
+
+
+def test_a_response_without_a_mechanism_tells_none_even_in_the_worst_case() -> None:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    threat = ThreatModel(mechanism="realised")
+    assert observe(model, LOSS, BATCH, Sign(), threat=threat, num_classes=4).mechanism is None
+
+
+def test_a_response_of_its_own_has_no_public_mechanism() -> None:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    mechanism = observe(
+        model, LOSS, BATCH, NoDefense(), threat=ThreatModel(mechanism="realised"), num_classes=4
+    ).mechanism
+    with pytest.raises(TypeError, match="with a public mechanism should have no `respond`"):
+        observe(model, LOSS, BATCH, Sign(), num_classes=4, public_mechanism=mechanism)
+
+
+def test_the_memory_of_a_defense_stays_with_the_client() -> None:
+    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1))
+    threat = ThreatModel(mechanism="known")
+    found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
+    assert defense.state_dict()["step"] == 1
+    assert found.defense is not None
+    assert found.defense.state_dict()["step"] == 0

@@ -18,26 +18,29 @@ from gradveil.auditing._result import (
     RunResult,
     Setup,
     TrainingResult,
+    identity,
 )
+from gradveil.catalog import build_defense
 from gradveil.data import Dataset, load_dataset
 from gradveil.scoring import Interval, bootstrap_interval, score
 
 PRIOR = "Gaussian with the data's mean and covariance"
 ATTACKS = {"inverting-gradients(steps=300)": False, "adaptive(steps=300)": True}
 TENSORS = {"conv1.weight": 500, "conv1.bias": 20, "conv2.weight": 25000, "fc.weight": 94000}
-NOISY_PRUNING = "gradient-pruning(ratio=0.9, scale=0.03)"
-OPTIMAL = "optimal-pruning(ratio=0.6, scale=0.03)"
+NOISY_PRUNING = "gradient-pruning(ratio=0.9, noise=gradient-noise(scale=0.03))"
+OPTIMAL = "optimal-pruning(ratio=0.6, noise=optimal-noise(scale=0.03))"
+CLAMPED = "optimal-dpsgd(scale=0.2)"
 DEFENSES = (
     # name, specification, U1, U2, trace bound, loss, share kept, noise of the two attacks
     ("no defense", "no-defense", 1.0, 0.0, None, 1.62, 1.0, (0.35, 0.15)),
     ("noise", "gradient-noise(scale=0.05)", 1.0, -0.0102, 0.0193, 1.71, 1.0, (1.3, 0.9)),
     ("optimal noise", "optimal-noise(scale=0.2)", 1.0, -0.0102, 0.0391, 1.72, 1.0, (1.5, 1.2)),
-    ("dpsgd", "dpsgd(scale=0.04)", 0.981, -0.0101, 0.0174, 1.7, 1.0, (1.35, 1.0)),
-    ("optimal dpsgd", "optimal-dpsgd(scale=0.2)", 0.981, -0.0101, 0.0352, 1.71, 1.0, (1.45, 1.25)),
+    ("noise with clamping", "dpsgd(scale=0.04)", 0.981, -0.0101, 0.0174, 1.7, 1.0, (1.35, 1.0)),
+    ("optimal noise with clamping", CLAMPED, 0.981, -0.0101, 0.0352, 1.71, 1.0, (1.45, 1.25)),
     ("pruning", "gradient-pruning(ratio=0.9)", 0.912, 0.0, None, 1.83, 0.1, (0.8, 0.6)),
     ("optimal pruning", "optimal-pruning(ratio=0.6)", 0.912, 0.0, None, 1.8, 0.38, (0.9, 0.5)),
-    ("pruning + noise", NOISY_PRUNING, 0.912, -0.0041, 0.0411, 1.93, 0.1, (1.2, 1.1)),
-    ("optimal pruning + noise", OPTIMAL, 0.912, -0.0041, 0.0587, 1.91, 0.38, (1.4, 1.3)),
+    ("noisy pruning", NOISY_PRUNING, 0.912, -0.0041, 0.0411, 1.93, 0.1, (1.2, 1.1)),
+    ("optimal noisy pruning", OPTIMAL, 0.912, -0.0041, 0.0587, 1.91, 0.38, (1.4, 1.3)),
 )
 
 
@@ -127,6 +130,7 @@ def _defense(
         layers=_layers(place, -second, kept),
         attacks=attacks,
         verdict=f"{guess} " + ("A bound holds." if bound else "No guarantee holds for others."),
+        **identity(build_defense(spec)),
     )
 
 

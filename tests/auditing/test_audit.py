@@ -51,7 +51,7 @@ def test_what_is_deterministic_has_no_guarantee_and_noise_has_a_bound_with_a_pri
     for name in ("no defense", "pruning", "optimal pruning"):
         assert found(result, name).bound is None
         assert found(result, name).formal_privacy.startswith("none")
-    for name in ("noise", "optimal noise", "DP-SGD", "optimal DP-SGD"):
+    for name in ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping"):
         bound = found(result, name).bound
         assert bound.mse >= bound.trace_mse > 0
         assert bound.prior == "Gaussian fitted to 20 other examples"
@@ -61,7 +61,7 @@ def test_what_is_deterministic_has_no_guarantee_and_noise_has_a_bound_with_a_pri
 
 
 def test_optimal_noise_is_above_its_classical_twin_at_equal_utility(result):
-    for name in ("noise", "DP-SGD", "noisy pruning"):
+    for name in ("noise", "noise with clamping", "noisy pruning"):
         classical, optimal = found(result, name), found(result, f"optimal {name}")
         assert optimal.utility_second == pytest.approx(classical.utility_second, rel=0.05)
         if name != "noisy pruning":

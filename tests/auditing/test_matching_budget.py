@@ -12,7 +12,7 @@ from gradveil.models import build_model
 
 from .small import images
 
-NOISE = ("noise", "optimal noise", "DP-SGD", "optimal DP-SGD")
+NOISE = ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping")
 PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning")
 
 
@@ -47,7 +47,7 @@ def test_equal_utility(case):
 def test_optimal_twins_reveal_less_at_equal_utility(case):
     moments = case[1]
     _, _, planned = mechanisms("utility", case)
-    for name in ("noise", "DP-SGD", "noisy pruning"):
+    for name in ("noise", "noise with clamping", "noisy pruning"):
         classical = fisher_trace(moments, planned[name])
         assert fisher_trace(moments, planned[f"optimal {name}"]) < classical, name
 

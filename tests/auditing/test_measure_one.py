@@ -5,9 +5,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import NoDefense
-from gradveil.auditing import _measure_one, make_subject
-from gradveil.auditing._measure_one import _time_ratio
+from gradveil import AuditResult, Defended, Defense, NoDefense
+from gradveil.attacks import InvertingGradients
+from gradveil.auditing import _measure_one, make_subject, write_results
+from gradveil.auditing._measure_one import _time_ratio, measure_one
+
+from .small import attacks, small_audit, table, table_model
 
 SPEEDS = {
     "steady": lambda n: 1.0,
@@ -50,10 +53,39 @@ def test_no_defense_costs_what_a_plain_message_costs(speed, monkeypatch):
 
 def test_a_defense_that_takes_twice_as_long_costs_2(monkeypatch):
     class Twice(NoDefense):
-        def __call__(self, message, inputs, generator=None):
-            super().__call__(message, inputs, generator)
-            return super().__call__(message, inputs, generator)
+        def respond(self, message, inputs, generator=None):
+            super().respond(message, inputs, generator)
+            return super().respond(message, inputs, generator)
 
     model = Ticking(lambda n: 1.0)
     monkeypatch.setattr("gradveil._timing.time.perf_counter", lambda: model.now)
     assert _time_ratio(subject_of(model), Twice()) == 2.0
+
+
+class Sign(Defense):
+    """Sends signs: a response of its own, without a mechanism."""
+
+    def respond(self, message, inputs, generator=None):
+        values = message(inputs)
+        return Defended(values, None, {name: value.sign() for name, value in values.items()})
+
+
+def test_a_defense_without_a_mechanism_has_no_utility_no_bound_and_no_layers():
+    found = measure_one(subject_of(nn.Linear(3, 2)), Sign(), seed=0)
+    assert (found.utility_first, found.utility_second) == (None, None)
+    assert found.bound is None
+    assert found.layers == ()
+    assert found.bytes_sent > 0
+
+
+def test_an_audit_attacks_what_a_response_of_its_own_sends(monkeypatch, tmp_path):
+    seen, attack = [], InvertingGradients.__call__
+    monkeypatch.setattr(
+        InvertingGradients, "__call__", lambda self, o, g: (seen.append(o), attack(self, o, g))[1]
+    )
+    monkeypatch.setattr(InvertingGradients, "runs_together", False)
+    result = small_audit(table(), table_model(), defenses=[Sign()], attacks=attacks()[:1])
+    assert all(set(v.unique().tolist()) <= {-1.0, 0.0, 1.0} for v in seen[0].sent.values())
+    assert result.defenses[0].name == "sign"
+    assert AuditResult.from_json(result.to_json()) == result
+    assert write_results(result, tmp_path).exists()

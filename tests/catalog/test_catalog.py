@@ -63,7 +63,9 @@ def test_every_exported_defense_is_listed() -> None:
     classes = {
         value
         for value in vars(gradveil.defenses).values()
-        if isinstance(value, type) and value is not gradveil.Defense
+        if isinstance(value, type)
+        and issubclass(value, gradveil.Defense)
+        and value is not gradveil.Defense
     }
     assert classes == {entry.build for entry in DEFENSES.values()}
 

@@ -158,3 +158,40 @@ def test_bad_names(name: object) -> None:
 def test_bad_keys(arguments: dict[int | str, object]) -> None:
     with pytest.raises(ValueError, match="should have options as keys, or positions from 0"):
         Spec("a", arguments)
+
+
+def test_words_for_what_has_no_specification_are_read_only_to_be_shown() -> None:
+    text = "optimal-noise(target_error=0.1, prior=<Gaussian fitted to 9 examples>)"
+    spec = Spec.parse(text, allow_words=True)
+    assert str(spec) == text
+    assert spec.amounts == []
+    with pytest.raises(ValueError, match="Found `<Gaussian fitted to 9 examples>`, which stands"):
+        spec.build("defense")
+
+
+def test_the_name_of_a_local_class_is_read_back() -> None:
+    class Local(gradveil.GradientNoise):
+        pass
+
+    assert Spec.parse(spec_of(Local(0.1))).name.endswith("<locals>.Local")
+
+
+@pytest.mark.parametrize(
+    ("text", "amounts"),
+    [
+        ("gradient-noise(0.1)", [("scale", 0.1)]),
+        ("dpsgd(scale=0.1, clip=2)", [("scale", 0.1), ("clip", 2.0)]),
+        ("cached(optimal-noise(0.1), refresh_every=3)", [("scale", 0.1)]),
+        ("my.module:Own(scale=0.1, other=2)", [("scale", 0.1)]),
+        ("rounding(step=0.5)", [("step", 0.5)]),
+        ("optimal-noise(scale=None, utility_budget=0.1)", []),
+        ("no-defense", []),
+    ],
+)
+def test_amounts(text: str, amounts: list[tuple[str, float]]) -> None:
+    assert Spec.parse(text).amounts == amounts
+
+
+def test_numbers_are_rounded_inside_too() -> None:
+    spec = Spec.parse("a(0.123456, b=[1.23456e-7, (2, 'x')], c=d(x=9.87654321, n=123456))")
+    assert str(spec.rounded()) == "a(0.1235, b=[1.235e-07, (2, 'x')], c=d(x=9.877, n=123456))"

@@ -1,6 +1,7 @@
 """`gradveil audit` as a user runs it: own models and data, mistakes, interruptions."""
 
 import dataclasses
+import io
 import json
 import os
 import resource
@@ -13,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gradveil.auditing import QUICK_STEPS, AuditResult
 from gradveil.auditing._defaults import STEPS
 from gradveil.cli import app
+from gradveil.cli._audit_table import show_audit
 from tests.auditing.example_result import example_result
 
 MODULE = '''
@@ -262,3 +265,13 @@ def test_quick_takes_fewer_steps_than_the_default(workplace, monkeypatch):
     assert invoke("--data", "table.npz", "--quick", "--out", "result").exit_code == 0
     ((steps, (attack,)),) = asked
     assert attack.steps == steps == QUICK_STEPS < STEPS
+
+
+def test_tables_of_the_default_defenses_are_whole_in_100_columns():
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_audit(example_result(size=2), console)
+    text = console.export_text()
+    assert "…" not in text
+    assert "inverting-gradients" in text
+    assert "DP-SGD" not in text
+    assert " optimal noise with     scale 0.2 " in text

@@ -387,12 +387,12 @@ def test_a_step_is_one_block_with_something_in_it() -> None:
 
 
 class Own(GradientNoise):
-    """A defense with a call of its own."""
+    """A defense with a response of its own."""
 
-    def __call__(self, message: Any, inputs: Any, generator: Any = None) -> Any:
+    def respond(self, message: Any, inputs: Any, generator: Any = None) -> Any:
         return {}
 
 
-def test_a_defense_with_a_call_of_its_own_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"no `__call__` of its own.*Found one in Own"):
+def test_a_defense_with_a_response_of_its_own_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"no `respond` of its own.*Found one in Own"):
         Own(0.1).accumulate(net(), cross_entropy)

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import (
     Cached,
+    Defended,
     Defense,
     GradientMessage,
     GradientNoise,
@@ -195,16 +196,14 @@ def test_the_size_of_a_reply() -> None:
 
 
 class Sign(Defense):
-    """A defense with a call of its own and no mechanism."""
+    """A defense with a response of its own and no mechanism."""
 
-    def plan(self, moments: object) -> object:  # type: ignore[override]
-        raise AssertionError("never planned")
-
-    def __call__(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
-        return {name: value.sign() for name, value in message(inputs).items()}
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        values = message(inputs)
+        return Defended(values, None, {name: value.sign() for name, value in values.items()})
 
 
-def test_a_defense_with_a_call_of_its_own_is_respected() -> None:
+def test_a_defense_with_a_response_of_its_own_is_respected() -> None:
     reply, costs = client(0, Sign()).reply_with_costs(model(), cross_entropy)
     assert all(bool((value.abs() <= 1).all()) for value in reply.values.values())
     assert costs.utility_first is None

@@ -5,7 +5,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import Cached, Defense, GradientNoise, NoDefense, NonFiniteError, OptimalNoise
+from gradveil import (
+    Cached,
+    Defended,
+    Defense,
+    GradientNoise,
+    NoDefense,
+    NonFiniteError,
+    OptimalNoise,
+)
 from gradveil.federated import Client, LocalSteps, NoReplyError, NoSignalError, play_round
 
 from .small import client, examples, model, server
@@ -16,16 +24,15 @@ DEFENSES = [NoDefense(), GradientNoise(0.1), OptimalNoise(0.1), Cached(OptimalNo
 
 
 class Own(Defense):
-    """A defense with a call of its own, which gives something else than it was given."""
+    """A defense with a response of its own, which gives something else than it was given."""
 
     def __init__(self, fill: float) -> None:
         self.fill = fill
 
-    def plan(self, moments: object) -> object:  # type: ignore[override]
-        raise AssertionError("never planned")
-
-    def __call__(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
-        return {n: torch.full_like(v, self.fill) for n, v in message(inputs).items()}
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        values = message(inputs)
+        sent = {n: torch.full_like(v, self.fill) for n, v in values.items()}
+        return Defended(values, None, sent)
 
 
 def constant(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,5 +1,8 @@
 """Rounds: equal to centralised training without a defense, and robust against bad clients."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -162,11 +165,49 @@ def test_a_client_whose_loss_is_nan_is_skipped_and_counted() -> None:
     assert [(s.client, "should be finite" in s.reason) for s in found.skipped] == [(1, True)]
 
 
+class Drifting(NoDefense):
+    """A user's defense with a memory: adds the mean of what it sent before."""
+
+    def __init__(self) -> None:
+        self._past: dict[str, Tensor] = {}
+        self._calls = 0
+
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        found = super().respond(message, inputs, generator)
+        sent = {n: v + self._past.get(n, 0.0) / (1 + self._calls) for n, v in found.sent.items()}
+        self._past = {n: v + self._past.get(n, 0.0) for n, v in sent.items()}
+        self._calls += 1
+        return found._replace(sent=sent)
+
+    def state_dict(self) -> dict[str, object]:
+        return {"past": self._past, "calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._past, self._calls = dict(state["past"]), state["calls"]
+
+
+def test_a_defense_with_a_memory_of_its_own_survives_a_checkpoint(tmp_path: Path) -> None:
+    whole, first, second = (run(Drifting(), fraction=0.7) for _ in range(3))
+    whole.run(7)
+    first.run(4, folder=tmp_path, checkpoint_every=4)
+    second.resume(tmp_path)
+    assert sum(c.state_dict()["defense"]["calls"] for c in second.clients.values()) > 0
+    second.run(7)
+    assert_same(whole.server.model.state_dict(), second.server.model.state_dict())
+
+
+def test_a_state_is_not_loaded_into_a_defense_that_has_none() -> None:
+    state = client(0, Drifting()).state_dict()
+    with pytest.raises(ValueError, match=r"should be empty: NoDefense.*\['calls', 'past'\]"):
+        client(0).load_state_dict(state)
+
+
 class Renamed(NoDefense):
     """Sends names that the server does not know."""
 
-    def __call__(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
-        return {f"my {n}": v for n, v in super().__call__(message, inputs, generator).items()}
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        found = super().respond(message, inputs, generator)
+        return found._replace(sent={f"my {n}": v for n, v in found.sent.items()})
 
 
 def test_a_refused_reply_is_skipped_and_counted() -> None:

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradveil import Cached, Defense, GradientMessage, GradientNoise, NoDefense, OptimalNoise
 from gradveil.federated import Client, LocalSteps
 from gradveil.flower import reply_to, train_function
+from gradveil.flower._state import load_client
+from gradveil.flower._tree import write_tree
 
 from . import small
 
@@ -169,7 +171,58 @@ def test_state_is_records_that_json_could_hold():
     numbers = context.state.config_records["gradveil"]
     assert isinstance(numbers, ConfigRecord)
     assert json.loads(json.dumps(dict(numbers)))["step"] == 1
-    assert sorted(context.state.array_records) == ["gradveil.squared-sensitivities"]
+    assert sorted(context.state.array_records) == ["gradveil.defense"]
+
+
+class Drifting(NoDefense):
+    """A user's defense with a memory of all kinds of values."""
+
+    def __init__(self):
+        self._state = {"past": {}, "calls": [0, (0.5, None)], "halves": torch.zeros(2)}
+        self._state["halves"] = self._state["halves"].bfloat16()
+
+    def respond(self, message, inputs, generator=None):
+        found, state = super().respond(message, inputs, generator), self._state
+        sent = {n: v + state["past"].get(n, 0.0) for n, v in found.sent.items()}
+        calls = state["calls"][0] + 1
+        self._state = {"past": sent, "calls": [calls, (0.5, None)], "halves": state["halves"] + 1}
+        return found._replace(sent=sent)
+
+    def state_dict(self):
+        return self._state
+
+    def load_state_dict(self, state):
+        self._state = state
+
+
+def test_a_defense_with_a_memory_of_its_own_continues_in_a_new_process():
+    train, context, one = function(Drifting()), small.context(seed=0), client(Drifting())
+    for _ in range(4):
+        sent = train(small.train_message(small.model()), context)
+        assert_same(small.values_of(sent), one.reply(small.model(), cross_entropy).values)
+    again = client(Drifting())
+    load_client(again, context.state)
+    found, expected = again.state_dict()["defense"], one.state_dict()["defense"]
+    assert found["calls"] == expected["calls"] == [4, (0.5, None)]
+    assert_same(found["past"], expected["past"])
+    assert found["halves"].dtype == torch.bfloat16
+    assert torch.equal(found["halves"], expected["halves"])
+
+
+def test_a_round_with_another_defense_starts_its_memory_afresh():
+    context = small.context(seed=0)
+    for defense in (CACHED, NoDefense(), CACHED):
+        answer = function(defense)(small.train_message(small.model()), context)
+        assert not answer.has_error()
+    again = client(CACHED)
+    load_client(again, context.state)
+    assert again.state_dict()["step"] == 3
+    assert again.state_dict()["defense"]["step"] == 1
+
+
+def test_a_state_that_records_cannot_hold_is_refused():
+    with pytest.raises(TypeError, match=r"should hold tensors, numbers, text.*Found set"):
+        write_tree({"seen": {1, 2}})
 
 
 def test_reply_to_sends_bfloat16_and_numbers_alone_exactly():

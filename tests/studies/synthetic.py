@@ -17,7 +17,7 @@ def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
     settings = cell.settings
     generator = torch.Generator().manual_seed(int(cell.identity[:8], 16))
     noise = torch.randn(64, generator=generator).mul(scatter).tolist()
-    name, level = name_and_level(settings.get("defense", ""))
+    name, level = name_and_level(settings.get("defense", "no-defense"))
     gain = effect if name.startswith("optimal") else 0.0
     strength = _strength(level)
     if cell.kind == "attack":

@@ -1,7 +1,6 @@
 """All that an attacker has. The truth is not in it."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from gradveil._checks import (
 )
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.defenses import Cached, Defense
+from gradveil.defenses import Defended, Defense
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import (
     GradientMessage,
@@ -174,27 +173,33 @@ def observe(
         high=high,
         labels=targets if threat.labels == "known" else None,
         label_counts=counts if threat.labels != "unknown" else None,
-        defense=_without_memory(defense) if threat.mechanism != "unknown" else None,
+        defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
     )
-    generator = generator_or_fresh(generator)
-    values, moments = defense.observe(blank.message(targets), inputs, generator)
-    mechanism = defense.plan(moments) if public_mechanism is None else public_mechanism
+    message, generator = blank.message(targets), generator_or_fresh(generator)
+    if public_mechanism is None:
+        defended = defense.respond(message, inputs, generator)
+    else:
+        defended = _respond_with(public_mechanism, defense, message, inputs, generator)
     known = threat.mechanism == "realised" or (
         threat.mechanism == "known" and public_mechanism is not None
     )
     return replace(
         blank,
-        sent=mechanism.apply(values, generator),
-        mechanism=mechanism if known else None,
+        sent=defended.sent,
+        mechanism=defended.mechanism if known else None,
         plan_is_public=public_mechanism is not None,
     )
 
 
-def _without_memory(defense: Defense) -> Defense:
-    """The defense as anyone can set it up: what `Cached` has measured stays with the client."""
-    if not isinstance(defense, Cached):
-        return defense
-    copied = deepcopy(defense)
-    copied.reset()
-    return copied
+def _respond_with(
+    mechanism: AnyMechanism,
+    defense: Defense,
+    message: Message,
+    inputs: Tensor,
+    generator: torch.Generator,
+) -> Defended:
+    """The defended step with a mechanism that was planned before."""
+    defense.check_plans("with a public mechanism")
+    values, _ = defense.observe(message, inputs, generator)
+    return Defended(values, mechanism, mechanism.apply(values, generator))

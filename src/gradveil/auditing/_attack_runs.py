@@ -19,7 +19,7 @@ from gradveil.attacks import (
     Watch,
     observe,
 )
-from gradveil.catalog import spec_of
+from gradveil.catalog import shown_name, spec_of
 from gradveil.defenses import Defense
 from gradveil.scoring import score
 
@@ -223,7 +223,7 @@ def _prepared(attack: Attack, budget: float | None, meter: Meter) -> Attack:
 
 
 def _short(attack: Named) -> str:
-    return attack.spec.partition("(")[0]
+    return shown_name(attack.spec)
 
 
 def _one_line(error: Exception) -> str:

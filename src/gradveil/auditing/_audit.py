@@ -23,7 +23,7 @@ from ._defaults import DEFENSES
 from ._matching_budget import Budget, make_budget, solve
 from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
-from ._result import AuditResult, DefenseResult, Setup, TrainingResult
+from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
@@ -80,8 +80,8 @@ def audit(
         model: Any classifier; never modified.
         loss_fn: Maps (outputs, targets) to one number.
         batch: The private inputs and their class labels.
-        defenses: Defenses or specifications; no defense and noise, DP-SGD, pruning and noisy
-            pruning, classical and optimal, if `None`.
+        defenses: Defenses or specifications; no defense and noise, noise with clamping,
+            pruning and noisy pruning, classical and optimal, if `None`.
         attacks: Attacks or specifications; the unaware and the adaptive one, if `None`.
         public: Other examples with labels, from which the prior and the training come. Without
             them both use the private ones, and say so.
@@ -212,6 +212,7 @@ def _result(
                     attacks, guess, one.costs.bound, subject.is_image, one.costs.no_guarantee
                 ),
                 **vars(one.costs),
+                **identity(solved[name]),
             )
         )
     notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *found.notes]

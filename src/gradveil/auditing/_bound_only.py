@@ -8,6 +8,7 @@ from pathlib import Path
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
+from gradveil.catalog import shown_name, spec_of
 from gradveil.defenses import Defense
 from gradveil.defenses._noise import NoiseDefense
 from gradveil.defenses._pruning import PruningDefense
@@ -34,7 +35,9 @@ class BoundPoint:
 
     defense: str
     amount: float | None
-    """The scale or the ratio."""
+    """The scale, the ratio or the step."""
+    amount_name: str | None
+    """Which of them it is."""
     utility_first: float
     utility_second: float
     bound: BoundResult | None
@@ -76,8 +79,6 @@ class BoundStudy:
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
-        from gradveil.catalog import spec_of
-
         defense = self.defense if defense is None else defense
         mechanism = defense.plan(self.moments)
         first, second = utility(self.values, mechanism)
@@ -89,6 +90,7 @@ class BoundStudy:
         return BoundPoint(
             defense=spec_of(defense),
             amount=amount_of(defense),
+            amount_name=defense.amount_name,
             utility_first=first / power,
             utility_second=second / power,
             bound=guarantee.bound,
@@ -122,8 +124,8 @@ class BoundStudy:
 
 
 def amount_of(defense: Defense) -> float | None:
-    """The scale or the ratio that it was given."""
-    value = getattr(defense, "ratio" if isinstance(defense, PruningDefense) else "scale", None)
+    """The scale, the ratio or the step that it was given."""
+    value = None if defense.amount_name is None else getattr(defense, defense.amount_name)
     return None if value is None else float(value)
 
 
@@ -137,11 +139,11 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     axis.plot(amounts, [p.bound.mse for p in shown if p.bound], "o-", label=f"{method} bound")
     if method != "trace":
         axis.plot(amounts, [p.bound.trace_mse for p in shown if p.bound], "s--", label="trace")
-    ratio = points[0].defense.find("pruning") >= 0
+    ratio = points[0].amount_name == "ratio"
     axis.set(
         xlabel="share of entries pruned" if ratio else "scale of the noise",
         ylabel="least mean squared error per entry",
-        title=points[0].defense.partition("(")[0],
+        title=shown_name(points[0].defense),
         xscale="linear" if ratio else "log",
         yscale="log" if shown else "linear",
     )

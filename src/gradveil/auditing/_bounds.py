@@ -30,6 +30,8 @@ def guarantee_of(
     The full form where it can be computed, beside the trace form.
     """
     cases = bound_cases(subject, defense, seed)
+    if cases is None:
+        return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
     trace = mean_bound(cases, subject.prior, "trace", generator=numbered_stream(seed))
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
@@ -39,13 +41,16 @@ def guarantee_of(
     return Guarantee(_result(subject, best, trace), trace.reason)
 
 
-def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase]:
-    """What the defense does to each batch of the population."""
+def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase] | None:
+    """What the defense does to each batch of the population; `None` if it does not say."""
     cases = []
     for place, (inputs, targets) in enumerate(subject.population()):
-        message, own = subject.message(targets), deepcopy(defense)
-        moments = own.observe(message, inputs, numbered_stream(seed, place))[1]
-        cases.append(BoundCase(message, inputs, own.plan(moments)))
+        message = subject.message(targets)
+        generator = numbered_stream(seed, place)
+        mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
+        if mechanism is None:
+            return None
+        cases.append(BoundCase(message, inputs, mechanism))
     return cases
 
 

@@ -32,7 +32,7 @@ RATIO = 0.9
 """The share of entries that the reference of the pruning defenses cuts."""
 
 CLAMPED = 0.01
-"""The share of entries that DP-SGD clamps where no threshold is given."""
+"""The share of entries that noise with clamping clamps where no threshold is given."""
 
 TRAINING_STEPS, TRAINING_SEEDS, CLIENTS, RATE = 5, 3, 4, 1e-3
 """Defended training: Adam with this rate on the mean of the clients' messages."""

@@ -9,7 +9,8 @@ import torch
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
-from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
+from gradveil._typing import Tensors
+from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import utility
@@ -26,8 +27,8 @@ TIMINGS = 9
 class Measurement:
     """All that needs no attack and no training."""
 
-    utility_first: float
-    utility_second: float
+    utility_first: float | None
+    utility_second: float | None
     bound: BoundResult | None
     no_guarantee: str
     formal_privacy: str
@@ -40,32 +41,44 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
-    values, moments = deepcopy(defense).observe(message, inputs, generator)
-    mechanism = defense.plan(moments)
-    power = float(total(value.square() for value in values.values()))
-    first, second = utility(values, mechanism)
+    values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
+    first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
     guarantee = guarantee_of(subject, defense, seed)
     return Measurement(
-        utility_first=first / power if power else 1.0,
-        utility_second=second / power if power else 0.0,
+        utility_first=first,
+        utility_second=second,
         bound=guarantee.bound,
         no_guarantee=guarantee.reason,
         formal_privacy=formal_privacy(defense, guarantee),
-        bytes_sent=size_in_bytes(mechanism.apply(values, generator)),
+        bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(subject, defense),
-        layers=tuple(_layer(name, value, mechanism) for name, value in values.items()),
+        layers=_layers(values, mechanism),
     )
+
+
+def _utilities(values: Tensors, mechanism: AnyMechanism) -> tuple[float, float]:
+    """U1 and U2 over the squared norm of the message."""
+    power = float(total(value.square() for value in values.values()))
+    first, second = utility(values, mechanism)
+    return (first / power, second / power) if power else (1.0, 0.0)
 
 
 def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
     """Which formal guarantee a defense carries, in words."""
     if guarantee.bound is None:
         return f"none: {guarantee.reason or 'nothing is bounded'}"
-    if isinstance(defense, (DPSGD, OptimalDPSGD)):
+    if defense.clip is not None:
         return (
             "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
         )
     return "no (ε, δ): nothing limits what one example can change"
+
+
+def _layers(values: Tensors, mechanism: AnyMechanism | None) -> tuple[LayerResult, ...]:
+    """Nothing for a defense without a mechanism."""
+    if mechanism is None:
+        return ()
+    return tuple(_layer(name, value, mechanism) for name, value in values.items())
 
 
 def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:

@@ -8,6 +8,8 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gradveil._extras import require
+from gradveil.catalog import build_defense, name_of
+from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
 if TYPE_CHECKING:
@@ -117,10 +119,11 @@ class DefenseResult:
     """A short unique name, "optimal noise"."""
     defense: str
     """The specification with its solved parameters."""
-    utility_first: float
-    """U1, relative to no defense: the share of the squared gradient that is kept."""
-    utility_second: float
-    """U2 over the squared norm of the message; 0 without noise."""
+    utility_first: float | None
+    """U1, relative to no defense: the share of the squared gradient that is kept; `None` for a
+    defense without a mechanism."""
+    utility_second: float | None
+    """U2 over the squared norm of the message; 0 without noise; `None` as for U1."""
     bound: BoundResult | None
     """`None`: no guarantee (the defense adds no noise to something that it sends)."""
     formal_privacy: str
@@ -136,6 +139,12 @@ class DefenseResult:
     """One sentence for a reader without the theory."""
     no_guarantee: str = ""
     """Why there is no bound, or why it is no guarantee; empty where it is one."""
+    family: str = ""
+    """What it shares with its classical or optimal counterpart, as "noise"; "" if not known."""
+    twin: str | None = None
+    """The name of its classical counterpart, where it is the optimal form of one."""
+    is_undefended: bool = False
+    """Whether the message is sent as it is."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +200,10 @@ class AuditResult:
 
     @classmethod
     def from_json(cls, text: str) -> "AuditResult":
-        """The result that `to_json` wrote."""
-        return _restore(cls, json.loads(text))  # type: ignore[no-any-return]
+        """The result that `to_json` wrote, of this version or an earlier one."""
+        result: AuditResult = _restore(cls, json.loads(text))
+        defenses = tuple(d if d.family else _identified(d) for d in result.defenses)
+        return dataclasses.replace(result, defenses=defenses)
 
     @classmethod
     def load(cls, path: Path | str) -> "AuditResult":
@@ -209,6 +220,24 @@ class AuditResult:
         import pandas
 
         return pandas.DataFrame(self.rows())
+
+
+def identity(defense: Defense) -> dict[str, Any]:
+    """What a defense says of itself, as the fields of a DefenseResult."""
+    twin = None if defense.twin is None else name_of(defense.twin)
+    return {
+        "family": defense.family,
+        "twin": twin,
+        "is_undefended": defense.is_undefended,
+    }
+
+
+def _identified(result: DefenseResult) -> DefenseResult:
+    """A result of a version that did not keep these fields; unchanged if it cannot be built."""
+    try:
+        return dataclasses.replace(result, **identity(build_defense(result.defense)))
+    except (TypeError, ValueError):
+        return result
 
 
 def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:

@@ -3,27 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradveil.catalog import Spec, build_defense, spec_of
-from gradveil.defenses import (
-    DPSGD,
-    Defense,
-    GradientNoise,
-    GradientPruning,
-    NoDefense,
-    OptimalDPSGD,
-    OptimalNoise,
-    OptimalPruning,
-)
-
-_NAMES: dict[type[Defense], str] = {
-    NoDefense: "no defense",
-    GradientNoise: "noise",
-    OptimalNoise: "optimal noise",
-    DPSGD: "DP-SGD",
-    OptimalDPSGD: "optimal DP-SGD",
-    GradientPruning: "pruning",
-    OptimalPruning: "optimal pruning",
-}
+from gradveil.catalog import Spec, build_defense
+from gradveil.defenses import Defense
 
 
 @dataclass(frozen=True)
@@ -50,7 +31,7 @@ def wanted_defenses(asked: Sequence[str | Defense]) -> list[Wanted]:
 
 def _wanted(asked: str | Defense) -> Wanted:
     if isinstance(asked, Defense):
-        return Wanted(_name(asked), asked)
+        return Wanted(asked.label, asked)
     if not isinstance(asked, str):
         raise TypeError(
             "Parameter `defenses` should hold defenses or their specifications. Found"
@@ -58,11 +39,4 @@ def _wanted(asked: str | Defense) -> Wanted:
         )
     spec = Spec.parse(asked, "defense")
     defense = build_defense(spec.completed())
-    return Wanted(_name(defense), defense, spec.missing)
-
-
-def _name(defense: Defense) -> str:
-    name = _NAMES.get(type(defense), spec_of(defense))
-    if getattr(defense, "noise", None) is not None:
-        return name.replace("pruning", "noisy pruning")
-    return name
+    return Wanted(defense.label, defense, spec.missing)

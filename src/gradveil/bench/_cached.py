@@ -65,12 +65,10 @@ def bench_cached(
     for step in range(steps):
         progress(f"step {step} of {steps}")
         case = Case("", model, *data.batch(batch * step % (len(data) - batch), batch))
-        values, moments = cached.observe(case.message, case.inputs, generator)
-        mechanism = cached.plan(moments)
+        _, mechanism, sent = cached.respond(case.message, case.inputs, generator)
         assert isinstance(mechanism, Mechanism)
         if step % grade_every == 0:
             rows.append(_graded(step, case, mechanism, reference_probes, generator))
-        sent = mechanism.apply(values, generator)
         for name, parameter in model.named_parameters():
             parameter.grad = sent[name]
         optimizer.step()

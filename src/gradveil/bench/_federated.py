@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gradveil._timing import time_ratios
-from gradveil._typing import Tensors
 from gradveil.data import Dataset
-from gradveil.defenses import Cached, Defense, GradientNoise, NoDefense, OptimalNoise
+from gradveil.defenses import Cached, Defended, Defense, GradientNoise, NoDefense, OptimalNoise
 from gradveil.federated import Client, FederatedRun, Server, partition
 from gradveil.messages import Message, values_of
 from gradveil.models import build_model
@@ -30,11 +29,12 @@ class FederatedRow:
 class Bare(NoDefense):
     """Sends the plain gradient without looking at it: what a round costs at the least."""
 
-    def __call__(
+    def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
-    ) -> Tensors:
+    ) -> Defended:
         """The message's values."""
-        return values_of(message, inputs)
+        values = values_of(message, inputs)
+        return Defended(values, None, values)
 
 
 def round_contenders(refresh_every: int = 10) -> dict[str, Defense]:

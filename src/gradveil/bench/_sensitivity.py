@@ -120,7 +120,7 @@ def _share(case: Case, defense: Defense, reference: Moments | None, draws: int) 
     shares = []
     for seed in range(draws if defense.needs_sensitivities else 1):
         generator = torch.Generator().manual_seed(seed)
-        mechanism = defense.plan(defense.observe(case.message, case.inputs, generator)[1])
+        mechanism = defense.respond(case.message, case.inputs, generator).mechanism
         assert isinstance(mechanism, Mechanism)
         shares.append(share_of_optimum(reference, mechanism))
     return sum(shares) / len(shares)

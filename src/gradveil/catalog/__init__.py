@@ -11,8 +11,9 @@ name registered entries only; import paths need `allow_imports`, in the local us
 """
 
 from ._build import build_attack, build_defense, build_estimator
-from ._describe import spec_of
+from ._describe import name_of, spec_of
 from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
+from ._show import shown_amounts, shown_name, shown_text
 from ._spec import Spec
 
 __all__ = [
@@ -24,5 +25,9 @@ __all__ = [
     "build_attack",
     "build_defense",
     "build_estimator",
+    "name_of",
+    "shown_amounts",
+    "shown_name",
+    "shown_text",
     "spec_of",
 ]

@@ -7,7 +7,8 @@ from typing import Any
 from gradveil.theory import GaussianPrior
 
 from ._entries import EVERYTHING
-from ._spec import Spec, Unwritable
+from ._parser import Unwritable
+from ._spec import Spec
 
 
 def spec_of(thing: object) -> str:
@@ -22,14 +23,15 @@ def spec_of(thing: object) -> str:
 
 def describe(thing: object) -> Spec:
     """The same as a `Spec`."""
-    name = _name_of(type(thing))
+    name = name_of(type(thing))
     given: dict[int | str, Any] = {k: _value(v) for k, v in _changed(thing).items()}
     if name == "cached":  # its first argument is the defense it wraps
         given = {0: given.pop("defense"), **given}
     return Spec(name, given)
 
 
-def _name_of(kind: type) -> str:
+def name_of(kind: type) -> str:
+    """The name of a class in specifications: as registered, or its import path."""
     for entry in EVERYTHING.values():
         if entry.build is kind:
             return entry.name

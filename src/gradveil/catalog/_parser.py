@@ -5,19 +5,22 @@
     value = number | string | True | False | None | inf | [list] | (tuple) | spec
     name  = letters, digits, "_", "-", "."; or package.module:name
 
+Text that was written to be shown may hold ``<words>`` for a value that has no specification.
 Nothing in a text is ever evaluated.
 """
 
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
     |(?P<number>[+-]?(?:inf\b|(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])))
-    |(?P<name>[^\W\d][\w.\-]*(?::[\w.]*)?|:[\w.]+|\.[\w.]*:[\w.]*)
+    |(?P<name>[^\W\d][\w.\-]*(?::[\w.<>]*)?|:[\w.]+|\.[\w.]*:[\w.]*)
+    |(?P<words><[^<>]*>)
     |(?P<sign>[()\[\],=])
     |(?P<end>$)
     )""",
@@ -29,11 +32,19 @@ _DEEPEST = 20
 Make = Callable[[str, dict[int | str, Any]], Any]
 
 
+@dataclass(frozen=True)
+class Unwritable:
+    """A value that has no specification, as data that a prior was fitted to."""
+
+    text: str
+
+
 class Parser:
     """Reads one text; `make(name, arguments)` makes each specification in it."""
 
-    def __init__(self, text: str, what: str, make: Make) -> None:
+    def __init__(self, text: str, what: str, make: Make, *, allow_words: bool = False) -> None:
         self._text, self._what, self._make = text, what, make
+        self._allow_words = allow_words
         self._place, self._depth, self._last_comma = 0, 0, False
         self._next()
 
@@ -101,6 +112,10 @@ class Parser:
             return _WORDS[self._taken()] if self._token in _WORDS else self._spec()
         if self._kind == "end":
             self._fail()
+        if self._kind == "words":
+            if not self._allow_words:
+                self._fail()
+            return Unwritable(self._taken()[1:-1])
         token = self._token
         try:
             value = float(token) if token.lstrip("+-") == "inf" else ast.literal_eval(token)

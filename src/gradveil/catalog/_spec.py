@@ -11,9 +11,10 @@ from gradveil._imports import AllowImports
 from ._entries import EVERYTHING
 from ._kinds import KINDS, PART, Kind
 from ._names import check_keys, check_name
-from ._parser import Parser
+from ._parser import Parser, Unwritable
 from ._signatures import call, names_of
 
+_AMOUNTS = ("scale", "ratio", "clip", "step")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -47,16 +48,18 @@ class Spec:
         object.__setattr__(self, "arguments", MappingProxyType(dict(ordered)))
 
     @classmethod
-    def parse(cls, text: str, what: str = "specification") -> "Spec":
+    def parse(cls, text: str, what: str = "specification", *, allow_words: bool = False) -> "Spec":
         """The specification that a text is; nothing in it is evaluated or imported.
 
         Args:
             text: As `cached(optimal-noise(scale=0.1), refresh_every=10)`.
             what: What it stands for, for error messages.
+            allow_words: Whether it may hold ``<words>`` for values that have no specification, as
+                `spec_of` writes them. Such a specification can be shown, but not built.
         """
         if not isinstance(text, str):
             raise TypeError(f"A {what} should be a text. Found {type(text).__name__} ({text!r}).")
-        found: Spec = Parser(text, what, cls).whole()
+        found: Spec = Parser(text, what, cls, allow_words=allow_words).whole()
         return found
 
     def __str__(self) -> str:
@@ -124,6 +127,30 @@ class Spec:
         return Spec(self.name, changed | arguments)
 
     @property
+    def amounts(self) -> list[tuple[str, float]]:
+        """How much a defense does, and the noise inside of it: scale, ratio, clip and step.
+
+        >>> Spec.parse("optimal-pruning(0.9, noise=gradient-noise(0.01))").amounts
+        [('ratio', 0.9), ('scale', 0.01)]
+        """
+        whole = self.named() if self.name in EVERYTHING else self
+        found: list[tuple[str, float]] = []
+        for key, value in whole.arguments.items():
+            if isinstance(value, Spec):
+                found += value.amounts
+            elif key in _AMOUNTS and isinstance(value, (int, float)):
+                found.append((str(key), float(value)))
+        return found
+
+    def rounded(self, digits: int = 4) -> "Spec":
+        """The same with numbers of so many significant digits, to be shown.
+
+        >>> Spec.parse("dpsgd(scale=0.009054506197571754, clip=0.5)").rounded()
+        Spec.parse('dpsgd(scale=0.009055, clip=0.5)')
+        """
+        return Spec(self.name, {key: _rounded(v, digits) for key, v in self.arguments.items()})
+
+    @property
     def missing(self) -> frozenset[str]:
         """Which amounts a defense leaves out: "scale", "ratio", "clip", or "noise" (its scale).
 
@@ -172,13 +199,6 @@ class Spec:
         return (spec for value in self.arguments.values() for spec in _specs_in(value))
 
 
-@dataclass(frozen=True)
-class Unwritable:
-    """A value that has no specification, as data that a prior was fitted to."""
-
-    text: str
-
-
 def _place(argument: tuple[int | str, Any]) -> float:
     """Positions first, in order; then options as they were given."""
     return argument[0] if isinstance(argument[0], int) else math.inf
@@ -199,9 +219,22 @@ def _specs_in(value: object) -> Iterator[Spec]:
 def _built(value: Any, allow_imports: AllowImports) -> Any:
     if isinstance(value, Spec):
         return value._built(PART, allow_imports)
+    if isinstance(value, Unwritable):
+        raise ValueError(
+            "A specification should hold numbers, words and names to build something from. Found"
+            f" `<{value.text}>`, which stands for an object. Build it in Python."
+        )
     if isinstance(value, (list, tuple)):
         return type(value)(_built(part, allow_imports) for part in value)
     return value
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, Spec):
+        return value.rounded(digits)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rounded(part, digits) for part in value)
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _check_value(value: object, name: str) -> None:

@@ -1,7 +1,5 @@
 """An audit's result for the terminal, in 100 columns."""
 
-import re
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -9,6 +7,7 @@ from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult
 from gradveil.auditing.report import estimate, number, plural, size, weights
+from gradveil.catalog import shown_amounts, shown_name
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
@@ -16,6 +15,9 @@ NOTE = (
     " prior; real images carry more prior knowledge than a Gaussian. †: its assumptions fail for"
     " this model, it is no guarantee. [..]: 95 % interval over images, batches and seeds."
 )
+
+NAME = 21
+"""Letters of a defense's name in a line: "optimal noisy pruning"."""
 
 
 def show_audit(result: AuditResult, console: Console) -> None:
@@ -46,9 +48,10 @@ def show_audit(result: AuditResult, console: Console) -> None:
 
 def _cost_table(result: AuditResult) -> Table:
     table = _blank("What it costs and what it guarantees")
-    for name in ("defense", "setting", "U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
-        left = name in ("defense", "setting")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "setting")
+    _add_defenses(table, result)
+    table.add_column("setting")
+    for name in ("U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
+        table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         table.add_row(*_cost_row(defense))
     return table
@@ -84,14 +87,13 @@ def setting(spec: str) -> str:
     >>> setting("no-defense")
     '-'
     """
-    found = re.findall(r"(scale|ratio|clip|step)=([\d.e+-]+)", spec)
-    return ", ".join(f"{name} {float(value):.3g}" for name, value in found) or "-"
+    return ", ".join(f"{name} {value:.3g}" for name, value in shown_amounts(spec)) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:
     image, labels = result.setup.is_image, result.setup.threat_labels != "known"
     table = _blank("What attacks recovered (*: knows the defense)")
-    table.add_column("defense", no_wrap=True)
+    _add_defenses(table, result)
     table.add_column("attack", no_wrap=True)
     names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()))
     for name in names:
@@ -106,13 +108,19 @@ def _attack_table(result: AuditResult) -> Table:
 
 def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
-    cells = [f"{escape(attack.attack.partition('(')[0])}{star}", estimate(attack.mse)]
+    cells = [f"{escape(shown_name(attack.attack))}{star}", estimate(attack.mse)]
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
     if labels:
         found = attack.label_accuracy
         cells.append("-" if found is None else f"{found:.0%}")
     return cells
+
+
+def _add_defenses(table: Table, result: AuditResult) -> None:
+    """The first column; names that are longer than `NAME` wrap."""
+    longest = max((len(defense.name) for defense in result.defenses), default=0)
+    table.add_column("defense", width=min(NAME, max(longest, len("defense"))))
 
 
 def _blank(title: str) -> Table:

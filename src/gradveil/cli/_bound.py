@@ -18,7 +18,8 @@ from gradveil._checks import check_count
 from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject, wanted_defenses
-from gradveil.auditing.report import check_folder, number, plural, prepare_folder, short
+from gradveil.auditing.report import check_folder, number, plural, prepare_folder
+from gradveil.catalog import shown_text
 
 from ._format import Format
 from ._loading import load_data, load_model, split_public, typed_defenses
@@ -149,7 +150,7 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
 def _cells(point: BoundPoint) -> list[str]:
     found, gain = point.bound, point.gain_over_isotropic
     return [
-        escape(short(point.defense)),
+        escape(shown_text(point.defense)),
         number(point.utility_first),
         number(point.utility_second),
         f"{number(found.mse)}{'' if found.holds else ' †'}" if found else "no guarantee",

@@ -2,6 +2,7 @@
 
 from ._base import Defense
 from ._cached import Cached
+from ._defended import Defended
 from ._dpsgd import DPSGD
 from ._gradient_noise import GradientNoise
 from ._gradient_pruning import GradientPruning
@@ -15,6 +16,7 @@ from ._rounding import Rounding
 __all__ = [
     "DPSGD",
     "Cached",
+    "Defended",
     "Defense",
     "GradientNoise",
     "GradientPruning",

@@ -1,6 +1,7 @@
 """What every defense can do."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,14 +16,20 @@ from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._accumulation import Accumulation, add_to_grad
+from ._defended import Defended
+from ._identity import Identity
 from ._observer import Observer
 
 
-class Defense(ABC):
+class Defense(Identity, ABC):
     """A pure, deterministic map from Moments to the Mechanism that is applied to the message.
 
     A new defense is one small file: implement `plan`, and its bound, its utility and its strongest
-    attacker come for free.
+    attacker come for free. One that is no mechanism overrides `respond` instead, and clients,
+    audits and attacks all see what that sends. `__call__` only returns what `respond` sends: a
+    subclass with a `__call__` of its own is refused when it is defined, because one of the two
+    would be ignored. A defense that remembers something has `state_dict`, `load_state_dict` and
+    `reset`.
     """
 
     estimator: Estimator | str = "auto"
@@ -30,6 +37,15 @@ class Defense(ABC):
 
     granularity: str = "parameter"
     """At "layer", "auto" measures only what one level per tensor needs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__call__ is not Defense.__call__:
+            raise TypeError(
+                "A defense should have no `__call__` of its own: what it returns is `respond(...)"
+                f".sent`. Found one in {cls.__name__}. Override `respond`, which returns"
+                " Defended(values, mechanism, sent); the mechanism may be `None`."
+            )
 
     @property
     def needs_sensitivities(self) -> bool:
@@ -39,8 +55,7 @@ class Defense(ABC):
     @property
     def has_target_error(self) -> bool:
         """Whether an error is to be guaranteed: then sensitivities are measured on all examples."""
-        noise = getattr(self, "noise", None)
-        return any(getattr(one, "target_error", None) is not None for one in (self, noise))
+        return False
 
     @property
     def plan_varies(self) -> bool:
@@ -65,21 +80,75 @@ class Defense(ABC):
         """
         return torch.full_like(sent, torch.inf)
 
-    @abstractmethod
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism for a message with these moments."""
+        raise TypeError(
+            f"A defense that plans should have a method `plan`. Found none in {type(self).__name__}"
+            f" for {moments.size} entries. Implement it, or use `respond` only, if it has its own."
+        )
 
-    def __call__(
+    def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
-    ) -> Tensors:
-        """Measure, plan and apply: what the client sends, by parameter name."""
+    ) -> Defended:
+        """One defended step: measure, plan and apply.
+
+        Clients, audits, attacks and studies all take this step; a defense of another kind
+        overrides it.
+
+        Args:
+            message: From inputs to what would be sent.
+            inputs: The private batch.
+            generator: For probes and noise; a fresh one if `None`.
+        """
         check_message(message)
         check_tensor(inputs, "inputs")
         generator = generator_or_fresh(generator)
         values, moments = self.observe(message, inputs.detach(), generator)
         mechanism = self.plan(moments)
         del moments  # two tensors of the size of the message that are not needed any more
-        return mechanism.apply(values, generator)
+        return Defended(values, mechanism, mechanism.apply(values, generator))
+
+    def __call__(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Tensors:
+        """What the client sends, by parameter name: `respond(...).sent`."""
+        return self.respond(message, inputs, generator).sent
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers from one step to the next: tensors, numbers and text; here nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        if state:
+            raise ValueError(
+                f"Parameter `state` should be empty: {type(self).__name__} remembers nothing. Found"
+                f" the keys {sorted(state)}. Load it into the defense that it came from."
+            )
+
+    def reset(self) -> None:
+        """Forget everything that `state_dict` holds, as for a new model."""
+        if self.state_dict():
+            raise TypeError(
+                "A defense that remembers something should have a method `reset`. Found none in"
+                f" {type(self).__name__}, whose state has the keys {sorted(self.state_dict())}."
+            )
+
+    def without_memory(self) -> "Defense":
+        """The defense as anyone can set it up; what it remembers stays with the client."""
+        if not self.state_dict():
+            return self
+        copied = deepcopy(self)
+        copied.reset()
+        return copied
+
+    def check_plans(self, purpose: str) -> None:
+        """Require a step that is made of `observe` and `plan`: no `respond` of its own."""
+        if type(self).respond is not Defense.respond:
+            raise TypeError(
+                f"A defense {purpose} should have no `respond` of its own: it has to observe and to"
+                f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
+            )
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
@@ -142,7 +211,7 @@ class Defense(ABC):
         so are class weights and ignored targets in a mean.
 
         Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
-        and the defense remembers nothing of it. A defense with a `__call__` of its own cannot be
+        and the defense remembers nothing of it. A defense with a `respond` of its own cannot be
         accumulated.
 
         Args:
@@ -151,12 +220,7 @@ class Defense(ABC):
             generator: For probes, noise and dropout; a fresh one if `None`.
             reduction: "mean" or "sum"; found out by itself if `None`.
         """
-        if type(self).__call__ is not Defense.__call__:
-            raise TypeError(
-                "A defense to accumulate should have no `__call__` of its own: it has to observe"
-                f" each micro-batch and to plan once. Found one in {type(self).__name__}. Put it"
-                " into `observe` and `plan`."
-            )
+        self.check_plans("to accumulate")
         return Accumulation(self, model, loss_fn, generator, reduction=reduction)
 
     def observer(self) -> Observer:

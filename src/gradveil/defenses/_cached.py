@@ -60,6 +60,7 @@ class Cached(Defense):
         check_ratio(decay, "decay")
         check_ratio(share, "share")
         check_positive(share, "share")
+        defense.check_plans("to cache")
         self.defense, self.refresh_every = defense, refresh_every
         self.decay, self.share = decay, share
         self.reset()
@@ -74,6 +75,36 @@ class Cached(Defense):
     def plan(self, moments: Moments) -> AnyMechanism:
         """What the wrapped defense plans."""
         return self.defense.plan(moments)
+
+    @property
+    def label(self) -> str:
+        """The wrapped defense's, after "cached"."""
+        return f"cached {self.defense.label}"
+
+    @property
+    def family(self) -> str:
+        """As for the wrapped defense."""
+        return self.defense.family
+
+    @property
+    def twin(self) -> type[Defense] | None:
+        """As for the wrapped defense."""
+        return self.defense.twin
+
+    @property
+    def is_undefended(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.is_undefended
+
+    @property
+    def clip(self) -> float | None:  # type: ignore[override]
+        """As for the wrapped defense."""
+        return self.defense.clip
+
+    @property
+    def has_target_error(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.has_target_error
 
     @property
     def plan_varies(self) -> bool:

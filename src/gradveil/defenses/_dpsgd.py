@@ -22,6 +22,9 @@ class DPSGD(GradientNoise):
         clip: The threshold P.
     """
 
+    label = "noise with clamping"
+    family = "clamped noise"
+
     clip: float = 1.0
 
     def __post_init__(self) -> None:

@@ -16,6 +16,8 @@ class GradientNoise(NoiseDefense):
     Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
     """
 
+    label = "noise"
+
     @property
     def plan_varies(self) -> bool:
         """Not where the scale is given."""

@@ -19,6 +19,11 @@ class GradientPruning(PruningDefense):
     """
 
     @property
+    def label(self) -> str:
+        """ "pruning" or "noisy pruning"."""
+        return self.family
+
+    @property
     def plan_varies(self) -> bool:
         """Only where sensitivities set the noise or the target."""
         return self.needs_sensitivities

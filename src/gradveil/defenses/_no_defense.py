@@ -12,6 +12,10 @@ from ._base import Defense
 class NoDefense(Defense):
     """Sends the message itself. No guarantee of any kind."""
 
+    label = "no defense"
+    family = "none"
+    is_undefended = True
+
     @property
     def needs_sensitivities(self) -> bool:
         """Never."""

@@ -38,6 +38,9 @@ class NoiseDefense(Defense):
       the estimates that made the plan alone it would come out too small.
     """
 
+    family = "noise"
+    amount_name = "scale"
+
     scale: float | None = None
     _: KW_ONLY
     utility_budget: float | None = None
@@ -65,6 +68,11 @@ class NoiseDefense(Defense):
     @property
     def needs_sensitivities(self) -> bool:
         """Isotropic noise looks at sensitivities only to meet a target error."""
+        return self.target_error is not None
+
+    @property
+    def has_target_error(self) -> bool:
+        """Whether `target_error` sets λ."""
         return self.target_error is not None
 
     @abstractmethod

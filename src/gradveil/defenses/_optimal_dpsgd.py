@@ -9,6 +9,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
+from ._dpsgd import DPSGD
 from ._optimal_noise import OptimalNoise
 
 
@@ -30,6 +31,10 @@ class OptimalDPSGD(OptimalNoise):
         clip: The threshold P.
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
     """
+
+    label = "optimal noise with clamping"
+    family = "clamped noise"
+    twin = DPSGD
 
     clip: float = 1.0
 

@@ -6,6 +6,7 @@ from gradveil._checks import check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
+from ._gradient_noise import GradientNoise
 from ._noise import NoiseDefense
 from ._sensitivity_shape import check_shape_options, sensitivity_ratios
 from ._typical import raise_to_least
@@ -36,6 +37,9 @@ class OptimalNoise(NoiseDefense):
             optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
+
+    label = "optimal noise"
+    twin = GradientNoise
 
     _: KW_ONLY
     granularity: str = "parameter"

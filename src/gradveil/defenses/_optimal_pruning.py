@@ -8,6 +8,7 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
+from ._gradient_pruning import GradientPruning
 from ._pruning import PruningDefense
 from ._sensitivity_shape import check_shape_options, least_square, pool
 
@@ -32,6 +33,8 @@ class OptimalPruning(PruningDefense):
         estimator: How sensitivities are measured when the defense is called on a message.
     """
 
+    twin = GradientPruning
+
     _: KW_ONLY
     granularity: str = "parameter"
     floor: float = 1e-4
@@ -39,6 +42,11 @@ class OptimalPruning(PruningDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, 1.0, self.floor)
+
+    @property
+    def label(self) -> str:
+        """ "optimal pruning" or "optimal noisy pruning"."""
+        return f"optimal {self.family}"
 
     @property
     def needs_sensitivities(self) -> bool:

@@ -8,6 +8,7 @@ from gradveil.sensitivity import Estimator, Moments
 
 from ._base import Defense
 from ._optimal_noise import OptimalNoise
+from ._rounding import Rounding
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class OptimalRounding(Defense):
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
+
+    label = "optimal rounding"
+    family = "rounding"
+    amount_name = "step"
+    twin = Rounding
 
     step: float
     _: KW_ONLY

@@ -41,6 +41,8 @@ class PruningDefense(Defense):
     then the root mean square over the kept entries.
     """
 
+    amount_name = "ratio"
+
     ratio: float | None = None
     _: KW_ONLY
     utility_budget: float | None = None
@@ -73,6 +75,17 @@ class PruningDefense(Defense):
                     " entries bare, and no error is guaranteed. Found `noise = None`. Use for"
                     " example noise=GradientNoise(0.01)."
                 )
+
+    @property
+    def family(self) -> str:
+        """ "noisy pruning" where what is kept gets noise."""
+        return "pruning" if self.noise is None else "noisy pruning"
+
+    @property
+    def has_target_error(self) -> bool:
+        """Whether a `target_error` sets the ratio or the noise."""
+        noisy = self.noise is not None and self.noise.has_target_error
+        return noisy or self.target_error is not None
 
     @property
     def needs_sensitivities(self) -> bool:

@@ -18,6 +18,10 @@ class Rounding(Defense):
         step: The distance of the grid's points.
     """
 
+    label = "rounding"
+    family = "rounding"
+    amount_name = "step"
+
     step: float
 
     def __post_init__(self) -> None:

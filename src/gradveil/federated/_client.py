@@ -18,9 +18,7 @@ from gradveil._checks import (
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil._typing import Tensors
-from gradveil.defenses import Cached, Defense
-from gradveil.mechanisms import AnyMechanism
+from gradveil.defenses import Defended, Defense
 from gradveil.messages import (
     GradientMessage,
     LocalSteps,
@@ -49,7 +47,7 @@ class Client:
     (seed, "batches", identifier, epoch), the probes and the noise of reply t from the stream
     (seed, "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
     identifier, t); see `named_stream`. So the state of a client is the number t and
-    what its defense remembers (`Cached`), and any process that has both continues exactly.
+    what its defense remembers (its `state_dict`), and any process that has both continues exactly.
 
     Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
     With ``seed=None`` the noise comes from the operating system, which is what a deployment needs.
@@ -107,22 +105,24 @@ class Client:
             NoDataError: If the client has no examples.
         """
         message, inputs = self._next_message(model, loss_fn)
-        return self._defended(message, inputs)[0]
+        return _reply(self._respond(message, inputs), inputs)
 
     def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
         """The same reply beside what it cost, which is for the client's own eyes."""
         message, inputs = self._next_message(model, loss_fn)
         loss, seconds_gradient = _plain(message, inputs)
         start = _now(inputs.device)
-        reply, made = self._defended(message, inputs)
+        defended = self._respond(message, inputs)
+        reply = _reply(defended, inputs)
         seconds_defense = max(0.0, _now(inputs.device) - start - seconds_gradient)
-        first, second = (None, None) if made is None else utility(*made)
+        first = second = None
+        if defended.mechanism is not None:
+            first, second = utility(defended.values, defended.mechanism)
         return reply, Costs(loss, first, second, seconds_gradient, seconds_defense)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to continue from: numbers, and tensors by name for a `Cached` defense."""
-        remembered = self.defense.state_dict() if isinstance(self.defense, Cached) else {}
-        return {"root": self._root, "step": self._step, "defense": remembered}
+        """The state to continue from: numbers, and what the defense remembers."""
+        return {"root": self._root, "step": self._step, "defense": self.defense.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
@@ -131,8 +131,7 @@ class Client:
                 "Parameter `state` should have the keys ['defense', 'root', 'step']. Found"
                 f" {sorted(state)}. Use what `state_dict` returned."
             )
-        if isinstance(self.defense, Cached) and state["defense"]:
-            self.defense.load_state_dict(state["defense"])
+        self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
 
     def next_indices(self) -> Tensor:
@@ -167,27 +166,24 @@ class Client:
             return generator_or_fresh(None)
         return named_stream(self._root, "defense", self.identifier, self._step - 1)
 
-    def _defended(
-        self, message: AnyMessage, inputs: Tensor
-    ) -> tuple[Reply, tuple[Tensors, AnyMechanism] | None]:
-        """What is sent, checked, beside the values and the mechanism it was made from.
+    def _respond(self, message: AnyMessage, inputs: Tensor) -> Defended:
+        """The defended step. A message of zeros only is an error, whatever its defense makes of it.
 
-        A defense with a call of its own may have no mechanism: then only what is sent.
+        Where a defense fails on such a message, that is the reason which is told.
         """
-        generator = self._generator()
-        made = None
-        if type(self.defense).__call__ is not Defense.__call__:
-            values = values_of(message, inputs)
-            check_signal(message, inputs, values, allow_zero=self.allow_zero)
-            sent = self.defense(message, inputs, generator)
-        else:
-            values, moments = self.defense.observe(message, inputs, generator)
-            check_signal(message, inputs, values, allow_zero=self.allow_zero)
-            made = values, self.defense.plan(moments)
-            del moments  # two tensors of the size of the message that are not needed any more
-            sent = made[1].apply(values, generator)
-        check_finite(sent, "what the defense gave")
-        return Reply(sent, len(inputs)), made
+        try:
+            defended = self.defense.respond(message, inputs, self._generator())
+        except ValueError:
+            check_signal(message, inputs, values_of(message, inputs), allow_zero=self.allow_zero)
+            raise
+        check_signal(message, inputs, defended.values, allow_zero=self.allow_zero)
+        return defended
+
+
+def _reply(defended: Defended, inputs: Tensor) -> Reply:
+    """What is sent, checked."""
+    check_finite(defended.sent, "what the defense gave")
+    return Reply(defended.sent, len(inputs))
 
 
 def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:

@@ -38,7 +38,7 @@ def train_function(
 ) -> TrainFunction:
     """A function for `ClientApp.train()` that answers with a defended message and nothing else.
 
-    Each message takes the client's next mini-batch. Where it is in its data and what a `Cached`
+    Each message takes the client's next mini-batch. Where it is in its data and what its
     defense remembers is kept in `context.state`, so it continues in a new process as in the same.
 
     The noise is drawn from the operating system, afresh for each message: a server that knew its

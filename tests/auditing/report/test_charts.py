@@ -78,7 +78,7 @@ def test_hover_names_the_defense_the_mark_and_the_numbers():
 def test_twins_share_a_colour_and_differ_in_filling():
     styles = looks(example_result())
     assert styles["noise"].color == styles["optimal noise"].color
-    assert styles["noise"].color != styles["dpsgd"].color
+    assert styles["noise"].color != styles["noise with clamping"].color
     assert (styles["noise"].filled, styles["optimal noise"].filled) == (False, True)
     found = traces(tradeoff(example_result(), LOSS, MSE))
     assert found["noise", BOUND]["marker"]["symbol"] == "triangle-up-open"

@@ -1,6 +1,6 @@
 """An audit's result as files: the report, tables, pictures, and numbers as text."""
 
-from ._numbers import estimate, number, plural, short, size
+from ._numbers import estimate, number, plural, size
 from ._pictures import pictures
 from ._report import render_report, write_report
 from ._words import weights
@@ -16,7 +16,6 @@ __all__ = [
     "plural",
     "prepare_folder",
     "render_report",
-    "short",
     "size",
     "weights",
     "write_report",

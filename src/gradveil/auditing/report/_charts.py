@@ -126,7 +126,7 @@ def _utility(defense: DefenseResult, axis: Axis) -> Interval | None:
     if axis.key == LOSS.key:
         return _finite(defense.training.loss_after if defense.training else None)
     value = defense.utility_first if axis.key == FIRST.key else defense.utility_second
-    return _finite(Interval(value, value, value))
+    return None if value is None else _finite(Interval(value, value, value))
 
 
 def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Interval | None:

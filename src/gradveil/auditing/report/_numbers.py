@@ -1,7 +1,6 @@
 """Numbers as the report prints them: three significant digits, and never a bare NaN."""
 
 import math
-import re
 
 from gradveil.scoring import Interval
 
@@ -66,15 +65,6 @@ def size(count: int) -> str:
         if count >= 1000**power:
             return f"{number(count / 1000**power)} {unit}"
     return f"{count} B"
-
-
-def short(spec: str) -> str:
-    """A specification whose numbers have four digits.
-
-    >>> short("dpsgd(scale=0.009054506197571754, clip=0.5)")
-    'dpsgd(scale=0.009055, clip=0.5)'
-    """
-    return re.sub(r"\d\.\d{5,}(e-?\d+)?", lambda found: f"{float(found[0]):.4g}", spec)
 
 
 def plural(count: int, noun: str) -> str:

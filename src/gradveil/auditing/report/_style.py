@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradveil.auditing._result import AttackResult, AuditResult, DefenseResult
+from gradveil.catalog import shown_name
 
 GREY = "#808080"
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A7300", "#7B68C8")
 BOUND = "bound"
-OPTIMAL = "optimal "
 SHAPES = {
     "triangle-up": "M8 2 L14.5 13.5 H1.5 Z",
     "circle": "M8 2 A6 6 0 1 1 7.99 2 Z",
@@ -47,20 +47,27 @@ class Mark:
         return SHAPES[self.symbol]
 
 
-def family(defense: DefenseResult) -> str:
-    """The name that a classical defense shares with its optimal twin."""
-    return defense.name.removeprefix(OPTIMAL)
-
-
 def families(result: AuditResult) -> list[tuple[DefenseResult, ...]]:
-    """The defenses, twins together, in the order in which they first occur."""
-    names = dict.fromkeys(family(d) for d in result.defenses)
-    return [tuple(d for d in result.defenses if family(d) == name) for name in names]
+    """The defenses, twins together, in the order in which they first occur.
+
+    Of several of one family, the first classical and the first optimal one go together, then the
+    second ones, and so on: a group holds at most one of each.
+    """
+    counts: dict[tuple[str, bool], int] = {}
+    groups: dict[tuple[str, int], list[DefenseResult]] = {}
+    for defense in result.defenses:
+        family = defense.family or defense.name
+        kind = family, defense.twin is None
+        counts[kind] = counts.get(kind, 0) + 1
+        groups.setdefault((family, counts[kind]), []).append(defense)
+    return [tuple(group) for group in groups.values()]
 
 
-def is_undefended(defense: DefenseResult) -> bool:
-    """Whether it is the message as it is."""
-    return defense.defense.startswith("no-defense")
+def twins(result: AuditResult) -> list[tuple[DefenseResult, DefenseResult]]:
+    """Each optimal defense behind its own classical counterpart, where both were audited."""
+    pairs = [group for group in families(result) if len(group) == 2]
+    ordered = [(b, a) if a.twin else (a, b) for a, b in pairs]
+    return [(a, b) for a, b in ordered if shown_name(a.defense) == b.twin]
 
 
 def looks(result: AuditResult) -> dict[str, Look]:
@@ -68,11 +75,11 @@ def looks(result: AuditResult) -> dict[str, Look]:
     found: dict[str, Look] = {}
     hue = 0
     for group in families(result):
-        plain = all(is_undefended(d) for d in group)
+        plain = all(d.is_undefended for d in group)
         color = GREY if plain else HUES[hue % len(HUES)]
         hue += not plain
         for defense in group:
-            filled = defense.name.startswith(OPTIMAL) or len(group) == 1
+            filled = defense.twin is not None or len(group) == 1
             found[defense.name] = Look(color, filled)
     return found
 
@@ -80,7 +87,7 @@ def looks(result: AuditResult) -> dict[str, Look]:
 def attack_names(result: AuditResult) -> dict[str, str]:
     """A short name for each attack's specification: without arguments where that is unique."""
     specs = list(dict.fromkeys(a.attack for d in result.defenses for a in d.attacks))
-    short = [spec.partition("(")[0] for spec in specs]
+    short = [shown_name(spec) for spec in specs]
     return {s: n if short.count(n) == 1 else s for s, n in zip(specs, short, strict=True)}
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from gradveil.attacks import FINISHED
 from gradveil.auditing._result import AttackResult, AuditResult, BoundResult, DefenseResult
+from gradveil.catalog import shown_text
 from gradveil.scoring import Interval
 
-from ._numbers import interval, number, percent, plural, short, size
+from ._numbers import interval, number, percent, plural, size
 from ._style import attack_names, attack_on
 
 NO_GUARANTEE = "no guarantee"
@@ -100,7 +101,7 @@ def guarantee_table(result: AuditResult) -> Table:
 def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditResult) -> list[Cell]:
     training, bound = defense.training, defense.bound
     cells = [
-        Cell(defense.name, defense.name, short(defense.defense)),
+        Cell(defense.name, defense.name, shown_text(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
         _estimate_cell(training.loss_after if training else None),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gradveil.auditing._result import AuditResult, DefenseResult
 
 from ._numbers import estimate, number, plural
-from ._style import OPTIMAL, attack_names, families, is_undefended
+from ._style import attack_names, twins
 from ._tables import FLAT, strongest
 
 MATCHES = {
@@ -83,7 +83,7 @@ def threat_model(result: AuditResult) -> list[str]:
 
 
 def _settings(result: AuditResult) -> str:
-    plain = sum(map(is_undefended, result.defenses))
+    plain = sum(d.is_undefended for d in result.defenses)
     defended = f"under {plural(len(result.defenses) - plain, 'defense')}"
     return f"undefended and {defended}" if plain else defended
 
@@ -95,7 +95,7 @@ def _attackers(result: AuditResult, knows: bool) -> list[str]:
 
 
 def _leak(result: AuditResult) -> str:
-    plain = next((d for d in result.defenses if is_undefended(d)), None)
+    plain = next((d for d in result.defenses if d.is_undefended), None)
     attack = strongest(plain) if plain else None
     if attack is None:
         return ""
@@ -108,7 +108,7 @@ def _leak(result: AuditResult) -> str:
 
 
 def _largest_error(result: AuditResult) -> str:
-    worst = {d.name: strongest(d) for d in result.defenses if not is_undefended(d)}
+    worst = {d.name: strongest(d) for d in result.defenses if not d.is_undefended}
     errors = {name: a.mse for name, a in worst.items() if a}
     if len(errors) < 2:
         return ""
@@ -127,14 +127,14 @@ def _largest_error(result: AuditResult) -> str:
 
 
 def _at_what_price(result: AuditResult) -> str:
-    defended = [d for d in result.defenses if not is_undefended(d)]
+    defended = [d for d in result.defenses if not d.is_undefended]
     utilities = {(number(d.utility_first), number(d.utility_second)) for d in defended}
     return " The defenses differ in utility; the chart shows both." if len(utilities) > 1 else ""
 
 
 def _gains(result: AuditResult) -> str:
     """The bounds of optimal defenses over their twins'; equal utility only where losses agree."""
-    pairs = [(pair, _ratio(*pair)) for pair in _twins(result)]
+    pairs = [(pair, _ratio(*pair)) for pair in twins(result)]
     known = [(pair, ratio) for pair, ratio in pairs if ratio is not None]
     if not known:
         return ""
@@ -158,12 +158,6 @@ def _losses_agree(classical: DefenseResult, optimal: DefenseResult) -> bool:
 
 def _loss(defense: DefenseResult) -> str:
     return number(defense.training.loss_after.mean) if defense.training else "not measured"
-
-
-def _twins(result: AuditResult) -> list[tuple[DefenseResult, DefenseResult]]:
-    pairs = [group for group in families(result) if len(group) == 2]
-    ordered = (sorted(g, key=lambda d: d.name.startswith(OPTIMAL)) for g in pairs)
-    return [(a, b) for a, b in ordered if b.name.startswith(OPTIMAL)]
 
 
 def _ratio(classical: DefenseResult, optimal: DefenseResult) -> float | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gradveil._files import write_atomically
 from gradveil.auditing._result import AuditResult
+from gradveil.catalog import shown_name
 
 JSON, CSV, PICTURES = "results.json", "results.csv", "images"
 
@@ -99,7 +100,7 @@ def picture_files(result: AuditResult) -> dict[str, bytes]:
     files = {f"original-{i}.png": png for i, png in enumerate(result.originals)}
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks, start=1):
-            name = f"{_plain(defense.name)}-{place}-{_plain(attack.attack.partition('(')[0])}"
+            name = f"{_plain(defense.name)}-{place}-{_plain(shown_name(attack.attack))}"
             pictures = attack.runs[0].pictures
             files |= {f"{name}-{i}.png": png for i, png in enumerate(pictures)}
     return {name: base64.b64decode(png) for name, png in files.items()}

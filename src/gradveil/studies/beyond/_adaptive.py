@@ -18,10 +18,10 @@ from gradveil.studies.paper import AXES, NAMES, PAIRS, levels
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
     AWARE,
-    LABELS,
     attacker_of,
     attackers,
     grouped,
+    label_of,
     name_and_level,
     number,
     select,
@@ -86,7 +86,7 @@ class AdaptiveStudy:
                 for name in NAMES[self.family]:
                     curve = [row for row in mine if row["defense"] == name]
                     style = {"color": COLOURS[name], "marker": MARKERS[name]}
-                    level_curve(axis, curve, LABELS[name], **style)
+                    level_curve(axis, curve, label_of(name), **style)
                 mark_levels(
                     axis, sorted({number(r["level"]) for r in mine}), self.family == "pruning"
                 )

@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import BLACK
+from gradveil.catalog import Spec, build_attack
 from gradveil.studies.figures import OTHERS, figure, level_curve, mark_levels, no_cells, one_scale
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
     BOUND,
-    LABELS,
     BoundGrid,
     Pair,
     defense_spec,
     grouped,
+    is_optimal,
+    label_of,
     name_and_level,
     number,
     select,
@@ -67,7 +69,7 @@ class BoundStudy:
         with figure(path_stem, columns=2, height=3.1) as (_, axes):
             for axis, name in zip(axes, NAMES, strict=True):
                 mine = [row for row in rows if row["defense"] == name]
-                axis.set(title=LABELS[name], xlabel="noise scale (root mean square)")
+                axis.set(title=label_of(name), xlabel="noise scale (root mean square)")
                 if not mine:
                     no_cells(axis)
                     continue
@@ -92,10 +94,10 @@ def _cells(grid: BoundGrid, start: int, defense: str) -> list[Cell]:
         "defense": defense,
         "seed": 0,
     }
-    if defense.startswith("optimal"):
+    if is_optimal(defense):
         common["public"] = grid.public
     attacks = [
-        {"attack": a, "mechanism": "known" if a.startswith("adaptive") else "unknown"}
+        {"attack": a, "mechanism": "known" if build_attack(a).knows_defense else "unknown"}
         for a in grid.attacks
     ]
     bound = Cell("bound", {**common, "prior_samples": grid.prior_samples})
@@ -103,7 +105,10 @@ def _cells(grid: BoundGrid, start: int, defense: str) -> list[Cell]:
 
 
 def _key(settings: Settings) -> Key:
-    return (settings.get("attack", THE_BOUND).split("(")[0], *name_and_level(settings["defense"]))
+    return (
+        Spec.parse(settings.get("attack", THE_BOUND)).name,
+        *name_and_level(settings["defense"]),
+    )
 
 
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {

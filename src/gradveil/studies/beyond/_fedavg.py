@@ -7,10 +7,12 @@ from gradveil.studies.figures import COLOURS, MSE, bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
     FEDAVG,
-    LABELS,
     FedAvgGrid,
     defense_spec,
     grouped,
+    is_optimal,
+    is_pruning,
+    label_of,
     name_and_level,
     number,
     select,
@@ -26,7 +28,7 @@ NAMES = ("gradient-pruning", "optimal-pruning", "gradient-noise", "optimal-noise
 def defenses(grid: FedAvgGrid) -> list[str]:
     """No defense, and each kind at one level."""
     scale = round(NOISE * grid.local["lr"] * grid.local["steps"], 12)
-    levels = {name: RATIO if "pruning" in name else scale for name in NAMES}
+    levels = {name: RATIO if is_pruning(name) else scale for name in NAMES}
     return ["no-defense", *(defense_spec(name, level) for name, level in levels.items())]
 
 
@@ -73,11 +75,11 @@ class FedAvgStudy:
                         [-names.index(name)],
                         xerr=bars([row]),
                         color=COLOURS[name],
-                        marker="o" if name.startswith("optimal") else "s",
+                        marker="o" if is_optimal(name) else "s",
                         capsize=2.5,
                         markersize=6,
                     )
-                axis.set_yticks([-i for i in range(len(names))], [LABELS[n] for n in names])
+                axis.set_yticks([-i for i in range(len(names))], [label_of(n) for n in names])
                 axis.set_ylim(-len(names) + 0.5, 0.5)
                 axis.set_xlabel(label)
 

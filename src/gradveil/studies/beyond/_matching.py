@@ -8,11 +8,12 @@ from gradveil._drawing import BLUE, ORANGE
 from gradveil.studies.figures import MSE, Row, bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
-    LABELS,
     MNIST,
     NOISE,
     PRUNING,
     grouped,
+    is_pruning,
+    label_of,
     name_and_level,
     number,
     select,
@@ -43,7 +44,7 @@ class MatchingStudy:
         """Both errors of each defense and level, and the share of images out of place."""
         cells = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
         rows = []
-        order = list(LABELS)
+        order = ["no-defense", *PRUNING, *NOISE]
         for defense in sorted(cells, key=lambda d: (order.index(d[0]), d[1] or 0.0)):
             pairs = cells[defense]
             moved = [
@@ -90,6 +91,6 @@ class MatchingStudy:
 
 def _text(name: str, level: object) -> str:
     if not isinstance(level, (int, float)):
-        return LABELS[name]
-    shown = f"{level * 100:g}%" if "pruning" in name else f"{level:g}"
-    return f"{LABELS[name]} {shown}"
+        return label_of(name)
+    shown = f"{level * 100:g}%" if is_pruning(name) else f"{level:g}"
+    return f"{label_of(name)} {shown}"

@@ -7,7 +7,7 @@ from typing import Any
 from gradveil._drawing import BLUE, GREEN, RED
 from gradveil.studies.figures import bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Settings, Table
-from gradveil.studies.shared import PLANS, grouped, number, select, summarise
+from gradveil.studies.shared import PLANS, grouped, is_optimal, number, select, summarise
 
 CLIP = 0.05
 """Small enough to clamp entries of the MNIST CNN's gradient; the paper's 1 clamps none."""
@@ -104,5 +104,5 @@ def _key(settings: Settings) -> tuple[int, str, str]:
     return (
         settings.get("trained", 0),
         defense,
-        plan if defense.startswith("optimal") else "classical",
+        plan if is_optimal(defense) else "classical",
     )

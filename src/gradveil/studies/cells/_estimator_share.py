@@ -44,7 +44,7 @@ def estimator_share(settings: Settings) -> Mapping[str, Value]:
     """
     case, defense = case_of(settings), noise_of(settings)
     generator = named_stream("studies", settings["seed"], "probes", settings["start"])
-    mechanism = defense.plan(defense.observe(case.message, case.inputs, generator)[1])
+    mechanism = defense.respond(case.message, case.inputs, generator).mechanism
     assert isinstance(mechanism, Mechanism)
     return {"share": share_of_optimum(_reference(_without_estimator(settings)), mechanism)}
 

@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gradveil._typing import Tensors
-from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.defenses import Defended, Defense
+from gradveil.mechanisms import Mechanism
 from gradveil.messages import Message
-from gradveil.sensitivity import Moments
 
 
 class Recording(Defense):
@@ -19,18 +17,15 @@ class Recording(Defense):
         self.defense = defense
         self.levels: list[dict[str, float]] = []
 
-    def observe(
-        self, message: Message, inputs: Tensor, generator: torch.Generator
-    ) -> tuple[Tensors, Moments]:
-        """What the other one observes."""
-        return self.defense.observe(message, inputs, generator)
-
-    def plan(self, moments: Moments) -> AnyMechanism:
-        """What the other one plans."""
-        mechanism = self.defense.plan(moments)
+    def respond(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Defended:
+        """What the other one responds."""
+        defended = self.defense.respond(message, inputs, generator)
+        mechanism = defended.mechanism
         if isinstance(mechanism, Mechanism) and isinstance(mechanism.std, Mapping):
             self.levels.append({name: float(std.mean()) for name, std in mechanism.std.items()})
-        return mechanism
+        return defended
 
 
 def mean_levels(recordings: Sequence[Recording]) -> dict[str, list[float]]:

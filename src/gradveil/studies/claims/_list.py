@@ -122,8 +122,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "mnist-noise-similar",
-        "At equal scale optimal noise and DP-SGD protect similarly (the scale where they differ"
-        " most).",
+        "At equal scale optimal noise with clamping and noise with clamping protect similarly (the"
+        " scale where they differ most).",
         "5.1, Figure 5",
         ERROR,
         {
@@ -137,14 +137,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "mnist-noise-training",
-        "Optimal noise of scale 0.1 trains faster than DP-SGD of scale 0.1.",
+        "Of noise with clamping of scale 0.1, the optimal form trains faster.",
         "5.1, Figure 6",
         f"{LOSS}, mean over rounds",
         {PAPER: run_gain("mnist-noise-training", "optimal-dpsgd", 0.1, 0.1)},
     ),
     Claim(
         "mnist-noise-tradeoff",
-        "At equal training loss optimal noise leaves a higher error than DP-SGD.",
+        "At equal training loss optimal noise with clamping leaves a higher error than noise with"
+        " clamping.",
         "5.1, Figure 7",
         ERROR,
         {
@@ -157,7 +158,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "mnist-noise-images-error",
-        "Optimal noise of scale 0.1 protects better than DP-SGD of scale 0.05 ...",
+        "Optimal noise with clamping of scale 0.1 protects better than noise with clamping of"
+        " scale 0.05 ...",
         "5.1, Figure 8",
         ERROR,
         {
@@ -223,7 +225,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "cifar-noise-tradeoff",
-        "At equal training loss optimal noise leaves a higher error than DP-SGD.",
+        "At equal training loss optimal noise with clamping leaves a higher error than noise with"
+        " clamping.",
         "5.2, Figure 11",
         ERROR,
         {
@@ -233,14 +236,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "cifar-noise-growth",
-        "The advantage of optimal noise in training grows with the scale.",
+        "The advantage of optimal noise with clamping in training grows with the scale.",
         "5.2, Figure 12",
         LOSS,
         {PAPER: growing_loss_gain("cifar-noise-utility")},
     ),
     Claim(
         "cifar-noise-utility",
-        "At scales above 0.001 optimal noise trains better than DP-SGD ...",
+        "At scales above 0.001 optimal noise with clamping trains better than noise with"
+        " clamping ...",
         "appendix, Figure 12",
         LOSS,
         {PAPER: large_loss_gain("cifar-noise-utility", 1e-3)},

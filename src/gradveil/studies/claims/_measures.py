@@ -119,7 +119,7 @@ def curve_gain(
 
 
 def large_error_gain(study: str, above: float, metric: str) -> Measure:
-    """Optimal noise's error over DP-SGD's at equal scale, above a scale."""
+    """The error of optimal noise over that of noise, both clamped, at equal scales above one."""
     classical, optimal = NOISE
     return lambda results: at_equal_level(
         errors_of(results.get(study, {}), metric), optimal, classical, low=above
@@ -127,7 +127,7 @@ def large_error_gain(study: str, above: float, metric: str) -> Measure:
 
 
 def large_loss_gain(study: str, above: float) -> Measure:
-    """DP-SGD's loss over optimal noise's at equal scale, above a scale."""
+    """The loss of noise over that of optimal noise, both clamped, at equal scales above one."""
     classical, optimal = NOISE
     return lambda results: at_equal_level(
         losses_of(results.get(study, {})), classical, optimal, low=above
@@ -135,7 +135,7 @@ def large_loss_gain(study: str, above: float) -> Measure:
 
 
 def growing_loss_gain(study: str) -> Measure:
-    """DP-SGD's loss over optimal noise's at the largest scale, less that at the smallest."""
+    """The same loss ratio at the largest scale, less that at the smallest."""
     classical, optimal = NOISE
 
     def measure(results: StoreResults) -> Units:

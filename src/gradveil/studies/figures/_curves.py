@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradveil.studies.runner import Entry
-from gradveil.studies.shared import LABELS, number
+from gradveil.studies.shared import label_of, number
 
 from ._panels import COLOURS, MARKERS, OTHERS, mark_levels, no_cells
 
@@ -44,7 +44,7 @@ def defense_curves(
     levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})
     for name in dict.fromkeys(str(row["defense"]) for row in rows):
         mine = [row for row in rows if row["defense"] == name]
-        colour, label = COLOURS.get(name, OTHERS[0]), LABELS.get(name, name)
+        colour, label = COLOURS.get(name, OTHERS[0]), label_of(name)
         if mine[0]["level"] is None:
             axis.axhline(number(mine[0]["mean"]), color=colour, ls=":", lw=1.1, label=label)
             if mine[0]["low"] is not None:

@@ -1,15 +1,12 @@
 """The two pairs of defenses that the paper compares, and where each of its figures is."""
 
 from gradveil.studies.figures import RATIO, SCALE
-from gradveil.studies.shared import CIFAR, MNIST, NOISE, PRUNING, Grid
+from gradveil.studies.shared import CIFAR, MNIST, NOISE, PRUNING, Grid, label_of
 
 GRIDS = {"MNIST": MNIST, "CIFAR-10": CIFAR}
 NAMES = {"pruning": PRUNING, "noise": NOISE}
 AXES = {"pruning": RATIO, "noise": SCALE}
-PAIRS = {
-    "pruning": "gradient pruning and optimal pruning",
-    "noise": "DP-SGD and optimal noise",
-}
+PAIRS = {family: " and ".join(map(label_of, names)) for family, names in NAMES.items()}
 
 FIGURES = {
     "mnist-pruning": "Figure 2",

@@ -1,5 +1,6 @@
 """Originals beside what an attacker made of them (Figures 8 and 10)."""
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from gradveil.studies.shared import (
 from ._families import FIGURES, GRIDS
 
 SHOWN = 4
+
+LINE = 20
+"""Letters that fit beside a row of pictures."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class ImagesStudy:
             if key in images:
                 mine = [r for r in rows if (r["defense"], r["level"]) == (name, level)]
                 notes = [f"MSE {number(r['mse']):.2f}, {number(r['psnr']):.1f} dB" for r in mine]
-                label = level_text(name, level).replace(", ", "\n").replace("% ", "%\n")
+                label = textwrap.fill(level_text(name, level), LINE)
                 lines.append((label, images[key], notes))
         draw_images(path_stem, lines, width=1.25)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gradveil.studies.figures import COLOURS, MARKERS, MSE, Row, bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
-    LABELS,
     grouped,
+    label_of,
     name_and_level,
     number,
     select,
@@ -102,7 +102,7 @@ class TradeoffStudy:
             s=sizes,
             color=COLOURS[name],
             marker=MARKERS[name],
-            label=LABELS[name],
+            label=label_of(name),
             edgecolors="white",
             linewidths=0.5,
             zorder=3,

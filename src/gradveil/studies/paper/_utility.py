@@ -7,7 +7,7 @@ from gradveil.studies.figures import SCALE, defense_curves, figure
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import CIFAR, NOISE, grouped, name_and_level, select, summarise_loss
 
-from ._families import FIGURES, levels
+from ._families import FIGURES, PAIRS, levels
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class UtilityStudy:
     @property
     def title(self) -> str:
         """What it shows."""
-        return "CIFAR-10: training loss, DP-SGD and optimal noise"
+        return f"CIFAR-10: training loss, {PAIRS['noise']}"
 
     @property
     def figure(self) -> str:

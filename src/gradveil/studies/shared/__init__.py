@@ -11,7 +11,14 @@ from ._grids_beyond import (
     attacker_of,
     attackers,
 )
-from ._levels import LABELS, defense_spec, level_text, name_and_level
+from ._levels import (
+    defense_spec,
+    is_optimal,
+    is_pruning,
+    label_of,
+    level_text,
+    name_and_level,
+)
 from ._numbers import (
     Pair,
     Unit,
@@ -33,7 +40,6 @@ __all__ = [
     "CIFAR",
     "CURVES",
     "FEDAVG",
-    "LABELS",
     "MNIST",
     "NOISE",
     "PLANS",
@@ -49,6 +55,9 @@ __all__ = [
     "defense_spec",
     "grouped",
     "interval",
+    "is_optimal",
+    "is_pruning",
+    "label_of",
     "level_text",
     "name_and_level",
     "nested",

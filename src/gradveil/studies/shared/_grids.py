@@ -6,7 +6,7 @@ from typing import Any
 
 from gradveil.studies.runner import Cell
 
-from ._levels import defense_spec
+from ._levels import defense_spec, is_pruning
 
 PRUNING = ("gradient-pruning", "optimal-pruning")
 NOISE = ("dpsgd", "optimal-dpsgd")
@@ -79,7 +79,7 @@ class Grid:
                     "batch_size": self.short_examples // 4,
                     "rounds": 5,
                     "optimizer": "adam",
-                    "lr": self.pruning_lr if "pruning" in defense else self.noise_lr,
+                    "lr": self.pruning_lr if is_pruning(defense) else self.noise_lr,
                     "defense": defense,
                     "seed": seed,
                 },
@@ -112,7 +112,7 @@ class Curves:
             "batch_size": 16,
             "rounds": self.rounds,
             "optimizer": "adam",
-            "lr": 5e-4 if "pruning" in defense else 1e-3,
+            "lr": 5e-4 if is_pruning(defense) else 1e-3,
             "defense": defense,
             "seed": seed,
             "held_out": self.held_out[1],

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradveil.catalog import Spec
+
 from ._grids import MNIST, Grid, every
 
 _QUICK = "steps=60, restarts=1, finish=None"
@@ -47,7 +49,7 @@ def attackers(preset: str) -> dict[str, dict[str, str]]:
 
 def attacker_of(settings: Mapping[str, Any]) -> str:
     """Which of the attackers a cell has."""
-    return "aware" if settings["mechanism"] == "known" else str(settings["attack"]).split("(")[0]
+    return "aware" if settings["mechanism"] == "known" else Spec.parse(settings["attack"]).name
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,38 @@
 """Defenses as studies name them: a name and one level, the pruning ratio or the noise scale."""
 
-import re
+from functools import lru_cache
 
-LABELS = {
-    "no-defense": "no defense",
-    "gradient-pruning": "gradient pruning",
-    "optimal-pruning": "optimal pruning",
-    "dpsgd": "DP-SGD",
-    "optimal-dpsgd": "optimal noise",
-    "gradient-noise": "isotropic noise",
-    "optimal-noise": "optimal noise",
-}
-"""How figures call them. The paper clips before its optimal noise, too, when it compares."""
+from gradveil.catalog import DEFENSES, Spec, build_defense
+from gradveil.defenses import Defense
 
-_LEVEL = re.compile(r"([a-z-]+)\(.*?\b(?:ratio|scale)=([0-9.e+-]+)")
+
+@lru_cache(maxsize=256)
+def defense_of(text: str) -> Defense:
+    """The defense of a specification, to be asked what it is; amounts may be left out.
+
+    >>> defense_of("optimal-pruning").amount_name
+    'ratio'
+    """
+    return build_defense(Spec.parse(text, "defense").completed())
+
+
+def is_optimal(text: str) -> bool:
+    """Whether it is the optimal form of a classical defense.
+
+    >>> is_optimal("optimal-noise(scale=0.1)"), is_optimal("dpsgd")
+    (True, False)
+    """
+    return defense_of(text).twin is not None
+
+
+def is_pruning(text: str) -> bool:
+    """Whether its level is the share of entries that it prunes."""
+    return defense_of(text).amount_name == "ratio"
+
+
+def label_of(name: str) -> str:
+    """How figures call a defense; a name that is not registered stays as it is."""
+    return defense_of(name).label if name in DEFENSES else name
 
 
 def defense_spec(name: str, level: float | None = None, estimator: str = "auto") -> str:
@@ -22,30 +41,33 @@ def defense_spec(name: str, level: float | None = None, estimator: str = "auto")
     >>> defense_spec("optimal-pruning", 0.9, "sketch(probes=10)")
     'optimal-pruning(ratio=0.9, estimator=sketch(probes=10))'
     """
+    spec = Spec(name)
     if level is None:
-        return name
-    option = "ratio" if "pruning" in name else "scale"
-    tail = f", estimator={estimator}" if name.startswith("optimal") and estimator != "auto" else ""
-    return f"{name}({option}={level!r}{tail})"
+        return str(spec)
+    spec = spec.with_(**{"ratio" if is_pruning(name) else "scale": level})
+    if is_optimal(name) and estimator != "auto":
+        spec = spec.with_(estimator=Spec.parse(estimator, "estimator"))
+    return str(spec)
 
 
-def name_and_level(spec: str) -> tuple[str, float | None]:
+def name_and_level(text: str) -> tuple[str, float | None]:
     """The inverse of `defense_spec`; the estimator is left out.
 
     >>> name_and_level("optimal-pruning(ratio=0.9, estimator=sketch(probes=10))")
     ('optimal-pruning', 0.9)
     """
-    found = _LEVEL.match(spec)
-    return (found.group(1), float(found.group(2))) if found else (spec, None)
+    spec = Spec.parse(text, "defense")
+    amounts = dict(spec.amounts)
+    return spec.name, amounts.get("ratio", amounts.get("scale"))
 
 
 def level_text(name: str, level: float | None) -> str:
     """A defense with its level, for legends.
 
     >>> level_text("optimal-pruning", 0.8), level_text("dpsgd", 0.05)
-    ('80% optimal pruning', 'DP-SGD, scale 0.05')
+    ('80% optimal pruning', 'noise with clamping, scale 0.05')
     """
-    label = LABELS.get(name, name)
+    label = label_of(name)
     if level is None:
         return label
-    return f"{level * 100:g}% {label}" if "pruning" in name else f"{label}, scale {level:g}"
+    return f"{level * 100:g}% {label}" if is_pruning(name) else f"{label}, scale {level:g}"

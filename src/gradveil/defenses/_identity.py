@@ -1,0 +1,56 @@
+"""What a defense says of itself: its name in tables, its family, its classical counterpart."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._base import Defense
+
+
+class Identity:
+    """Properties that every defense answers for itself, so that nobody has to read its name.
+
+    A class that does not set `label` is called by the words of its own name; the others are
+    inherited.
+    """
+
+    clip: float | None = None
+    """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+
+    amount_name: str | None = None
+    """The option that says how much is done: "scale", "ratio" or "step"; `None` without one."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "label" not in vars(cls):
+            cls.label = _words(cls.__name__)  # type: ignore[method-assign, assignment]
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it, as "optimal noise"."""
+        return _words(type(self).__name__)
+
+    @property
+    def family(self) -> str:
+        """What it shares with its classical or optimal counterpart, as "noise"; else its label."""
+        return self.label
+
+    @property
+    def twin(self) -> "type[Defense] | None":
+        """Its classical counterpart, where it is the optimal form of one."""
+        return None
+
+    @property
+    def is_undefended(self) -> bool:
+        """Whether the message is sent as it is."""
+        return False
+
+
+def _words(name: str) -> str:
+    """The words of a class's name.
+
+    >>> _words("MyOwnNoise"), _words("DPSGD"), _words("_Louder")
+    ('my own noise', 'DPSGD', 'louder')
+    """
+    words = re.findall(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]", name)
+    return " ".join(w if len(w) > 1 and w.isupper() else w.lower() for w in words) or name
