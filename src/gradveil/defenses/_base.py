@@ -83,8 +83,9 @@ class Defense(Identity, ABC):
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism for a message with these moments."""
         raise TypeError(
-            f"A defense that plans should have a method `plan`. Found none in {type(self).__name__}"
-            f" for {moments.size} entries. Implement it, or use `respond` only, if it has its own."
+            "A defense should have a method `plan` where a mechanism is asked for. Found none in"
+            f" {type(self).__name__}. Implement it; a defense that only has a `respond` of its own"
+            " can be called, audited and attacked, but it has no bound and no adaptive attack."
         )
 
     def respond(
