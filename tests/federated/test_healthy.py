@@ -85,7 +85,7 @@ def test_zeros_are_sent_where_the_client_says_so() -> None:
         assert all(bool(value.any()) is (defense != NoDefense()) for value in sent.values())
 
 
-@pytest.mark.parametrize("defense", [GradientNoise(1e25), Own(float("nan")), Own(float("inf"))])
+@pytest.mark.parametrize("defense", [Own(float("nan")), Own(float("inf"))])
 def test_what_a_defense_makes_infinite_is_not_sent(defense: Defense) -> None:
     with pytest.raises(ValueError, match="finite"):
         client(0, defense).reply(model(), cross_entropy)

@@ -39,14 +39,15 @@ def aggregate(replies: Iterable[Received], expected: Tensors) -> Tensors:
 
 def _received(replies: Iterable[Received]) -> list[Received]:
     """Require pairs of a client's identifier and its reply."""
-    check_kind(replies, "replies", (list, tuple), "Give (identifier, Reply) of each client.")
-    for pair in replies:
+    check_kind(replies, "replies", Iterable, "Give (identifier, Reply) of each client.")
+    received = list(replies)
+    for pair in received:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Reply)):
             raise TypeError(
                 "Parameter `replies` should hold pairs of an identifier and a Reply. Found"
                 f" {type(pair).__name__}. Give (identifier, Reply) of each client."
             )
-    return list(replies)
+    return received
 
 
 def admit(
