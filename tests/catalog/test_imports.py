@@ -12,9 +12,8 @@ import gradveil
 from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.federated import TrainingConfig, build_run
 from gradveil.models import build_model
-from gradveil.studies._cell import Cell, function_of
-from gradveil.studies._registry import select_studies
-from gradveil.studies._store import Store
+from gradveil.studies.reproduce import select_studies
+from gradveil.studies.runner import Cell, Store, function_of
 
 MODULE = """
 import os, subprocess

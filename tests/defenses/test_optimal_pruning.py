@@ -17,7 +17,7 @@ from gradveil import (
     OptimalPruning,
     fisher_trace,
 )
-from gradveil.defenses._selection import keep_within
+from gradveil.defenses import keep_within
 
 from .cases import SWEEPS, Sweep, kept, like, moments_of, row
 from .properties import (

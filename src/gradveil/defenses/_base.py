@@ -14,8 +14,7 @@ from gradveil.messages import GradientMessage, Message, values_of
 from gradveil.messages._functional import LossFunction
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
-from ._accumulation import Accumulation, add_to_grad
-from ._observer import Observer
+from ._micro_batches import Accumulation, Observer, add_to_grad
 
 
 class Defense(ABC):

@@ -6,7 +6,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
-from ._noise import NoiseDefense
+from ._planning import NoiseDefense
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ from gradveil._checks import check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
-from ._noise import NoiseDefense
-from ._sensitivity_shape import check_shape_options, sensitivity_ratios
-from ._typical import raise_to_least
+from ._planning import NoiseDefense, check_shape_options, raise_to_least, sensitivity_ratios
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
+from ._planning import check_shape_options, least_square, pool
 from ._pruning import PruningDefense
-from ._sensitivity_shape import check_shape_options, least_square, pool
 
 MARGIN = 1.5
 """By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""

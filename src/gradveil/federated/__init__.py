@@ -10,7 +10,6 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
-from ._checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from ._client import Client, NoDataError
 from ._config import (
     Split,
@@ -23,10 +22,8 @@ from ._config import (
     server_of,
     split_of,
 )
-from ._curves import draw_curves
 from ._evaluate import Evaluation, evaluate
 from ._healthy import NoSignalError
-from ._history import RoundMetrics, Skip, TrainingHistory
 from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
@@ -35,6 +32,15 @@ from ._round import NoReplyError, play_round
 from ._run import FederatedRun
 from ._sampling import sample_clients
 from ._server import Server, admit, aggregate
+from ._storage import (
+    CheckpointError,
+    RoundMetrics,
+    Skip,
+    TrainingHistory,
+    draw_curves,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ._train import build_run, save_history, train
 
 __all__ = [

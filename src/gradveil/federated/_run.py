@@ -10,14 +10,20 @@ from torch import Tensor
 from gradveil._checks import check_count
 from gradveil.messages._functional import LossFunction
 
-from ._checkpoint import load_checkpoint, save_checkpoint
 from ._client import Client
 from ._evaluate import evaluate
-from ._fingerprint import describe, digest, fingerprint_of
-from ._history import RoundMetrics, TrainingHistory
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
+from ._storage import (
+    RoundMetrics,
+    TrainingHistory,
+    describe,
+    digest,
+    fingerprint_of,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 OnRound = Callable[[RoundMetrics], None]
 

@@ -14,10 +14,9 @@ from gradveil._files import write_atomically
 from gradveil._imports import AllowImports
 from gradveil._locks import alone_in
 
-from ._checkpoint import has_checkpoint
 from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
-from ._history import TrainingHistory
 from ._run import FederatedRun, OnRound
+from ._storage import TrainingHistory, has_checkpoint
 
 HISTORY = "history.json"
 

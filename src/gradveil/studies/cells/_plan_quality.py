@@ -8,9 +8,7 @@ from torch.nn.functional import cross_entropy
 from gradveil._random import named_stream
 from gradveil._tensors import flatten
 from gradveil.catalog import build_defense
-from gradveil.defenses import Defense
-from gradveil.defenses._pruning import PruningDefense
-from gradveil.defenses._selection import keep_within
+from gradveil.defenses import Defense, PruningDefense, keep_within
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import GradientMessage
 from gradveil.sensitivity import Moments, PerExample, measure

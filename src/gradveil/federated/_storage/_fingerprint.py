@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._client import Client
-from ._server import Server
+from .._client import Client
+from .._server import Server
 
 
 def fingerprint_of(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:

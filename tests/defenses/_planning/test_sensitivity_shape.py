@@ -14,10 +14,10 @@ from gradveil import (
     OptimalRounding,
     measure,
 )
-from gradveil.defenses import _sensitivity_shape
+from gradveil.defenses._planning import _sensitivity_shape
 from tests.zoo import named
 
-from .cases import Sweep, moments_of, powers, row
+from ..cases import Sweep, moments_of, powers, row
 
 
 def ratios(values: list[float], slopes: list[float], **options: Any) -> list[float]:

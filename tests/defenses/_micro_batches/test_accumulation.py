@@ -27,7 +27,7 @@ from gradveil import (
     Rounding,
     measure,
 )
-from gradveil.defenses._observer import _mix_known
+from gradveil.defenses._micro_batches._observer import _mix_known
 
 SIZES = (5, 3, 7, 1)
 EXACT = Exact()

@@ -12,7 +12,7 @@ from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
-    from ._base import Defense
+    from .._base import Defense
 
 
 class Observer:

@@ -18,8 +18,8 @@ from gradveil import (
     reconstruction_bound,
 )
 
-from .cases import SWEEPS, Sweep, batch, message, powers, row
-from .properties import EXACT, assert_utility
+from ..cases import SWEEPS, Sweep, batch, message, powers, row
+from ..properties import EXACT, assert_utility
 
 Make = Callable[..., GradientNoise | OptimalNoise]
 

@@ -13,7 +13,7 @@ from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments
 from gradveil.theory import GaussianPrior
 
-from ._base import Defense
+from .._base import Defense
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gradveil.messages._functional import LossFunction, check_match
 from ._loss_weights import check_countable, reduction_at
 
 if TYPE_CHECKING:
-    from ._base import Defense
+    from .._base import Defense
 
 
 class Accumulation:
