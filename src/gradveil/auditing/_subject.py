@@ -8,11 +8,8 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_count, check_inputs
 from gradveil.attacks import LocalSteps
-from gradveil.data import Dataset
-from gradveil.data._normalization import NormalizationLike, resolve_normalization
-from gradveil.data._raw import Raw, finish
-from gradveil.messages import GradientMessage, LocalUpdateMessage
-from gradveil.messages._functional import LossFunction
+from gradveil.data import Dataset, NormalizationLike, observed_normalization, resolve_normalization
+from gradveil.messages import GradientMessage, LocalUpdateMessage, LossFunction
 from gradveil.theory import GaussianPrior
 
 from ._defaults import PRIOR_LIMIT
@@ -164,12 +161,11 @@ def _in_units(
 ) -> Dataset:
     """The examples in units; where these are not told, by the range of the examples `shown`."""
     if isinstance(normalization, Dataset):
-        found = (normalization.mean, normalization.std)
+        mean, std = normalization.mean, normalization.std
     else:
-        raw = Raw(shown.cpu(), targets[:1].cpu().expand(len(shown)), None, classes, name)
-        read = finish(raw, None, resolve_normalization(normalization))
-        found = (read.mean, read.std)
-    return Dataset(inputs, targets, *found, num_classes=classes, name=name)
+        stated = resolve_normalization(normalization)
+        mean, std = stated or observed_normalization(shown.cpu().float())
+    return Dataset(inputs, targets, mean, std, num_classes=classes, name=name)
 
 
 def _prior(inputs: Tensor, public: Batch | None) -> GaussianPrior | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 
 class Normalization(NamedTuple):
     """``input = (pixel - mean) / std`` for pixels in [0, 1], per channel.
@@ -46,3 +49,16 @@ def resolve_normalization(value: NormalizationLike) -> Normalization | None:
         return KNOWN[value]
     mean, std = (tuple(float(number) for number in numbers) for numbers in value)
     return Normalization(mean, std)
+
+
+def observed_normalization(inputs: Tensor) -> Normalization:
+    """The normalisation under which floats of unknown units span [0, 1], per feature of a table.
+
+    Floats that lie in [0, 1] already are pixels.
+    """
+    if inputs.numel() == 0 or (inputs.min() >= 0 and inputs.max() <= 1):
+        return IDENTITY
+    table = inputs if inputs.ndim == 2 else inputs.reshape(-1, 1)
+    low, high = table.double().aminmax(dim=0)
+    width = torch.where(high > low, high - low, 1.0)
+    return Normalization(tuple((-low / width).tolist()), tuple((1 / width).tolist()))

@@ -10,8 +10,7 @@ from gradveil._checks import check_finite, check_inputs
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, Message, values_of
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import GradientMessage, LossFunction, Message, values_of
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._micro_batches import Accumulation, Observer, add_to_grad

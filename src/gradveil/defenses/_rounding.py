@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from gradveil._checks import check_positive
-from gradveil.mechanisms import RoundingMechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import RoundingMechanism, constant_like
 from gradveil.sensitivity import Moments
 
 from ._base import Defense

@@ -37,11 +37,15 @@ from ._storage import (
     RoundMetrics,
     Skip,
     TrainingHistory,
+    check_unused,
     draw_curves,
+    hold_folder,
     load_checkpoint,
     save_checkpoint,
+    save_history,
+    save_weights,
 )
-from ._train import build_run, save_history, train
+from ._train import build_run, train
 
 __all__ = [
     "CheckpointError",
@@ -66,10 +70,12 @@ __all__ = [
     "admit",
     "aggregate",
     "build_run",
+    "check_unused",
     "client_of",
     "clients_of",
     "draw_curves",
     "evaluate",
+    "hold_folder",
     "load_checkpoint",
     "load_received",
     "loss_of",
@@ -80,6 +86,7 @@ __all__ = [
     "sample_clients",
     "save_checkpoint",
     "save_history",
+    "save_weights",
     "server_of",
     "split_of",
     "stream",

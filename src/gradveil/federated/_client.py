@@ -13,8 +13,14 @@ from gradveil._random import generator_or_fresh, named_stream
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, LocalSteps, LocalUpdateMessage, values_of
-from gradveil.messages._functional import LossFunction, check_match
+from gradveil.messages import (
+    GradientMessage,
+    LocalSteps,
+    LocalUpdateMessage,
+    LossFunction,
+    check_match,
+    values_of,
+)
 from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gradveil._checks import check_count
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
 from ._client import Client
 from ._evaluate import evaluate

@@ -7,7 +7,7 @@ from torch import nn
 
 from gradveil._checks import check_choice, check_finite
 from gradveil._typing import Tensors
-from gradveil.messages._functional import trainable_parameters
+from gradveil.messages import trainable_parameters
 
 from ._reply import Reply
 

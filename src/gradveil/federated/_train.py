@@ -1,24 +1,23 @@
 """A run from its configuration, with its files."""
 
-import contextlib
-import io
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from gradveil._checks import check_count
-from gradveil._files import write_atomically
 from gradveil._imports import AllowImports
-from gradveil._locks import alone_in
 
 from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
 from ._run import FederatedRun, OnRound
-from ._storage import TrainingHistory, has_checkpoint
-
-HISTORY = "history.json"
+from ._storage import (
+    TrainingHistory,
+    check_unused,
+    has_checkpoint,
+    hold_folder,
+    save_history,
+    save_weights,
+)
 
 
 def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) -> FederatedRun:
@@ -64,7 +63,7 @@ def train(
         )
     run = build_run(config, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
-    with held(folder):
+    with hold_folder(folder):
         if folder is not None and resume and has_checkpoint(folder):
             _continue(run, folder, on_notice)
         elif folder is not None:
@@ -75,41 +74,6 @@ def train(
             save_weights(run.server.model, folder / "model.pt")
             save_history(history, folder)
     return history
-
-
-def save_history(history: TrainingHistory, folder: Path) -> None:
-    """`history.json` with everything, `rounds.csv` without times: same seed, same bytes."""
-    write_atomically(folder / HISTORY, history.to_json())
-    write_atomically(folder / "rounds.csv", history.to_csv(times=False))
-
-
-def save_weights(model: torch.nn.Module, path: Path) -> None:
-    """The model's `state_dict`, whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    write_atomically(path, buffer.getvalue())
-
-
-def held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Make the folder, and keep other runs out of it."""
-    if folder is None:
-        return contextlib.nullcontext()
-    folder.mkdir(parents=True, exist_ok=True)
-    return alone_in(folder)
-
-
-def check_unused(folder: Path) -> None:
-    """Require a folder without the results or checkpoints of another run."""
-    if has_checkpoint(folder):
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
-            " it with `resume` (`--resume`), or choose another folder."
-        )
-    if (folder / HISTORY).exists():
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no results of an earlier run. Found `{HISTORY}`."
-            " Choose another folder, or remove it."
-        )
 
 
 def _continue(run: FederatedRun, folder: Path, on_notice: Callable[[str], None]) -> None:

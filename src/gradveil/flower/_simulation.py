@@ -24,13 +24,15 @@ from gradveil.federated import (
     RoundMetrics,
     TrainingConfig,
     TrainingHistory,
+    check_unused,
     clients_of,
+    hold_folder,
     loss_of,
     model_of,
     save_history,
+    save_weights,
     split_of,
 )
-from gradveil.federated._train import check_unused, held, save_weights
 
 from ._simulated_server import PARTITION, SimulatedServer
 from ._train import answer
@@ -58,7 +60,7 @@ def run_simulation_of(
             for a configuration of the local user's own, or the paths that are allowed.
     """
     folder = None if out is None else Path(out)
-    with held(folder):
+    with hold_folder(folder):
         if folder is not None:
             check_unused(folder)
         model, history = _simulate(config, on_round, allow_imports)

@@ -11,10 +11,7 @@ from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import Message
-from gradveil.sensitivity import Moments
-from gradveil.sensitivity._estimator import chunk_size
-from gradveil.sensitivity._exact import unit_vectors
-from gradveil.sensitivity._sketch import directional_derivatives
+from gradveil.sensitivity import Moments, chunk_size, directional_derivatives, unit_vectors
 
 from ._smoothness import Smoothness, smoothness
 
