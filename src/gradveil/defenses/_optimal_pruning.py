@@ -70,7 +70,8 @@ class OptimalPruning(PruningDefense):
         return {
             name: torch.where(
                 square > 0,
-                pooled.sensitivities[name] / square.clamp(min=least_square(square, self.floor)),
+                pooled.known_squared_sensitivities[name]
+                / square.clamp(min=least_square(square, self.floor)),
                 torch.inf,
             )
             for name, square in pooled.squared_values.items()

@@ -51,7 +51,9 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
     if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
         mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
     weights = mechanism.information(values)
-    return {name: _weigh(weights[name], s) for name, s in moments.sensitivities.items()}
+    return {
+        name: _weigh(weights[name], s) for name, s in moments.known_squared_sensitivities.items()
+    }
 
 
 class FisherInformation:

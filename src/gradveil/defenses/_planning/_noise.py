@@ -97,7 +97,7 @@ class NoiseDefense(Defense):
             flatten(tensors)[order].double()
             for tensors in (
                 self.raised(self.shape(moments)),
-                moments.sensitivities,
+                moments.known_squared_sensitivities,
                 moments.squared_values,
             )
         )
@@ -121,7 +121,7 @@ class NoiseDefense(Defense):
         if self.utility_budget is not None:
             spent = (g2 * shape[name] for name, g2 in moments.squared_values.items())
             return _divide(self.utility_budget, total(spent))
-        slopes = seen.judged().sensitivities
+        slopes = seen.judged().known_squared_sensitivities
         information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in shape.items())
         return total(information) / allowed_trace(self.target_error, moments, self.prior)
 

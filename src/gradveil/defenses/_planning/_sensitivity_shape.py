@@ -35,7 +35,9 @@ def sensitivity_ratios(moments: Moments, granularity: str, cap: float, floor: fl
     """
     pooled = pool(moments, granularity)
     ratios = {
-        name: _ratio(pooled.sensitivities[name], squares, least_square(squares, floor))
+        name: _ratio(
+            pooled.known_squared_sensitivities[name], squares, least_square(squares, floor)
+        )
         for name, squares in pooled.squared_values.items()
     }
     limit = cap * typical(ratios)
@@ -55,8 +57,7 @@ def pool(moments: Moments, granularity: str) -> Moments:
     return replace(
         moments,
         squared_values=_means(moments.squared_values),
-        squared_sensitivities=_means(moments.sensitivities),
-        variances=None,
+        squared_sensitivities=_means(moments.known_squared_sensitivities),
     )
 
 
