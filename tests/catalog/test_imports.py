@@ -150,7 +150,7 @@ def test_cells_run_functions_of_the_user_only() -> None:
 
 def test_a_stored_cell_cannot_name_what_is_run(tmp_path: Path) -> None:
     """The file may have been changed; what is claimed is what the study wanted."""
-    from gradveil.studies._owner import Owner
+    from gradveil.studies.runner._owner import Owner
 
     store, cell = Store(tmp_path), Cell("tests.studies.fake:draw", {"seed": 1})
     store.want([cell])

@@ -8,8 +8,6 @@ from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
-    default_model_name,
-    model_for,
 )
 from ._meter import Progress
 from ._result import (
@@ -44,9 +42,7 @@ __all__ = [
     "TrainingResult",
     "audit",
     "default_attacks",
-    "default_model_name",
     "draw_sweep",
     "make_subject",
-    "model_for",
     "write_results",
 ]

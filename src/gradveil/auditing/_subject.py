@@ -1,7 +1,6 @@
 """What is audited, checked once: everything after it can rely on it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from gradveil._checks import check_count, check_inputs
 from gradveil.attacks import LocalSteps
 from gradveil.data import Dataset, NormalizationLike, observed_normalization, resolve_normalization
 from gradveil.messages import GradientMessage, LocalUpdateMessage, LossFunction
+from gradveil.models import count_classes
 from gradveil.theory import GaussianPrior
 
 from ._defaults import PRIOR_LIMIT
@@ -81,7 +81,7 @@ def make_subject(
             f" examples for {batches} batches. Leave some out."
         )
     size = len(inputs) // batches
-    classes = _classes(model, loss_fn, inputs[:size], targets)
+    classes = count_classes(model, loss_fn, inputs[:size], targets)
     others = None if public is None else _examples(public, device, "public")
     shown = inputs if others is None else others[0]
     data = _in_units(inputs, targets, normalization, classes, name, shown)
@@ -115,40 +115,6 @@ def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
             f" {len(inputs)} inputs. Found {found or type(targets).__name__}."
         )
     return inputs.to(device), targets.to(device)
-
-
-def _classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
-    """How many classes the model knows; an error if the labels have more."""
-    message = GradientMessage(model, loss_fn, targets[: len(inputs)])
-    outputs = _outputs(message, inputs)
-    classes = int(outputs.shape[1])
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"Parameter `targets` should hold labels from 0 to {classes - 1}: the model has"
-            f" {classes} outputs. Found labels from {low} to {high}. Use a model with at least"
-            f" {high + 1} outputs."
-        )
-    return classes
-
-
-def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
-    shape = tuple(inputs.shape)
-    try:
-        with torch.no_grad():
-            outputs: Any = message.loss.outputs(message.parameters, inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"Parameter `model` should accept inputs of shape {shape}. Found that it fails with"
-            f" `{type(error).__name__}: {error}`. Check that model and data belong together."
-        ) from error
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
-            "Parameter `model` should return one row of class scores for each example. Found"
-            f" {found} for inputs of shape {shape}."
-        )
-    return outputs
 
 
 def _in_units(

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from gradveil._checks import device_of
 from gradveil.attacks import Attack
-from gradveil.auditing import default_model_name, model_for
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense
+from gradveil.models import build_fitting_model, default_model
 
 
 def load_data(dataset: str, path: Path | None, device: str) -> Dataset:
@@ -25,8 +25,9 @@ def load_model(
     name: str | None, weights: Path | None, data: Dataset, seed: int, device: str
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
-    name = name or default_model_name(data)
-    model = model_for(name, data, seed, allow_imports=True)
+    shape = data.inputs.shape[1:]
+    name = name or default_model(shape)
+    model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
     if weights is not None:
         load_weights(model, weights)
     return name, model.to(device_of(device))

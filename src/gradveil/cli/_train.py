@@ -14,7 +14,7 @@ from rich.table import Table
 from ._format import Format
 
 if TYPE_CHECKING:
-    from gradveil.federated import RoundMetrics, TrainingConfig, TrainingHistory
+    from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
 
 
 class Engine(str, Enum):
@@ -29,8 +29,8 @@ def train(
         str, typer.Option("--data", "--dataset", help="A name, a folder, an .npz or hf:NAME.")
     ] = "mnist",
     model: Annotated[
-        str, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-    ] = "simple-conv-net",
+        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
+    ] = None,
     defense: Annotated[
         str, typer.Option(help="As in Python: 'optimal-noise(scale=0.1)'.")
     ] = "no-defense",
@@ -57,7 +57,9 @@ def train(
         int | None, typer.Option(help="Examples in a local step [the whole batch].")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
-    held_out: Annotated[int, typer.Option(help="Examples behind them, for evaluation.")] = 512,
+    held_out: Annotated[
+        int | None, typer.Option(help="Examples behind them, for evaluation [512, at most 1/5].")
+    ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
     seed: Annotated[int, typer.Option(help="Of weights, partition, batches and noise.")] = 0,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
@@ -70,7 +72,7 @@ def train(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Train a model over clients that defend what they send."""
-    from gradveil.federated import TrainingConfig
+    from gradveil.federated import TrainingConfig, load_split
 
     config = TrainingConfig(
         data=data,
@@ -92,21 +94,24 @@ def train(
         seed=seed,
         device=device,
     )
-    config = dataclasses.replace(config, rounds=_rounds(config, rounds, epochs))
     if engine is Engine.flower and resume:
         raise ValueError(
             "Option `--resume` should be left out with `--engine flower`, which keeps no"
             " checkpoints here. Use `--engine local`."
         )
-    history = _with_progress(config, engine, out, resume, checkpoint_every)
+    examples = load_split(config)
+    config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
+    history = _with_progress(config, examples, engine, out, resume, checkpoint_every)
     if out is not None:
         _draw(history, out)
     _show(history, out, format)
 
 
-def _rounds(config: "TrainingConfig", rounds: int | None, epochs: float | None) -> int:
+def _rounds(
+    config: "TrainingConfig", data: "Split", rounds: int | None, epochs: float | None
+) -> int:
     from gradveil._checks import check_positive
-    from gradveil.federated import rounds_of_epochs, split_of
+    from gradveil.federated import count_rounds
 
     if rounds is not None and epochs is not None:
         raise ValueError("Give `--rounds` or `--epochs`, not both.")
@@ -114,11 +119,16 @@ def _rounds(config: "TrainingConfig", rounds: int | None, epochs: float | None) 
         return rounds
     epochs = 1.0 if epochs is None else epochs
     check_positive(epochs, "epochs")
-    return rounds_of_epochs(epochs, len(split_of(config).targets), config)
+    return count_rounds(epochs, len(data.targets), config)
 
 
 def _with_progress(
-    config: "TrainingConfig", engine: Engine, out: Path | None, resume: bool, checkpoint_every: int
+    config: "TrainingConfig",
+    data: "Split",
+    engine: Engine,
+    out: Path | None,
+    resume: bool,
+    checkpoint_every: int,
 ) -> "TrainingHistory":
     console = Console(stderr=True)
     columns = (
@@ -140,11 +150,12 @@ def _with_progress(
         if engine is Engine.flower:
             from gradveil.flower import run_simulation_of
 
-            return run_simulation_of(config, out=out, on_round=show, allow_imports=True)
+            return run_simulation_of(config, data, out=out, on_round=show, allow_imports=True)
         from gradveil.federated import train
 
         return train(
             config,
+            data,
             out=out,
             resume=resume,
             checkpoint_every=checkpoint_every,

@@ -1,7 +1,7 @@
 """Everything that determines a training run, as plain values, and what is built from it."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from gradveil._checks import (
 from gradveil._imports import AllowImports
 from gradveil.catalog import build_defense
 from gradveil.data import load_dataset
-from gradveil.messages import LocalSteps
-from gradveil.models import build_model
+from gradveil.messages import LocalSteps, LossFunction
+from gradveil.models import build_fitting_model, count_classes, default_model
 
 from ._client import Client
 from ._partition import KINDS, partition
@@ -32,6 +32,9 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
 }
 
+HELD_OUT = 512
+"""Examples for evaluation, where the user does not say."""
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -43,8 +46,9 @@ class TrainingConfig:
     """
 
     data: str = "mnist"
-    model: str = "simple-conv-net"
-    """As `gradveil.models.build_model` reads it: a name, or ``conv-net(width=16)``."""
+    model: str | None = None
+    """A name, or ``conv-net(width=16)``, in the sizes of the data (`build_fitting_model`); the
+    default for the data if `None`."""
     defense: str = "no-defense"
     """As `gradveil.catalog.build_defense` reads it."""
     clients: int = 4
@@ -65,8 +69,9 @@ class TrainingConfig:
     local_batch_size: int | None = None
     limit: int | None = None
     """Training examples: the first so many. All but the held-out ones if `None`."""
-    held_out: int = 512
-    """Examples for evaluation, or as many as there are; 0 for none."""
+    held_out: int | None = None
+    """Examples for evaluation, or as many as there are; 0 for none. 512 if `None`, of small data a
+    fifth."""
     held_out_start: int | None = None
     """The first of them; right behind the training examples if `None`."""
     evaluate_every: int = 8
@@ -90,13 +95,23 @@ class TrainingConfig:
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
         check_not_negative(self.seed, "seed")
-        check_not_negative(self.held_out, "held_out")
+        if self.held_out is not None:
+            check_not_negative(self.held_out, "held_out")
         count_asked(self.clients, self.fraction)
         device_of(self.device)
+
+    def fitted_to(self, data: "Split") -> "TrainingConfig":
+        """The same configuration with its model named: the data's default where there was none."""
+        return replace(self, model=self.model or default_model(data.inputs.shape[1:]))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values."""
         return asdict(self)
+
+    @property
+    def loss_fn(self) -> LossFunction:
+        """The loss function: cross-entropy, a mean over examples."""
+        return cross_entropy
 
     @property
     def local(self) -> LocalSteps | None:
@@ -113,43 +128,36 @@ class Split:
     inputs: Tensor
     targets: Tensor
     held_out: tuple[Tensor, Tensor] | None
+    num_classes: int
 
 
-def split_of(config: TrainingConfig) -> Split:
+def load_split(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
     data = load_dataset(config.data).to(config.device)
-    if config.limit is None and config.held_out >= len(data):
-        raise ValueError(
-            f"Parameter `held_out` should be below the {len(data)} examples of `{config.data}`."
-            f" Found `held_out = {config.held_out}`. Lower it (`--held-out`), or set `limit`."
-        )
-    count = len(data) - config.held_out if config.limit is None else min(config.limit, len(data))
-    if not config.held_out:
-        return Split(data.inputs[:count], data.targets[:count], None)
-    start = count if config.held_out_start is None else config.held_out_start
-    if start < count or start >= len(data):
-        raise ValueError(
-            f"Parameter `held_out_start` should leave {config.held_out} examples behind the"
-            f" {count} for training, of {len(data)} in all. Found `held_out_start = {start}`."
-            " Lower `limit`, or set `held_out` to 0."
-        )
-    end = min(len(data), start + config.held_out)
-    kept = (data.inputs[start:end], data.targets[start:end])
-    return Split(data.inputs[:count], data.targets[:count], kept)
+    held_out = _count_held_out(config, len(data))
+    count = len(data) - held_out if config.limit is None else min(config.limit, len(data))
+    kept = None
+    if held_out:
+        start = count if config.held_out_start is None else config.held_out_start
+        _check_start(start, count, held_out, len(data))
+        end = min(len(data), start + held_out)
+        kept = (data.inputs[start:end], data.targets[start:end])
+    return Split(data.inputs[:count], data.targets[:count], kept, data.num_classes)
 
 
-def model_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> nn.Module:
-    """The model with its initial weights, which the seed determines."""
-    model = build_model(config.model, config.seed, allow_imports=allow_imports)
-    return model.to(config.device)
+def initial_model(
+    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
+) -> nn.Module:
+    """The model with its initial weights, which the seed determines; checked to fit the data."""
+    shape = data.inputs.shape[1:]
+    model = build_fitting_model(
+        config.model, shape, data.num_classes, config.seed, allow_imports=allow_imports
+    ).to(config.device)
+    count_classes(model, config.loss_fn, data.inputs[:2], data.targets)
+    return model
 
 
-def client_of(config: TrainingConfig, identifier: int, data: Split) -> Client:
-    """One client with its part of the data."""
-    return clients_of(config, data)[identifier]
-
-
-def clients_of(
+def build_clients(
     config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
 ) -> list[Client]:
     """All clients, 0 to `clients - 1`."""
@@ -170,21 +178,38 @@ def clients_of(
     ]
 
 
-def server_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> Server:
+def build_server(
+    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
+) -> Server:
     """The server with the initial model and its optimizer."""
-    model = model_of(config, allow_imports=allow_imports)
+    model = initial_model(config, data, allow_imports=allow_imports)
     trained = [p for p in model.parameters() if p.requires_grad]
     kind = "gradient" if config.local_steps is None else "update"
     assert config.optimizer is not None  # __post_init__ has put the usual one there
     return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
 
 
-def loss_of(config: TrainingConfig) -> Any:
-    """The loss function: cross-entropy, a mean over examples."""
-    return cross_entropy
-
-
-def rounds_of_epochs(epochs: float, examples: int, config: TrainingConfig) -> int:
+def count_rounds(epochs: float, examples: int, config: TrainingConfig) -> int:
     """The rounds in which the asked clients see `examples` examples `epochs` times."""
     asked = count_asked(config.clients, config.fraction)
     return max(1, math.ceil(epochs * examples / (asked * config.batch_size)))
+
+
+def _count_held_out(config: TrainingConfig, available: int) -> int:
+    if config.held_out is None:
+        return HELD_OUT if config.limit is not None else min(HELD_OUT, max(1, available // 5))
+    if config.limit is None and config.held_out >= available:
+        raise ValueError(
+            f"Parameter `held_out` should be below the {available} examples of `{config.data}`."
+            f" Found `held_out = {config.held_out}`. Lower it (`--held-out`), or set `limit`."
+        )
+    return config.held_out
+
+
+def _check_start(start: int, count: int, held_out: int, available: int) -> None:
+    if start < count or start >= available:
+        raise ValueError(
+            f"Parameter `held_out_start` should leave {held_out} examples behind the {count} for"
+            f" training, of {available} in all. Found `held_out_start = {start}`. Lower `limit`, or"
+            " set `held_out` to 0."
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 from gradveil._checks import check_count
 from gradveil._imports import AllowImports
 
-from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
+from ._config import Split, TrainingConfig, build_clients, build_server, load_split
 from ._run import FederatedRun, OnRound
 from ._storage import (
     TrainingHistory,
@@ -20,17 +20,22 @@ from ._storage import (
 )
 
 
-def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) -> FederatedRun:
+def build_run(
+    config: TrainingConfig, data: Split | None = None, *, allow_imports: AllowImports = False
+) -> FederatedRun:
     """The run that a configuration describes, before its first round.
 
-    With `allow_imports`, its model and defense may be import paths, whose code is then run: True
-    for a configuration of the local user's own, or the paths that are allowed.
+    Args:
+        config: What to train.
+        data: What `load_split(config)` gave; loaded if `None`.
+        allow_imports: Whether model and defense may be import paths, whose code is then run: True
+            for a configuration of the local user's own, or the paths that are allowed.
     """
-    data = split_of(config)
+    data = load_split(config) if data is None else data
     return FederatedRun(
-        server_of(config, allow_imports=allow_imports),
-        clients_of(config, data, allow_imports=allow_imports),
-        loss_of(config),
+        build_server(config, data, allow_imports=allow_imports),
+        build_clients(config, data, allow_imports=allow_imports),
+        config.loss_fn,
         fraction=config.fraction,
         seed=config.seed,
         held_out=data.held_out,
@@ -40,6 +45,7 @@ def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) ->
 
 def train(
     config: TrainingConfig,
+    data: Split | None = None,
     *,
     out: Path | str | None = None,
     resume: bool = False,
@@ -53,7 +59,7 @@ def train(
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
-    `allow_imports` is that of `build_run`.
+    `data` and `allow_imports` are those of `build_run`.
     """
     check_count(checkpoint_every, "checkpoint_every")
     if resume and out is None:
@@ -61,7 +67,9 @@ def train(
             "Parameter `out` should be the folder of the run to resume. Found None. Give it"
             " (`--out`), or leave `resume` out."
         )
-    run = build_run(config, allow_imports=allow_imports)
+    data = load_split(config) if data is None else data
+    config = config.fitted_to(data)
+    run = build_run(config, data, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     with hold_folder(folder):
         if folder is not None and resume and has_checkpoint(folder):

@@ -12,6 +12,7 @@ False
 """
 
 from gradveil.models._conv_net import ConvNet
+from gradveil.models._fitting import build_fitting_model, count_classes, default_model
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
@@ -24,7 +25,10 @@ __all__ = [
     "LeNet",
     "PatchTransformer",
     "SimpleConvNet",
+    "build_fitting_model",
     "build_model",
+    "count_classes",
+    "default_model",
     "model_names",
     "model_options",
 ]
