@@ -1,4 +1,4 @@
-"""Locks on files, which the operating system takes off when the process that holds them ends."""
+"""File locks, which the operating system releases when the process that holds them ends."""
 
 import contextlib
 import time

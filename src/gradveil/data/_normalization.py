@@ -1,4 +1,4 @@
-"""How pixel values become a model's inputs."""
+"""Normalisation of pixel values, per channel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Normalization(NamedTuple):
-    """``input = (pixel - mean) / std`` for pixels in [0, 1], per channel.
+    """`input = (pixel - mean) / std` for pixels in [0, 1], per channel.
 
     A tuple of one number holds for every channel.
 
@@ -32,7 +32,7 @@ NormalizationLike = str | tuple[Sequence[float], Sequence[float]] | None
 
 
 def resolve_normalization(value: NormalizationLike) -> Normalization | None:
-    """A :class:`Normalization` from a name or a pair; None stays None.
+    """A `Normalization` from a name or a pair; None stays None.
 
     >>> resolve_normalization("mnist").std
     (0.3081,)

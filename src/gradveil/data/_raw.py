@@ -1,4 +1,4 @@
-"""What the readers hand over, and how it becomes a :class:`Dataset`."""
+"""Data as the readers return it, and how a `Dataset` is made of it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def pick_split(split: str | None, available: Mapping[str, T], folder: Path) -> t
     )
 
 
-def finish(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
-    """Normalise the first ``limit`` examples of ``raw``."""
+def make_dataset(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
+    """Normalise the first `limit` examples of `raw`."""
     num_classes = raw.num_classes or _count_classes(raw)
     if limit is not None and len(raw.values) == len(raw.labels):
         raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])

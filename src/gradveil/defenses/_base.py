@@ -1,4 +1,4 @@
-"""What every defense can do."""
+"""The base class of all defenses."""
 
 from abc import ABC, abstractmethod
 from typing import Any

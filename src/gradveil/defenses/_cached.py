@@ -1,4 +1,4 @@
-"""Sensitivities measured only now and then: the price of a defense spread over steps."""
+"""A defense that measures sensitivities only every few steps."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The classical twin: the same noise on every entry."""
+"""Isotropic Gaussian noise: the classical twin of the optimal noise."""
 
 from dataclasses import dataclass
 

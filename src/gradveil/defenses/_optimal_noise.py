@@ -1,4 +1,4 @@
-"""Theorem 2 and Eq. 10: noise in proportion to what an entry reveals over what it is worth."""
+"""Optimal Gaussian noise (Theorem 2, Eq. 10)."""
 
 from dataclasses import KW_ONLY, dataclass
 

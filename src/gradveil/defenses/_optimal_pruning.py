@@ -1,4 +1,4 @@
-"""Theorem 4 and Eq. 19: prune what reveals most for what it is worth."""
+"""Optimal pruning (Theorem 4, Eq. 19)."""
 
 from dataclasses import KW_ONLY, dataclass
 

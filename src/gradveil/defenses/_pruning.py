@@ -1,4 +1,4 @@
-"""What the pruning defenses share: a score for each entry, and how many of them to keep."""
+"""The base class of the pruning defenses."""
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass

@@ -1,4 +1,4 @@
-"""Rounding every entry to the same grid."""
+"""Rounding of every entry to the same grid."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Everything that determines a training run, as plain values, and what is built from it."""
+"""The configuration of a training run, and what is built from it."""
 
 import math
 from dataclasses import asdict, dataclass, replace

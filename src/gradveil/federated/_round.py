@@ -1,4 +1,4 @@
-"""One round: clients are asked, their replies checked, the server moves."""
+"""One round of federated training."""
 
 from collections.abc import Mapping, Sequence
 

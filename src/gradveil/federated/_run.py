@@ -1,4 +1,4 @@
-"""Many rounds, evaluated now and then, that can be stopped at any moment and continued."""
+"""Federated training over many rounds, which can be stopped and resumed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ from ._storage import (
     TrainingHistory,
     describe,
     digest,
-    fingerprint_of,
     load_checkpoint,
+    run_fingerprint,
     save_checkpoint,
 )
 
@@ -65,18 +65,18 @@ class FederatedRun:
             "held out": kept,
             "loss": describe(loss_fn),
         }
-        self.fingerprint = fingerprint_of(server, clients, options)
+        self.fingerprint = run_fingerprint(server, clients, options)
 
     def step(self, *, last: bool = False) -> RoundMetrics:
         """One more round; the last one is evaluated in any case."""
         number = len(self.rounds) + 1
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
-        found = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
+        metrics = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
-            found = replace(found, held_out_loss=loss, accuracy=accuracy)
-        self.rounds.append(found)
-        return found
+            metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
+        self.rounds.append(metrics)
+        return metrics
 
     def run(
         self,
@@ -89,10 +89,10 @@ class FederatedRun:
         """Rounds until there are `rounds` in all, with checkpoints in the folder."""
         while len(self.rounds) < rounds:
             last = len(self.rounds) + 1 == rounds
-            found = self.step(last=last)
-            if folder is not None and (last or found.round % checkpoint_every == 0):
+            metrics = self.step(last=last)
+            if folder is not None and (last or metrics.round % checkpoint_every == 0):
                 save_checkpoint(folder, self.state_dict(), self.fingerprint)
-            on_round(found)
+            on_round(metrics)
         return self.history
 
     @property
@@ -125,10 +125,10 @@ class FederatedRun:
 
 
 def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
-    found = {client.identifier: client for client in clients}
-    if len(found) < len(clients) or not clients:
+    by_identifier = {client.identifier: client for client in clients}
+    if len(by_identifier) < len(clients) or not clients:
         raise ValueError(
             "Parameter `clients` should hold at least one client, each with an identifier of its"
             f" own. Found {[client.identifier for client in clients]}. Number them from 0."
         )
-    return found
+    return by_identifier

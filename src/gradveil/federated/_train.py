@@ -1,4 +1,4 @@
-"""A run from its configuration, with its files."""
+"""Training from a configuration, with its files."""
 
 import warnings
 from collections.abc import Callable

@@ -85,10 +85,10 @@ class FunctionalLoss:
         with _seeded(self.seed, device):
             loss = self.loss_fn(outputs, targets)
         if not isinstance(loss, Tensor) or loss.dim() > 0:
-            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(
                 "Parameter `loss_fn` should return one number (a 0-d tensor). Found a result of"
-                f" shape or type {found}. Use a loss with reduction 'mean' or 'sum'."
+                f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
 

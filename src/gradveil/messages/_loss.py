@@ -1,4 +1,4 @@
-"""Whether a loss is a sum of one term for each example."""
+"""Tests whether a loss is a sum over examples."""
 
 import functools
 import inspect

@@ -1,6 +1,6 @@
-"""The paper's models, a few small ones for tests, and :func:`build_model`, which names them.
+"""The paper's models, a few small ones for tests, and `build_model`, which names them.
 
-Every model maps a batch of inputs to logits. :func:`build_model` is deterministic in its seed, does
+Every model maps a batch of inputs to logits. `build_model` is deterministic in its seed, does
 not touch the global random state, and returns the model in eval mode, as the paper uses it:
 
 >>> from gradveil.models import build_model

@@ -122,9 +122,9 @@ def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
             f" `{type(error).__name__}: {error}`. Check that model and data belong together."
         ) from error
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        returned = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
             "Parameter `model` should return one row of class scores for each example. Found"
-            f" {found} for inputs of shape {shape}."
+            f" {returned} for inputs of shape {shape}."
         )
     return outputs

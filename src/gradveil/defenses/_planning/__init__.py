@@ -1,4 +1,4 @@
-"""What the defenses plan with: the noise base class, the optimal shape, and which to keep."""
+"""Parts that defenses plan with: the base of noise defenses, shapes, selection."""
 
 from ._noise import NoiseDefense, allowed_trace
 from ._selection import keep_lowest, keep_within

@@ -1,4 +1,4 @@
-"""What the noise defenses share: a shape of the variances, and the constant λ before it."""
+"""The base class of the noise defenses."""
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass

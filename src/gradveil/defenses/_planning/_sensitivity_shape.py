@@ -1,4 +1,4 @@
-"""The optimal shape √(E‖∇g_i‖² / E g_i²), with the care that small gradients need."""
+"""The shape √(E‖∇g_i‖² / E g_i²) of optimal noise, capped and floored."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""What a training run keeps: checkpoints, its fingerprint, its history and curves."""
+"""The files of a training run: checkpoints, history, curves, weights."""
 
 from ._checkpoint import CheckpointError, has_checkpoint, load_checkpoint, save_checkpoint
 from ._curves import draw_curves
-from ._fingerprint import describe, digest, fingerprint_of
+from ._fingerprint import describe, digest, run_fingerprint
 from ._folder import check_unused, hold_folder, save_history, save_weights
 from ._history import RoundMetrics, Skip, TrainingHistory
 
@@ -15,10 +15,10 @@ __all__ = [
     "describe",
     "digest",
     "draw_curves",
-    "fingerprint_of",
     "has_checkpoint",
     "hold_folder",
     "load_checkpoint",
+    "run_fingerprint",
     "save_checkpoint",
     "save_history",
     "save_weights",

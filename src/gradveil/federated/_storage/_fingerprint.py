@@ -1,4 +1,4 @@
-"""What a run is made of, as one short text: two runs that agree in it continue one another."""
+"""Fingerprints of training runs: equal ones may continue one another."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from .._client import Client
 from .._server import Server
 
 
-def fingerprint_of(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
+def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
     """SHA-256 of initial weights, optimizer, data, defenses and options."""
     content = {
         "weights": {n: digest(t) for n, t in server.model.state_dict().items()},
