@@ -64,7 +64,7 @@ def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return load_dataset(source)
 
-    monkeypatch.setattr("gradveil.federated._config.load_dataset", load)
+    monkeypatch.setattr("gradveil.federated._build.load_dataset", load)
     run("--epochs", "0.5")
     assert len(loaded) == 1
 

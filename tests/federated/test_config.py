@@ -125,7 +125,7 @@ def test_given_data_is_not_loaded_again(
     def refuse(source: str) -> None:
         raise AssertionError(f"loaded {source} again")
 
-    monkeypatch.setattr("gradveil.federated._config.load_dataset", refuse)
+    monkeypatch.setattr("gradveil.federated._build.load_dataset", refuse)
     assert train(tiny, data).to_csv(times=False) == expected.to_csv(times=False)
 
 

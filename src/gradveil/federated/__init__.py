@@ -10,16 +10,9 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
+from ._build import Split, build_clients, build_server, initial_model, load_split
 from ._client import Client, NoDataError
-from ._config import (
-    Split,
-    TrainingConfig,
-    build_clients,
-    build_server,
-    count_rounds,
-    initial_model,
-    load_split,
-)
+from ._config import TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
 from ._healthy import NoSignalError
 from ._incoming import load_received

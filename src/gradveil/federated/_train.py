@@ -8,7 +8,8 @@ from pathlib import Path
 from gradveil._checks import check_count
 from gradveil._imports import AllowImports
 
-from ._config import Split, TrainingConfig, build_clients, build_server, load_split
+from ._build import Split, build_clients, build_server, load_split
+from ._config import TrainingConfig
 from ._run import FederatedRun, OnRound
 from ._storage import (
     TrainingHistory,

@@ -64,14 +64,14 @@ class SimulatedServer(DefendedStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As always, and one more line of the history."""
         result = super().aggregate_train(server_round, replies)
-        found = self.rounds[-1]
+        summary = self.rounds[-1]
         loss, accuracy = self._evaluated(server_round)
         row = RoundMetrics(
             round=server_round,
-            clients=found.counted,
-            skipped=tuple(Skip(client, reason) for client, reason in found.skipped),
-            examples=found.examples,
-            bytes_sent=found.bytes_sent,
+            clients=summary.counted,
+            skipped=tuple(Skip(client, reason) for client, reason in summary.skipped),
+            examples=summary.examples,
+            bytes_sent=summary.bytes_sent,
             held_out_loss=loss,
             accuracy=accuracy,
         )
