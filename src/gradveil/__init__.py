@@ -28,7 +28,7 @@ from .defenses import (
     Rounding,
 )
 from .mechanisms import Mechanism, RoundingMechanism
-from .messages import GradientMessage, LocalUpdateMessage, Message
+from .messages import GradientMessage, LocalUpdateMessage, Message, ModelError
 from .scoring import score
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
@@ -64,6 +64,7 @@ __all__ = [
     "LocalUpdateMessage",
     "Mechanism",
     "Message",
+    "ModelError",
     "Moments",
     "NoDefense",
     "NonFiniteError",

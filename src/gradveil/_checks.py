@@ -2,27 +2,58 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+
+REAL = (torch.float32, torch.float64)
+"""The kinds of numbers that messages are made of: squares of float16 under- and overflow."""
+
+SEEDS = 2**64
+"""Seeds are below this, as torch wants them."""
+
+LARGEST = 1e18
+"""The largest amount whose square still is a float32."""
 
 
 class NonFiniteError(ValueError):
     """A NaN or an infinity where only finite numbers make sense."""
 
 
-def check_inputs(inputs: Tensor, name: str = "inputs") -> None:
-    """Require a non-empty batch of finite floating-point numbers."""
-    if not isinstance(inputs, Tensor):
+def called(name: str) -> str:
+    """What an error calls an argument: an option as it is typed, or a parameter.
+
+    >>> called("--steps"), called("steps")
+    ('Option `--steps`', 'Parameter `steps`')
+    """
+    return f"{'Option' if name.startswith('--') else 'Parameter'} `{name}`"
+
+
+def check_tensor(value: object, name: str) -> None:
+    """Require a dense tensor with numbers in it."""
+    if not isinstance(value, Tensor):
         raise TypeError(
-            f"Parameter `{name}` should be a torch.Tensor. Found {type(inputs).__name__}."
+            f"Parameter `{name}` should be a torch.Tensor. Found {type(value).__name__}."
             " Convert it with torch.as_tensor."
         )
-    if not inputs.is_floating_point():
+    if value.layout is not torch.strided or value.is_nested or value.is_meta:
+        found = "device meta, without numbers" if value.is_meta else f"layout {value.layout}"
+        raise ValueError(
+            f"Parameter `{name}` should be a dense tensor. Found one of {found}. Convert it with"
+            " `.to_dense()`, or move it to a device of this machine."
+        )
+
+
+def check_inputs(inputs: Tensor, name: str = "inputs") -> None:
+    """Require a non-empty batch of finite floating-point numbers."""
+    check_tensor(inputs, name)
+    if inputs.dtype not in REAL:
         raise TypeError(
-            f"Parameter `{name}` should be floating point: the defenses differentiate with respect"
-            f" to it. Found `{name}.dtype = {inputs.dtype}`. Convert it with `.float()`, or, for"
-            " token ids, pass the embeddings instead."
+            f"Parameter `{name}` should be floating point, float32 or float64: the defenses"
+            f" differentiate with respect to it, and square what they find. Found"
+            f" `{name}.dtype = {inputs.dtype}`. Convert it with `.float()`, or, for token ids, pass"
+            " the embeddings instead."
         )
     if inputs.dim() == 0 or inputs.numel() == 0:
         raise ValueError(
@@ -34,6 +65,24 @@ def check_inputs(inputs: Tensor, name: str = "inputs") -> None:
             f"Parameter `{name}` should be finite. Found {_count_bad(inputs)} of"
             f" {inputs.numel()} entries NaN or infinite. Clean the data first."
         )
+
+
+def check_values(values: object, name: str = "values") -> None:
+    """Require tensors of real numbers by parameter name; NaN is not looked for here."""
+    if not isinstance(values, Mapping) or not values:
+        kind = ValueError if isinstance(values, Mapping) else TypeError
+        raise kind(
+            f"Parameter `{name}` should hold tensors by parameter name, at least one. Found"
+            f" {type(values).__name__} ({_short(values)}). Give a dict, as a message returns it."
+        )
+    for key, value in values.items():
+        if not isinstance(value, Tensor) or value.dtype not in REAL or value.is_meta:
+            found = f"{value.dtype} on {value.device}" if isinstance(value, Tensor) else ""
+            raise TypeError(
+                f"Parameter `{name}` should hold tensors of float32 or float64. Found"
+                f" {found or type(value).__name__} for `{key}`. Convert it with"
+                " `torch.as_tensor(value).float()`."
+            )
 
 
 def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
@@ -68,10 +117,15 @@ def check_structure(
 
 
 def check_number(value: float, name: str) -> None:
-    """Require a number; True and False are none."""
+    """Require a number that a float can hold; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(
-            f"Parameter `{name}` should be a number. Found {type(value).__name__} ({value!r})."
+            f"{called(name)} should be a number. Found {type(value).__name__} ({_short(value)})."
+        )
+    if isinstance(value, int) and abs(value) > 10**300:
+        raise ValueError(
+            f"{called(name)} should be a number below 1e300. Found an integer of"
+            f" {value.bit_length()} bits."
         )
 
 
@@ -80,7 +134,17 @@ def check_not_negative(value: float, name: str) -> None:
     check_number(value, name)
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(
-            f"Parameter `{name}` should be a finite number of at least 0. Found `{name} = {value}`."
+            f"{called(name)} should be a finite number of at least 0. Found `{name} = {value}`."
+        )
+
+
+def check_at_most(value: float, name: str, most: float = LARGEST) -> None:
+    """Require a number that is not above a limit, here that of squares in float32."""
+    check_number(value, name)
+    if value > most:
+        raise ValueError(
+            f"{called(name)} should be at most {most:g}: its square has to be a float32. Found"
+            f" `{name} = {value}`. Rescale the loss or the data."
         )
 
 
@@ -90,7 +154,7 @@ def check_positive(value: float, name: str, *, finite: bool = True) -> None:
     if not value > 0 or (finite and not math.isfinite(value)):
         kind = "a finite" if finite else "a"
         raise ValueError(
-            f"Parameter `{name}` should be {kind} number above 0. Found `{name} = {value}`."
+            f"{called(name)} should be {kind} number above 0. Found `{name} = {value}`."
         )
 
 
@@ -99,24 +163,80 @@ def check_ratio(value: float, name: str) -> None:
     check_number(value, name)
     if not 0 <= value <= 1:
         raise ValueError(
-            f"Parameter `{name}` should be in [0, 1]. Found `{name} = {value}`."
+            f"{called(name)} should be in [0, 1]. Found `{name} = {value}`."
             " For percentages, divide by 100."
         )
 
 
 def check_count(value: int, name: str) -> None:
     """Require an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    _check_whole(value, name, 1)
+
+
+def check_not_negative_count(value: int, name: str) -> None:
+    """Require an integer of at least 0."""
+    _check_whole(value, name, 0)
+
+
+def check_seed(value: int, name: str = "seed") -> None:
+    """Require an integer that torch takes for a seed: at least 0, and below 2⁶⁴."""
+    _check_whole(value, name, 0)
+    if value >= SEEDS:
         raise ValueError(
-            f"Parameter `{name}` should be an integer of at least 1. Found `{name} = {value!r}`."
+            f"{called(name)} should be an integer below 2**64. Found `{name} = {_short(value)}`."
+            " Choose a smaller one."
+        )
+
+
+def check_flag(value: bool, name: str) -> None:
+    """Require True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{called(name)} should be True or False. Found `{name} = {_short(value)}`."
         )
 
 
 def check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
     """Require one of the listed words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"Parameter `{name}` should be one of {list(choices)}. Found `{name} = {value!r}`."
+            f"{called(name)} should be one of {list(choices)}. Found `{name} = {_short(value)}`."
+        )
+
+
+def check_kind(value: object, name: str, kind: type | tuple[type, ...], advice: str = "") -> None:
+    """Require an instance of a class; a class itself is none."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise TypeError(
+            f"{called(name)} should be of type {wanted}. Found {type(value).__name__}"
+            f" ({_short(value)}). {advice}".rstrip()
+        )
+
+
+def check_callable(value: object, name: str, advice: str) -> None:
+    """Require something to call that is not a class."""
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(
+            f"{called(name)} should be callable. Found {type(value).__name__} ({_short(value)})."
+            f" {advice}"
+        )
+
+
+def check_optional_callable(value: object, name: str, advice: str) -> None:
+    """Require something to call, or `None`."""
+    if value is not None:
+        check_callable(value, name, advice)
+
+
+def check_methods(value: object, name: str, methods: tuple[str, ...], example: str) -> None:
+    """Require an object with these methods; a class is none."""
+    missing = [each for each in methods if not callable(getattr(value, each, None))]
+    if missing or isinstance(value, type):
+        raise TypeError(
+            f"{called(name)} should have the methods {', '.join(methods)}. Found"
+            f" {type(value).__name__} ({_short(value)}). Use for example {example}."
         )
 
 
@@ -131,21 +251,50 @@ def check_exactly_one(**options: object) -> None:
 
 def all_finite(value: Tensor) -> bool:
     """Whether all entries are finite; one pass where the sum is (the usual case)."""
-    return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
+    summed = not value.is_complex() and math.isfinite(value.sum().item())
+    return summed or bool(torch.isfinite(value).all())
 
 
 def _count_bad(value: Tensor) -> int:
     return int((~torch.isfinite(value)).sum())
 
 
-def device_of(name: str) -> torch.device:
+def _check_whole(value: int, name: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{called(name)} should be an integer of at least {least}. Found"
+            f" `{name} = {_short(value)}`."
+        )
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """How an error shows what was found, in one short line."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def device_of(name: str | torch.device, parameter: str = "device") -> torch.device:
     """The device of this name, if this machine has it."""
+    why = "a device without numbers"
     try:
+        if not isinstance(name, (str, torch.device)):
+            raise RuntimeError(f"{type(name).__name__}, no name")
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"Parameter `device` should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
-            f" {name!r}: {str(error).splitlines()[0]}"
-        ) from None
-    return device
+        if device.type != "meta" and (device.type != "cpu" or not device.index):
+            return device
+        why = why if device.type == "meta" else "processors have no numbers"
+    except Exception as error:  # each backend has its own kinds
+        why = (str(error).splitlines() or [""])[0]
+    raise ValueError(
+        f"{called(parameter)} should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
+        f" {name!r}: {why}"
+    )

@@ -25,4 +25,5 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("gradveil: ")]
     assert len(lines) == 1
-    assert "`scale = -1.0`" in lines[0]
+    assert "Option `--scale`" in lines[0]
+    assert "`--scale = -1.0`" in lines[0]

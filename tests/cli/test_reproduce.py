@@ -119,8 +119,8 @@ def test_the_data_folder_reaches_the_cells(reproduce, tmp_path, monkeypatch):
         ([], "Found none. Name some."),
         ([STUDY, "--only-figures"], "should hold a store to draw from"),
         ([STUDY, "--address", "auto"], "Add `--engine ray`"),
-        ([STUDY, "--jobs", "0"], "`jobs` should be an integer of at least 1"),
-        ([STUDY, "--data", "nowhere"], "`data` should be a folder"),
+        ([STUDY, "--jobs", "0"], "`--jobs` should be an integer of at least 1"),
+        ([STUDY, "--data", "nowhere"], "`--data` should be a folder"),
         (["tests.studies.fake:draw"], "should be a study"),
     ],
 )

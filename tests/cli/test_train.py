@@ -54,7 +54,7 @@ def test_a_model_that_does_not_fit_is_no_traceback() -> None:
     options = ["--data", "cifar10", "--model", "simple-conv-net", "--rounds", "1"]
     done = CliRunner().invoke(app, ["train", *options])
     assert isinstance(done.exception, ValueError)  # which `main` shows as one line
-    assert "`model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
+    assert "Option `--model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
 
 
 def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,8 @@ def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return load_dataset(source)
 
-    monkeypatch.setattr("gradveil.federated._build.load_dataset", load)
+    for place in ("gradveil.data", "gradveil.federated._build"):
+        monkeypatch.setattr(f"{place}.load_dataset", load)
     run("--epochs", "0.5")
     assert len(loaded) == 1
 
@@ -101,7 +102,7 @@ def test_fedavg() -> None:
     [
         (("--defense", "optimal-nose(0.1)"), "Did you mean `optimal-noise`"),
         (("--rounds", "2", "--epochs", "1"), "`--rounds` or `--epochs`, not both"),
-        (("--fraction", "2", "--rounds", "1"), "`fraction = 2.0`"),
+        (("--fraction", "2", "--rounds", "1"), "`--fraction = 2.0`"),
         (("--engine", "flower", "--resume", "--rounds", "1"), "`--resume` should be left out"),
     ],
 )

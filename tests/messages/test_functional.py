@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import Exact, GradientMessage, PerExample, Sketch, measure
+from gradveil import Exact, GradientMessage, ModelError, PerExample, Sketch, measure
 from gradveil.messages._functional import couples_examples, trainable_parameters
 from tests.messages.compare import assert_same_bytes, assert_untouched
 from tests.zoo import ZOO, Case, batch_norm_net, named
@@ -67,7 +67,7 @@ def test_running_statistics_stay_in_training_mode() -> None:
 def test_an_error_in_the_model_leaves_it_alone() -> None:
     case, model = named("dropout_train"), named("dropout_train").model()
     message = GradientMessage(model, case.loss(), case.targets())
-    with assert_untouched(model), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with assert_untouched(model), pytest.raises(ModelError, match="shapes cannot be multiplied"):
         message(case.inputs()[:, :2])
 
 
@@ -127,7 +127,7 @@ class TestGlobalRandomState:
     def test_it_is_put_back_after_an_error(self) -> None:
         case = named("dropout_train")
         before = torch.default_generator.get_state()
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        with pytest.raises(ModelError, match="shapes cannot be multiplied"):
             case.message()(case.inputs()[:, :2])
         assert torch.equal(torch.default_generator.get_state(), before)
 

@@ -36,7 +36,7 @@ def test_a_model_of_images_refuses_tables() -> None:
 
 def test_a_model_of_other_images() -> None:
     model = build_fitting_model("simple-conv-net", (3, 32, 32), num_classes=3)
-    with pytest.raises(ValueError, match=r"should accept inputs of shape \(2, 3, 32, 32\)\. Found"):
+    with pytest.raises(ValueError, match=r"should accept inputs of shape \(2, 3, 32, 32\)"):
         count_classes(model, cross_entropy, torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]))
 
 

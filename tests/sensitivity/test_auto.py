@@ -9,6 +9,7 @@ from gradveil import (
     GradientMessage,
     HiddenPathWarning,
     LocalUpdateMessage,
+    ModelError,
     OptimalNoise,
     measure,
 )
@@ -74,7 +75,7 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     monkeypatch.setattr(PerExample, "__call__", also_broken)
     monkeypatch.setattr(Sketch, "__call__", also_broken)
     monkeypatch.setattr(_auto, "values_of", also_broken)
-    with pytest.raises(RuntimeError, match="first"):
+    with pytest.raises(ModelError, match=r"`model` should be made of operations.*: first"):
         measure(case.message(), case.inputs())
 
 

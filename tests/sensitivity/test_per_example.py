@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradveil import Exact, GradientMessage, PerExample, Sketch, measure
+from gradveil import Exact, GradientMessage, ModelError, PerExample, Sketch, measure
 from tests.sensitivity.oracles import algorithm_1_for_each_example, assert_same_squares, draw
 from tests.sensitivity.statistics import (
     assert_knows_its_error,
@@ -118,7 +118,7 @@ def test_errors_of_the_model_are_its_own() -> None:
     """A mistake in the inputs must not be blamed on examples that interact."""
     case = named("mlp")
     message = GradientMessage(case.model(torch.float32), case.loss(), case.targets())
-    with pytest.raises(RuntimeError, match="same dtype"):
+    with pytest.raises(ModelError, match=r"`model` should accept.*same dtype.*are torch.float32"):
         measure(message, case.inputs(torch.float64), PerExample())
 
 

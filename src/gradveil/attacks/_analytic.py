@@ -11,7 +11,7 @@ from gradveil._random import generator_or_fresh
 from ._attack import Attack
 from ._evidence import Call, linear_calls, random_inputs
 from ._labels import recover_labels
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
 from ._search import clamp
 
@@ -52,6 +52,7 @@ class Analytic(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; the generator is needed only for labels that are not granted."""
+        check_observation(observation)
         generator = generator_or_fresh(generator)
         layer = first_layer(observation, generator)
         weight, bias = observation.sent[layer.weight], observation.sent[layer.bias]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from gradveil._checks import check_count, check_not_negative
+from gradveil._checks import check_count, check_kind, check_not_negative, check_optional_callable
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil._typing import Tensors
@@ -57,6 +57,7 @@ class CAFE(Attack):
         check_not_negative(self.total_variation, "total_variation")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
 
     def __call__(
         self,
@@ -64,11 +65,8 @@ class CAFE(Attack):
         generator: torch.Generator | None = None,
     ) -> Reconstruction:
         """Attack a `VerticalObservation`; the targets are -1: CAFE recovers no labels."""
-        if not isinstance(observation, VerticalObservation):
-            raise TypeError(
-                "Parameter `observation` should be a VerticalObservation. Found"
-                f" {type(observation).__name__}. Make one with `observe_vertical`."
-            )
+        check_kind(observation, "observation", VerticalObservation, "Use `observe_vertical`.")
+        assert isinstance(observation, VerticalObservation)
         first = observation.observations[0]
         if not isinstance(first.model, VerticalNet):
             raise TypeError(

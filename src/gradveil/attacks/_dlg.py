@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
 from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
 
@@ -28,6 +28,7 @@ class DLG(LBFGSMatching):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; the targets returned are the likeliest classes."""
+        check_observation(observation)
         blank = blank_inputs(observation)
         logits = blank.new_zeros(observation.batch_size, observation.num_classes)
         _check_soft_labels(observation, logits)

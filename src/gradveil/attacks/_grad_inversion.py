@@ -5,13 +5,18 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_optional_callable,
+)
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Progress
 from ._evidence import BatchNormDistance, total_variation
 from ._inverting_gradients import DISTANCES
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (
     Cost,
@@ -73,9 +78,13 @@ class GradInversion(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        self._descent(0, None)
         check_count(self.seeds, "seeds")
         check_count(self.rounds, "rounds")
+        check_count(self.steps, "steps")
+        self._descent(0, None)
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
         check_choice(self.distance, "distance", tuple(DISTANCES))
         for name in ("total_variation", "l2", "batch_norm", "group"):
             check_not_negative(getattr(self, name), name)
@@ -84,6 +93,7 @@ class GradInversion(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
+        check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels, sent = labels_of(observation, generator), sent_row(observation)
         cost = self._cost(observation, labels, sent)

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradveil._random import generator_or_fresh
 
 from ._labels import recover_labels
-from ._observation import Observation
+from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
 from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
 
@@ -29,6 +29,7 @@ class IDLG(LBFGSMatching):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
+        check_observation(observation)
         generator = generator_or_fresh(generator)
         targets = recover_labels(observation, generator)
 

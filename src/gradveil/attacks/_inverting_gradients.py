@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_not_negative
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_kind,
+    check_not_negative,
+    check_optional_callable,
+)
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
@@ -87,11 +93,17 @@ class InvertingGradients(Attack):
     peel: Peel | None = None
 
     def __post_init__(self) -> None:
-        self.descent()
         check_not_negative(self.total_variation, "total_variation")
         check_not_negative(self.smoothing, "smoothing")
+        self.descent()
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
         check_count(self.restarts, "restarts")
         check_choice(self.distance, "distance", tuple(DISTANCES))
+        if self.total_variation_end is not None:
+            check_not_negative(self.total_variation_end, "total_variation_end")
+        for name, kind in (("finish", Finish), ("peel", Peel)):
+            if getattr(self, name) is not None:
+                check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
 
     @classmethod
     def paper(cls, **changes: Any) -> "InvertingGradients":

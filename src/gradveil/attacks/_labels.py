@@ -18,7 +18,7 @@ from ._evidence import (
     linear_calls,
     random_inputs,
 )
-from ._observation import Observation
+from ._observation import Observation, check_observation
 
 _PROBES = 32
 _HARDLY = 0.3  # how much an entry counts that was pruned: it says only that it was not sent
@@ -53,6 +53,7 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
         observation: What was sent.
         generator: For the random inputs.
     """
+    check_observation(observation)
     if observation.labels is not None:
         return observation.labels
     counts = observation.label_counts

@@ -1,5 +1,6 @@
 """All that an attacker has. The truth is not in it."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,11 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_finite, check_structure
+from gradveil._batches import (
+    check_batch,
+    check_classes,
+    check_labels,
+    check_pair,
+    check_range,
+    check_shape,
+)
+from gradveil._checks import (
+    check_callable,
+    check_count,
+    check_finite,
+    check_kind,
+    check_structure,
+    check_values,
+)
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import (
     GradientMessage,
     LocalSteps,
@@ -57,8 +73,15 @@ class Observation:
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
+        check_classes(self.num_classes)
+        check_kind(self.sent, "sent", Mapping, "Give tensors by parameter name.")
+        if self.sent:  # what is missing, the model tells
+            check_values(self.sent, "sent")
         check_finite(self.sent, "sent")
         check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
+        check_shape(self.input_shape, "input_shape")
+        check_range(self.low, self.high)
+        self._check_knowledge()
         self._check_labels()
 
     def message(self, targets: Any) -> Message:
@@ -67,7 +90,19 @@ class Observation:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
 
+    def _check_knowledge(self) -> None:
+        check_callable(self.loss_fn, "loss_fn", "Use for example cross_entropy.")
+        if self.defense is not None:
+            check_kind(self.defense, "defense", Defense, "Use for example `NoDefense()`.")
+        if self.mechanism is not None:
+            check_mechanism(self.mechanism)
+        if self.local is not None:
+            check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
+
     def _check_labels(self) -> None:
+        for name in ("labels", "label_counts"):
+            if getattr(self, name) is not None:
+                check_labels(getattr(self, name), name)
         if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
             raise ValueError(
                 f"Parameter `labels` should hold {self.batch_size} labels, one for each example."
@@ -82,6 +117,11 @@ class Observation:
                 f" the batch size {self.batch_size}. Found shape {tuple(counts.shape)} and sum"
                 f" {int(counts.sum())}."
             )
+
+
+def check_observation(observation: object) -> None:
+    """Require an Observation."""
+    check_kind(observation, "observation", Observation, "Make one with `observe`.")
 
 
 def observe(
@@ -112,8 +152,15 @@ def observe(
             own plan; known to an attacker who knows the mechanism.
         generator: For the defense's probes and noise.
     """
-    threat = threat or ThreatModel()
-    inputs, targets = batch
+    threat = ThreatModel() if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
+    check_classes(num_classes)
+    if public_mechanism is not None:
+        check_mechanism(public_mechanism, "public_mechanism")
+    inputs, targets = check_batch(batch, num_classes=num_classes)
+    if input_range is not None:
+        check_pair(input_range, "input_range")
     counts = torch.bincount(targets, minlength=num_classes)
     low, high = input_range if input_range is not None and threat.statistics else (None, None)
     blank = Observation(
@@ -132,7 +179,7 @@ def observe(
     )
     generator = generator_or_fresh(generator)
     values, moments = defense.observe(blank.message(targets), inputs, generator)
-    mechanism = public_mechanism or defense.plan(moments)
+    mechanism = defense.plan(moments) if public_mechanism is None else public_mechanism
     known = threat.mechanism == "realised" or (
         threat.mechanism == "known" and public_mechanism is not None
     )

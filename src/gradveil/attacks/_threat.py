@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gradveil._checks import check_choice
+from gradveil._checks import check_choice, check_flag
 
 LABELS = ("known", "counts", "unknown")
 MECHANISMS = ("unknown", "known", "realised")
@@ -30,3 +30,4 @@ class ThreatModel:
     def __post_init__(self) -> None:
         check_choice(self.labels, "labels", LABELS)
         check_choice(self.mechanism, "mechanism", MECHANISMS)
+        check_flag(self.statistics, "statistics")

@@ -8,7 +8,8 @@ from math import isqrt
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count
+from gradveil._batches import check_batch, check_shape
+from gradveil._checks import check_count, check_kind
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 
@@ -92,7 +93,15 @@ def vertical_net(
     >>> vertical_net((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
-    check_count(workers, "workers")
+    for name, value in (("workers", workers), ("hidden", hidden), ("num_classes", num_classes)):
+        check_count(value, name)
+    if channels is not None:
+        check_count(channels, "channels")
+    check_shape(input_shape, "input_shape")
+    if not input_shape:
+        raise ValueError(
+            "Parameter `input_shape` should be (C, H, W) or (F,). Found `input_shape = ()`."
+        )
     blocks = split_blocks(tuple(input_shape), workers)
     nets = []
     for block in blocks:
@@ -174,7 +183,10 @@ def observe_vertical(
     generator: torch.Generator,
 ) -> VerticalObservation:
     """Play the federation: random batches of the data, each message defended. No labels leave."""
-    inputs, targets = data
+    check_kind(model, "model", VerticalNet, "Make one with `vertical_net`.")
+    inputs, targets = check_batch(data, "data")
+    check_count(batch_size, "batch_size")
+    check_count(iterations, "iterations")
     indices = [
         torch.randperm(len(inputs), generator=generator)[:batch_size] for _ in range(iterations)
     ]

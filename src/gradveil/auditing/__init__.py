@@ -21,7 +21,9 @@ from ._result import (
     StopReason,
     TrainingResult,
 )
+from ._settings import check_attacks, check_settings
 from ._subject import make_subject
+from ._wanted import wanted_defenses
 from .report import write_results
 
 __all__ = [
@@ -41,8 +43,11 @@ __all__ = [
     "StopReason",
     "TrainingResult",
     "audit",
+    "check_attacks",
+    "check_settings",
     "default_attacks",
     "draw_sweep",
     "make_subject",
+    "wanted_defenses",
     "write_results",
 ]

@@ -3,30 +3,31 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import torch
 from torch import nn
 
-from gradveil._checks import check_count
+from gradveil._checks import check_kind, check_optional_callable
 from gradveil._random import numbered_stream
-from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch, as_attack
-from gradveil.catalog import build_attack, spec_of
+from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
+from gradveil.catalog import spec_of
 from gradveil.data import Dataset, NormalizationLike
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
-from ._defaults import DEFENSES, STEPS, default_attacks
+from ._defaults import DEFENSES
 from ._matching_budget import Budget, make_budget, solve
 from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult
+from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
-from ._verdict import verdict
 from ._wanted import Wanted, wanted_defenses
-from .report import pictures
+from .report import pictures, verdict
 
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""
@@ -37,7 +38,8 @@ RANGE_NOTE = (
 )
 PLAN_NOTE = (
     "Plans are made from the private batch. The bounds do not count what noise levels planned from"
-    " it reveal by themselves; plans from public data reveal nothing."
+    " it reveal by themselves, and an attacker who reads them can recognise the batch at any amount"
+    " of noise; plans from public data reveal nothing."
 )
 
 
@@ -67,9 +69,10 @@ def audit(
     """What leaks, what is guaranteed and what it costs, for each defense on the same private data.
 
     Amounts that are left out ("optimal-noise") are solved for at the first batch, such that what
-    `match` names is equal; amounts that are given stay. Bounds, utilities and layers are those of
-    the first batch too; attacks run on all batches and seeds. Ctrl-C, and the time budget, end it
-    with what is finished (`complete` is False, `stopped` says why).
+    `match` names is equal; amounts that are given stay. Utilities and layers are those of the first
+    batch, too; bounds average the information over 8 batches of public examples (over the private
+    batches where there are no others); attacks run on all batches and seeds. Ctrl-C, and the time
+    budget, end it with what is finished (`complete` is False, `stopped` says why).
 
     Args:
         model: Any classifier; never modified.
@@ -96,7 +99,7 @@ def audit(
         time_budget: Seconds for the attacks; with one, results depend on the machine.
         seed: Of everything random.
         progress: Called with (what is running, the share that is done).
-        names: What to call "data" and "model" in the result, and its "command".
+        names: What to call "data", "model" and its "weights" in the result, and its "command".
 
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[4, 6, 2])
@@ -105,9 +108,15 @@ def audit(
     >>> [(found.name, found.bound is not None) for found in result.defenses]
     [('optimal noise', True)]
     """
-    check_count(seeds, "seeds")
-    names = names or {}
-    threat = threat or ThreatModel(mechanism="known")
+    check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
+    check_optional_callable(progress, "progress", "Give a function of (what, share).")
+    names = {} if names is None else names
+    check_kind(names, "names", Mapping, "Give for example {'data': 'scans'}.")
+    threat = ThreatModel(mechanism="known") if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    for name, asked in (("defenses", defenses), ("attacks", attacks)):
+        if asked is not None:
+            check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
     wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
     subject = make_subject(
         model,
@@ -119,7 +128,8 @@ def audit(
         local=local,
         name=names.get("data", "data"),
     )
-    attackers = named(_attacks(attacks, steps, subject.is_image))
+    check_use(wanted, match, scale, ratio)
+    attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(wanted), progress)
     budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
@@ -140,15 +150,6 @@ class _Measured:
     training: TrainingResult | None
 
 
-def _attacks(
-    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
-) -> list[Attack]:
-    if asked is None:
-        return default_attacks(STEPS if steps is None else steps, is_image)
-    built = [build_attack(one) if isinstance(one, str) else one for one in asked]
-    return [as_attack(one).configured(steps=steps) for one in built]
-
-
 def _solved(
     subject: Subject,
     wanted: Sequence[Wanted],
@@ -159,7 +160,11 @@ def _solved(
 ) -> tuple[Budget, dict[str, Defense]]:
     inputs, targets = subject.batch(0)
     values, moments = measure_with_values(
-        subject.message(targets), inputs, "auto", generator=numbered_stream(seed)
+        subject.message(targets),
+        inputs,
+        "auto",
+        generator=numbered_stream(seed),
+        judged=match == "error",
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     return budget, {one.name: solve(one, budget, moments) for one in wanted}
@@ -200,7 +205,9 @@ def _result(
                 defense=spec_of(solved[name]),
                 training=one.training,
                 attacks=attacks,
-                verdict=verdict(attacks, guess, one.costs.bound, subject.is_image),
+                verdict=verdict(
+                    attacks, guess, one.costs.bound, subject.is_image, one.costs.no_guarantee
+                ),
                 **vars(one.costs),
             )
         )
@@ -256,6 +263,8 @@ def _setup(
         command=names.get("command", ""),
         threat_mechanism=threat.mechanism,
         equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        weights=names.get("weights", "as given"),
+        date=date.today().isoformat(),
         versions={
             "gradveil": __version__,
             "python": platform.python_version(),

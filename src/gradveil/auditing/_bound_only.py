@@ -13,8 +13,9 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
+from ._bounds import guarantee_of
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import bound_of, formal_privacy
+from ._measure_one import formal_privacy
 from ._result import BoundResult
 from ._subject import Subject
 from ._wanted import wanted_defenses
@@ -36,8 +37,11 @@ class BoundPoint:
     utility_second: float
     bound: BoundResult | None
     """`None`: no guarantee."""
+    no_guarantee: str
+    """Why there is none, or why the bound is no guarantee; empty where it is one."""
     gain_over_isotropic: float | None
-    """Flat-prior trace bound over that of isotropic noise of equal U2; `None` without noise."""
+    """Flat-prior trace bound at the first batch over that of isotropic noise of equal U2, judged by
+    sensitivities that are independent of the plan; `None` without noise."""
     formal_privacy: str
 
 
@@ -54,11 +58,15 @@ class BoundStudy:
         ratio: float | None = None,
     ) -> None:
         self.subject, self.seed = subject, seed
+        (wanted,) = wanted_defenses([spec])
         inputs, targets = subject.batch(0)
         self.values, self.moments = measure_with_values(
-            subject.message(targets), inputs, "auto", generator=numbered_stream(seed)
+            subject.message(targets),
+            inputs,
+            wanted.defense.estimator,
+            generator=numbered_stream(seed),
+            judged=True,
         )
-        (wanted,) = wanted_defenses([spec])
         self.budget: Budget = make_budget(
             "scale", self.values, self.moments, subject.prior, scale, ratio
         )
@@ -72,17 +80,19 @@ class BoundStudy:
         mechanism = defense.plan(self.moments)
         first, second = utility(self.values, mechanism)
         power = max(_power(self.moments), 1e-300)
-        bound = bound_of(self.subject, mechanism, self.seed)
-        noisy = bound is not None and isinstance(mechanism, Mechanism)
-        gain = gain_over_isotropic(self.moments, mechanism) if noisy else None  # type: ignore[arg-type]
+        guarantee = guarantee_of(self.subject, defense, self.seed)
+        noisy = guarantee.bound is not None and isinstance(mechanism, Mechanism)
+        judged = self.moments.judged()  # the plan's own estimates would flatter it
+        gain = gain_over_isotropic(judged, mechanism) if noisy else None  # type: ignore[arg-type]
         return BoundPoint(
             defense=spec_of(defense),
             amount=amount_of(defense),
             utility_first=first / power,
             utility_second=second / power,
-            bound=bound,
+            bound=guarantee.bound,
+            no_guarantee=guarantee.reason,
             gain_over_isotropic=gain if gain is None or math.isfinite(gain) else None,
-            formal_privacy=formal_privacy(defense, bound),
+            formal_privacy=formal_privacy(defense, guarantee),
         )
 
     @property

@@ -29,8 +29,11 @@ CLAMPED = 0.01
 TRAINING_STEPS, TRAINING_SEEDS, CLIENTS, RATE = 5, 3, 4, 1e-3
 """Defended training: Adam with this rate on the mean of the clients' messages."""
 
+POPULATION = 8
+"""Batches over which the information of a bound is averaged."""
+
 FULL_LIMIT = 2**30
-"""Up to how many input entries times message entries the full bound is computed."""
+"""Up to how many batches times input entries times message entries the full bound is computed."""
 
 BOUND_PROBES = 2
 """Random probes of the full bound where the inputs are large: each is a linear system to solve."""

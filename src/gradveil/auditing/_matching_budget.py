@@ -55,9 +55,10 @@ class Budget:
                 f" {self.error:.3g} per entry; all pruning cuts {pruning}."
             )
         return (
-            f"Noise and DP-SGD have the second-order utility U2 of {noise}; pruning has the"
-            f" first-order utility U1 of magnitude pruning of {pruning}; noisy pruning has both."
-            " Equal within a family, not across: there, compare the loss after training."
+            f"Noise, with clamping or without, has the second-order utility U2 of {noise}; pruning"
+            f" has the first-order utility U1 of magnitude pruning of {pruning}; noisy pruning has"
+            " both. U1 and U2 are utilities of one step: what training loses is the loss beside"
+            " them, which need not be equal."
         )
 
 
@@ -79,7 +80,7 @@ def make_budget(
     check_ratio(ratio, "ratio")
     noise = GradientNoise(scale).plan(moments)
     known = 0.0 if prior is None else prior.trace(moments.input_size)
-    trace = fisher_trace(moments, noise) + known
+    trace = fisher_trace(moments.judged(), noise) + known
     return Budget(
         match=match,
         scale=scale,

@@ -1,6 +1,5 @@
-"""What one defense guarantees and costs on the first batch, without attacking it."""
+"""What one defense guarantees and costs, without attacking it."""
 
-import math
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from gradveil._timing import time_ratios
 from gradveil.defenses import DPSGD, Defense, OptimalDPSGD
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
-from gradveil.theory import reconstruction_bound, utility
+from gradveil.theory import utility
 
-from ._defaults import BOUND_PROBES, FULL_LIMIT
+from ._bounds import Guarantee, guarantee_of
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
 
@@ -30,6 +29,7 @@ class Measurement:
     utility_first: float
     utility_second: float
     bound: BoundResult | None
+    no_guarantee: str
     formal_privacy: str
     bytes_sent: int
     time_ratio: float
@@ -44,62 +44,28 @@ def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
     mechanism = defense.plan(moments)
     power = float(total(value.square() for value in values.values()))
     first, second = utility(values, mechanism)
-    bound = bound_of(subject, mechanism, seed)
+    guarantee = guarantee_of(subject, defense, seed)
     return Measurement(
         utility_first=first / power if power else 1.0,
         utility_second=second / power if power else 0.0,
-        bound=bound,
-        formal_privacy=formal_privacy(defense, bound),
+        bound=guarantee.bound,
+        no_guarantee=guarantee.reason,
+        formal_privacy=formal_privacy(defense, guarantee),
         bytes_sent=size_in_bytes(mechanism.apply(values, generator)),
         time_ratio=_time_ratio(subject, defense),
         layers=tuple(_layer(name, value, mechanism) for name, value in values.items()),
     )
 
 
-def bound_of(
-    subject: Subject, mechanism: AnyMechanism, seed: int, probes: int = BOUND_PROBES
-) -> BoundResult | None:
-    """The full bound where it can be computed, and the trace bound; `None`: no guarantee."""
-    inputs, targets = subject.batch(0)
-    options: dict[str, Any] = {"prior": subject.prior}
-    message = subject.message(targets)
-    trace = reconstruction_bound(
-        message, inputs, mechanism, method="trace", generator=numbered_stream(seed), **options
-    )
-    if not 0 < trace.total < math.inf:
-        return None
-    best, entries = trace, sum(p.numel() for p in message.parameters.values())
-    if subject.prior is not None and inputs.numel() * entries <= FULL_LIMIT:
-        best = reconstruction_bound(
-            message, inputs, mechanism, probes=probes, generator=numbered_stream(seed), **options
-        )
-    return BoundResult(
-        method=best.method,
-        prior=best.prior,
-        mse=best.per_entry,
-        mse_standard_error=best.standard_error / inputs.numel(),
-        trace_mse=trace.per_entry,
-        psnr_ceiling=_psnr_ceiling(subject, best.per_entry),
-        counts_plan=best.counts_plan,
-    )
-
-
-def formal_privacy(defense: Defense, bound: BoundResult | None) -> str:
+def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
     """Which formal guarantee a defense carries, in words."""
-    if bound is None:
-        return "none: what is sent, is sent without noise"
+    if guarantee.bound is None:
+        return f"none: {guarantee.reason or 'nothing is bounded'}"
     if isinstance(defense, (DPSGD, OptimalDPSGD)):
         return (
             "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
         )
     return "no (ε, δ): nothing limits what one example can change"
-
-
-def _psnr_ceiling(subject: Subject, mse: float) -> float | None:
-    """10 log10(1 / (std² mse)), with the least std where channels differ."""
-    if not subject.is_image:
-        return None
-    return -10 * math.log10(mse * min(subject.data.std) ** 2)
 
 
 def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:

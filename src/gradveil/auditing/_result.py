@@ -18,7 +18,7 @@ StopReason = Literal["interrupted", "time budget"]
 
 @dataclass(frozen=True)
 class BoundResult:
-    """What the theory says: no attacker's mean error over data of that prior is below it."""
+    """No attacker's mean error over data of that prior is below it; not so if there is a reason."""
 
     method: str
     """"full" or "trace"."""
@@ -32,6 +32,21 @@ class BoundResult:
     """`mse` in pixel units as a PSNR in dB that no attacker exceeds; `None` without images."""
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
+    mse_pixels: float | None = None
+    """`mse` in [0, 1] units, the least over channels."""
+    batches: int = 1
+    """Over how many batches the information was averaged."""
+    data: str = "audited"
+    """"public" or "audited": the examples of these batches."""
+    explained: float = 1.0
+    """The share of the message's change over a small step that derivatives explain."""
+    reason: str = ""
+    """Why it is no guarantee for this model and defense; empty where it is one."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether its assumptions on the message were found to be met."""
+        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -118,6 +133,8 @@ class DefenseResult:
     attacks: tuple[AttackResult, ...]
     verdict: str
     """One sentence for a reader without the theory."""
+    no_guarantee: str = ""
+    """Why there is no bound, or why it is no guarantee; empty where it is one."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +163,10 @@ class Setup:
     equal: str = ""
     """What was held equal among the defenses, in words with numbers."""
     versions: dict[str, str] = field(default_factory=dict)
+    weights: str = "as given"
+    """"untrained", "as given", or the file that they came from."""
+    date: str = ""
+    """The day of the audit, as 2026-01-31."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +222,8 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "bound_trace_mse": bound.trace_mse if bound else None,
         "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
         "bound_prior": bound.prior if bound else None,
+        "bound_batches": bound.batches if bound else None,
+        "no_guarantee": defense.no_guarantee,
         "loss_after": training.loss_after.mean if training else None,
         "bytes_sent": defense.bytes_sent,
         "time_ratio": defense.time_ratio,

@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_inputs
+from gradveil._batches import check_batch
+from gradveil._checks import check_count, check_kind
+from gradveil._random import numbered_stream
 from gradveil.attacks import LocalSteps
 from gradveil.data import Dataset, NormalizationLike, observed_normalization, resolve_normalization
 from gradveil.messages import GradientMessage, LocalUpdateMessage, LossFunction
 from gradveil.models import count_classes
 from gradveil.theory import GaussianPrior
 
-from ._defaults import PRIOR_LIMIT
+from ._defaults import POPULATION, PRIOR_LIMIT
 
 Batch = tuple[Tensor, Tensor]
 
@@ -42,6 +44,22 @@ class Subject:
     def batches(self) -> int:
         """How many there are."""
         return len(self.data) // self.batch_size
+
+    def population(self, most: int = POPULATION) -> list[Batch]:
+        """Batches of public examples, for what is a mean over data: the private ones without any.
+
+        As many as are disjoint, and then from the start in another order.
+        """
+        if self.public is None or len(self.public[0]) < self.batch_size:
+            return [self.batch(index) for index in range(self.batches)]
+        inputs, targets = self.public
+        per_round = len(inputs) // self.batch_size
+        rounds = -(-most // per_round)
+        orders = [torch.randperm(len(inputs), generator=numbered_stream(r)) for r in range(rounds)]
+        chosen = [
+            o[k * self.batch_size :][: self.batch_size] for o in orders for k in range(per_round)
+        ]
+        return [(inputs[c.to(inputs.device)], targets[c.to(targets.device)]) for c in chosen[:most]]
 
     @property
     def is_image(self) -> bool:
@@ -75,6 +93,8 @@ def make_subject(
     device = _device(model)
     inputs, targets = _examples(batch, device, "batch")
     check_count(batches, "batches")
+    if local is not None:
+        check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(lr=0.1, steps=2)`.")
     if len(inputs) % batches:
         raise ValueError(
             f"Parameter `batches` should divide the number of examples. Found {len(inputs)}"
@@ -100,20 +120,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise TypeError(
-            f"Parameter `{name}` should be a pair of inputs and targets. Found"
-            f" {type(batch).__name__}."
-        )
-    inputs, targets = batch
-    check_inputs(inputs, "inputs")
-    whole = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
-    if not whole or len(targets) != len(inputs):
-        found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
-        raise ValueError(
-            "Parameter `targets` should hold one class label (int64) for each of the"
-            f" {len(inputs)} inputs. Found {found or type(targets).__name__}."
-        )
+    inputs, targets = check_batch(batch, name)
     return inputs.to(device), targets.to(device)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Annotated
 
 import typer
 
@@ -9,16 +10,36 @@ from ._audit import run_audit
 from ._bench import bench
 from ._bound import bound
 from ._list import list_names
+from ._options import USER_ERRORS, check_values_given
 from ._reproduce import reproduce
 from ._train import train
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gradveil import __version__
+
+        print(f"gradveil {__version__}")
+        raise typer.Exit()
+
+
 app = typer.Typer(
     name="gradveil",
-    help="Optimal, parameter-specific defenses for the gradients that federated clients share.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Optimal, parameter-specific defenses for the gradients that federated clients share."""
+
+
 app.command("audit")(run_audit)
 app.command()(bound)
 app.command("list")(list_names)
@@ -30,8 +51,9 @@ app.add_typer(bench, name="bench")
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
     try:
+        check_values_given(sys.argv[1:])
         app()
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+    except USER_ERRORS as error:
         _report(error)
         raise SystemExit(2) from None
 

@@ -10,23 +10,31 @@ import typer
 from rich.console import Console
 from torch.nn.functional import cross_entropy
 
+from gradveil._checks import check_count
 from gradveil.attacks import LocalSteps, ThreatModel
 from gradveil.auditing import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     AuditResult,
     audit,
+    check_attacks,
+    check_settings,
     default_attacks,
+    wanted_defenses,
     write_results,
 )
-from gradveil.auditing.report import prepare_folder
+from gradveil.auditing.report import check_folder, output_folder
 
 from ._audit_table import show_audit
 from ._format import Format
 from ._loading import load_data, load_model, split_public, typed_attacks, typed_defenses
+from ._options import data_source, option, options, own_options, useless
 from ._progress import bar
 
 INTERRUPTED = 130
+OWN = own_options(
+    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat"
+)
 
 
 class Match(str, Enum):
@@ -45,7 +53,10 @@ class MessageKind(str, Enum):
 
 
 def run_audit(
-    dataset: Annotated[str, typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.")] = "mnist",
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Your own data: an .npz file or a folder.")
     ] = None,
@@ -81,8 +92,12 @@ def run_audit(
     message: Annotated[
         MessageKind, typer.Option(help="FedSGD's gradient or FedAvg's update.")
     ] = MessageKind.gradient,
-    local_steps: Annotated[int, typer.Option(help="FedAvg's steps on a client.")] = 2,
-    local_lr: Annotated[float, typer.Option(help="FedAvg's rate on a client.")] = 0.1,
+    local_steps: Annotated[
+        int | None, typer.Option(help="FedAvg's steps on a client.", show_default="2")
+    ] = None,
+    local_lr: Annotated[
+        float | None, typer.Option(help="FedAvg's rate on a client.", show_default="0.1")
+    ] = None,
     time_budget: Annotated[
         float | None, typer.Option(help="Seconds for all attacks together.")
     ] = None,
@@ -92,18 +107,32 @@ def run_audit(
     quick: Annotated[bool, typer.Option(help="Three defenses, one attack, no training.")] = False,
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
-    """Show what leaks, what is guaranteed and what it costs, for each defense at equal utility."""
+    """Show what leaks, what is guaranteed and what it costs, for each defense on the same data."""
     granted = parse_threat(threat or [])
-    prepare_folder(out)
-    samples = load_data(dataset, data, device)
+    for option_name, count in (
+        ("--batch-size", batch_size), ("--batches", batches), ("--seeds", seeds),
+    ):  # fmt: skip
+        check_count(count, option_name)
+    with options(OWN):
+        check_settings(seeds, seed, match.value, scale, ratio, steps, not quick, time_budget)
+    local = local_training(message, local_steps, local_lr)
+    with option("--defense", "defenses"):
+        defenses = typed_defenses(defense) if defense else None
+        wanted_defenses(defenses or [])
+    with option("--attack", "attacks"):
+        attacks = None if attack is None else typed_attacks(attack)
+        check_attacks(attacks or [])
+    with option("--out", "out"):
+        check_folder(out)
+    said, source = data_source(dataset, data)
+    samples = load_data(said, source, device)
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
-    attacks = None if attack is None else typed_attacks(attack)
-    defenses = typed_defenses(defense) if defense else None
     if quick:
-        defenses, steps = defenses or [*QUICK_DEFENSES], steps or QUICK_STEPS
+        defenses, steps = defenses or [*QUICK_DEFENSES], QUICK_STEPS if steps is None else steps
         attacks = attacks or [default_attacks(steps, samples.inputs.dim() == 4)[0]]
-    with bar(Console(stderr=True)) as progress:
+    named = {**OWN, "model": "--model", "targets": said, "inputs": said}
+    with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
         result = audit(
             network,
             cross_entropy,
@@ -118,15 +147,31 @@ def run_audit(
             scale=scale,
             ratio=ratio,
             threat=granted,
-            local=LocalSteps(local_lr, local_steps) if message is MessageKind.update else None,
+            local=local,
             steps=steps,
             training=not quick,
             time_budget=time_budget,
             seed=seed,
             progress=progress,
-            names={"data": samples.name, "model": name, "command": _command()},
+            names={
+                "data": samples.name,
+                "model": name,
+                "command": _command(),
+                "weights": "untrained" if weights is None else weights.name,
+            },
         )
     _finish(result, out, format)
+
+
+def local_training(message: MessageKind, steps: int | None, lr: float | None) -> LocalSteps | None:
+    """FedAvg's local steps, or none where gradients are sent."""
+    sent = message is MessageKind.update
+    useless("--local-steps", steps, sent, "without `--message update`")
+    useless("--local-lr", lr, sent, "without `--message update`")
+    if not sent:
+        return None
+    with options({"lr": "--local-lr", "steps": "--local-steps"}):
+        return LocalSteps(0.1 if lr is None else lr, 2 if steps is None else steps)
 
 
 def parse_threat(parts: list[str]) -> ThreatModel:
@@ -136,6 +181,7 @@ def parse_threat(parts: list[str]) -> ThreatModel:
     ThreatModel(labels='counts', mechanism='known', statistics=False)
     """
     granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
+    given: set[str] = set()
     for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in granted or not value:
@@ -143,13 +189,21 @@ def parse_threat(parts: list[str]) -> ThreatModel:
                 f"Option `--threat` should read key=value with a key of {', '.join(granted)}."
                 f" Found {part!r}. Try labels=unknown."
             )
+        if key in given:
+            raise ValueError(
+                f"Option `--threat` should say each thing once. Found {key} twice, the second time"
+                f" as {part!r}. Leave one out."
+            )
+        given.add(key)
         granted[key] = value
     if granted["statistics"] not in ("known", "unknown"):
         raise ValueError(
             "Option `--threat` should have statistics=known or statistics=unknown. Found"
             f" statistics={granted['statistics']}."
         )
-    return ThreatModel(granted["labels"], granted["mechanism"], granted["statistics"] == "known")
+    statistics = granted["statistics"] == "known"
+    with option("--threat"):
+        return ThreatModel(granted["labels"], granted["mechanism"], statistics)
 
 
 def _finish(result: AuditResult, out: Path, format: Format) -> None:

@@ -4,16 +4,17 @@ import re
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from gradveil.auditing import AttackResult, AuditResult, DefenseResult
-from gradveil.auditing.report import estimate, number, size
+from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult
+from gradveil.auditing.report import estimate, number, plural, size, weights
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
     " no attacker's mean squared error per entry, in normalised units, is below it on data of the"
-    " prior; real images carry more prior knowledge than a Gaussian. [..]: 95 % interval"
-    " over images, batches and seeds."
+    " prior; real images carry more prior knowledge than a Gaussian. †: its assumptions fail for"
+    " this model, it is no guarantee. [..]: 95 % interval over images, batches and seeds."
 )
 
 
@@ -21,7 +22,9 @@ def show_audit(result: AuditResult, console: Console) -> None:
     """Two tables, the verdicts, and what one should know."""
     setup = result.setup
     console.print(
-        f"[bold]{setup.model}[/] ({setup.parameters:,} parameters) on {setup.data}:"
+        f"[bold]{escape(setup.model)}[/] ({setup.parameters:,} parameters,"
+        f" {escape(weights(result))}) on {escape(setup.data)}, {setup.date}, gradveil"
+        f" {setup.versions.get('gradveil', '')}:"
         f" {setup.batches} × {setup.batch_size} examples, {setup.seeds} seed(s),"
         f" {setup.message} sent. {setup.equal}",
         highlight=False,
@@ -30,11 +33,15 @@ def show_audit(result: AuditResult, console: Console) -> None:
     if any(defense.attacks for defense in result.defenses):
         console.print(_attack_table(result))
     for defense in result.defenses:
-        console.print(f"[bold]{defense.name}[/]: {defense.verdict}", highlight=False)
+        verdict = escape(defense.verdict)
+        console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)
     console.print()
     priors = {d.bound.prior for d in result.defenses if d.bound}
-    prior = f"Prior: {', '.join(sorted(priors))}. " if priors else ""
-    console.print(f"{prior}{NOTE} {' '.join(result.notes)}", style="dim", highlight=False)
+    batches = {d.bound.batches for d in result.defenses if d.bound}
+    over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
+    prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
+    text = escape(f"{prior}{NOTE} {' '.join(result.notes)}")
+    console.print(text, style="dim", highlight=False)
 
 
 def _cost_table(result: AuditResult) -> Table:
@@ -50,16 +57,23 @@ def _cost_table(result: AuditResult) -> Table:
 def _cost_row(defense: DefenseResult) -> list[str]:
     bound, training = defense.bound, defense.training
     return [
-        defense.name,
+        escape(defense.name),
         setting(defense.defense),
         number(defense.utility_first),
         number(defense.utility_second),
         number(training.loss_after.mean) if training else "-",
         size(defense.bytes_sent),
         f"{number(defense.time_ratio)}×",
-        f"{number(bound.mse)} ({number(bound.trace_mse)})" if bound else "no guarantee",
+        _bound(bound) if bound else "no guarantee",
         number(bound.psnr_ceiling) if bound else "",
     ]
+
+
+def _bound(bound: BoundResult) -> str:
+    """The number, with the trace form beside the full one, and a mark where it does not hold."""
+    mark = "" if bound.holds else " †"
+    trace = f" ({number(bound.trace_mse)})" if bound.method != "trace" else ""
+    return f"{number(bound.mse)}{trace}{mark}"
 
 
 def setting(spec: str) -> str:
@@ -84,13 +98,15 @@ def _attack_table(result: AuditResult) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks):
-            table.add_row("" if place else defense.name, *_attack_row(attack, image, labels))
+            table.add_row(
+                "" if place else escape(defense.name), *_attack_row(attack, image, labels)
+            )
     return table
 
 
 def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
-    cells = [f"{attack.attack.partition('(')[0]}{star}", estimate(attack.mse)]
+    cells = [f"{escape(attack.attack.partition('(')[0])}{star}", estimate(attack.mse)]
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
     if labels:

@@ -11,14 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gradveil._checks import check_count, check_not_negative_count, check_positive
 from gradveil._files import write_atomically
 
 from ._format import Format
+from ._options import option, own_options, useless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gradveil.bench import Case
+    from gradveil.data import Dataset
 
 bench = typer.Typer(help="Measure costs and qualities side by side.", no_args_is_help=True)
 
@@ -30,11 +33,21 @@ def _group() -> None:
 
 @bench.command()
 def sensitivity(
-    repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 7,
-    draws: Annotated[int, typer.Option(help="Seeds over which qualities are averaged.")] = 5,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Interleaved repetitions of each timing.", show_default="7; quick 2"),
+    ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(help="Seeds over which qualities are averaged.", show_default="5; quick 1"),
+    ] = None,
     reference_probes: Annotated[
-        int, typer.Option(help="Probes of the reference, for each example of a batch of 64.")
-    ] = 16,
+        int | None,
+        typer.Option(
+            help="Probes of the reference, for each example of a batch of 64.",
+            show_default="16; quick 4",
+        ),
+    ] = None,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     cifar: Annotated[str, typer.Option(help="CIFAR-10: embedded, a folder or .npz.")] = "cifar10",
     large: Annotated[bool, typer.Option(help="Add transformers of up to 30 M.")] = False,
@@ -52,18 +65,25 @@ def sensitivity(
         paper_cases,
         update_cases,
     )
+    from gradveil.data import load_dataset
 
-    console = Console(stderr=True)
+    useless("--large", large, not quick, "with `--quick`")
+    usual = (2, 1, 4) if quick else (7, 5, 16)
+    asked = (repeats, draws, reference_probes)
+    counts = [one if value is None else value for value, one in zip(asked, usual, strict=True)]
+    _check(out, repeats=counts[0], draws=counts[1], reference_probes=counts[2])
+    for name, source in (("--mnist", mnist), ("--cifar", cifar)):
+        with option(name, "source"):
+            load_dataset(source)
     cases: Iterable[Case] = chain(paper_cases(mnist, cifar), update_cases(mnist))
-    if quick:
-        repeats, draws, reference_probes, cases = 2, 1, 4, islice(cases, 1)
-    with console.status("starting") as status:
+    cases = islice(cases, 1) if quick else cases
+    with Console(stderr=True).status("starting") as status:
         rows = bench_sensitivity(
             chain(cases, large_cases() if large else ()),
             contenders(),
-            repeats,
-            draws,
-            reference_probes,
+            repeats=counts[0],
+            draws=counts[1],
+            reference_probes=counts[2],
             progress=status.update,
         )
     _report(rows, SensitivityRow, "sensitivity", out, format)
@@ -82,11 +102,12 @@ def cached(
 ) -> None:
     """What a cached plan keeps of the per-step optimum while a model trains, and its cost."""
     from gradveil.bench import bench_cached
-    from gradveil.data import load_dataset
 
+    _check(None, steps=steps, batch=batch, refresh_every=refresh_every, grade_every=grade_every)
+    data = _images(mnist, batch, "--batch")
     with Console(stderr=True).status("starting") as status:
         result = bench_cached(
-            load_dataset(mnist), steps, batch, refresh_every, grade_every, progress=status.update
+            data, steps, batch, refresh_every, grade_every, progress=status.update
         )
     if format is Format.json:
         print(json.dumps({**dataclasses.asdict(result), "mean_share": result.mean_share}, indent=1))
@@ -111,11 +132,13 @@ def federated(
 ) -> None:
     """A defended round of federated training over an undefended one, timed side by side."""
     from gradveil.bench import FederatedRow, bench_federated, round_contenders
-    from gradveil.data import load_dataset
 
+    _check(out, clients=clients, batch=batch, refresh_every=refresh_every, repeats=repeats)
+    check_not_negative_count(trained, "--trained")
+    data = _images(mnist, clients, "--clients")
     with Console(stderr=True).status("starting") as status:
         rows = bench_federated(
-            load_dataset(mnist),
+            data,
             round_contenders(refresh_every),
             clients=clients,
             batch=batch,
@@ -132,7 +155,9 @@ def attack(
     budget: Annotated[
         list[float] | None, typer.Option(help="Seconds for each batch; repeatable. 5, 20, 60.")
     ] = None,
-    batches: Annotated[int, typer.Option(help="Batches, 100 images apart.")] = 3,
+    batches: Annotated[
+        int | None, typer.Option(help="Batches, 100 images apart.", show_default="3; quick 1")
+    ] = None,
     images: Annotated[int, typer.Option(help="Images in a batch.")] = 4,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     quick: Annotated[bool, typer.Option(help="One batch, 2 seconds.")] = False,
@@ -141,16 +166,19 @@ def attack(
 ) -> None:
     """Steps per second of each attack, and the PSNR it reaches in a given time."""
     from gradveil.bench import AttackRow, attack_contenders, bench_attack, draw_attacks
-    from gradveil.data import load_dataset
 
-    budgets = budget or [5.0, 20.0, 60.0]
-    if quick:
-        budgets, batches = [2.0], 1
+    budgets = budget or ([2.0] if quick else [5.0, 20.0, 60.0])
+    count = batches if batches is not None else 1 if quick else 3
+    _check(out, batches=count, images=images)
+    for seconds in budgets:
+        check_positive(seconds, "--budget")
+    _images(mnist, images, "--images")
+    data = _images(mnist, 100 * (count - 1) + images, "--batches")
     with Console(stderr=True).status("starting") as status:
         rows = bench_attack(
-            load_dataset(mnist),
+            data,
             attack_contenders(),
-            starts=range(0, 100 * batches, 100),
+            starts=range(0, 100 * count, 100),
             images=images,
             budgets=budgets,
             progress=status.update,
@@ -158,6 +186,36 @@ def attack(
     _report(rows, AttackRow, "attack", out, format)
     if out is not None:
         draw_attacks(rows, out / "attack.png")
+
+
+def _check(out: Path | None, **counts: int) -> None:
+    """Require counts of at least 1, and a folder that can be written."""
+    from gradveil.auditing.report import check_folder
+
+    for name, count in counts.items():
+        check_count(count, own_options(name)[name])
+    if out is not None:
+        with option("--out", "out"):
+            check_folder(out)
+
+
+def _images(source: str, needed: int, name: str) -> "Dataset":
+    """Images of MNIST's size, enough of them."""
+    from gradveil.data import load_dataset
+
+    with option("--mnist", "source"):
+        data = load_dataset(source)
+        if data.inputs.shape[1:] != (1, 28, 28):
+            raise ValueError(
+                "Parameter `source` should hold images of shape (1, 28, 28). Found"
+                f" {tuple(data.inputs.shape[1:])}."
+            )
+    if needed > len(data):
+        raise ValueError(
+            f"Option `{name}` should need at most the {len(data)} images of `{data.name}`. Found"
+            f" that {needed} are needed."
+        )
+    return data
 
 
 def _report(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, Entry
@@ -30,8 +31,8 @@ def list_names(
         for column in ("name", "what it is", "reference"):
             table.add_column(column, no_wrap=column == "name")
         for row in rows:
-            takes = f"\n[dim]{row['parameters']}[/]" if row.get("parameters") else ""
-            table.add_row(row["name"], row["summary"] + takes, row["reference"])
+            takes = f"\n[dim]{escape(row['parameters'])}[/]" if row.get("parameters") else ""
+            table.add_row(row["name"], escape(row["summary"]) + takes, escape(row["reference"]))
         console.print(table)
 
 

@@ -1,6 +1,5 @@
 """What several commands take: data, a model, its weights, a device."""
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import device_of
+from gradveil._checks import check_finite, check_seed, device_of
 from gradveil.attacks import Attack
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense
+from gradveil.messages import check_model
 from gradveil.models import build_fitting_model, default_model
 
+from ._options import option
 
-def load_data(dataset: str, path: Path | None, device: str) -> Dataset:
-    """A data set by name, or the user's own from a path."""
-    return load_dataset(dataset if path is None else path).to(device_of(device))
+
+def load_data(name: str, source: str | Path, device: str) -> Dataset:
+    """A data set by name, or the user's own from a path; `name` is the option that says which."""
+    place = device_of(device, "--device")
+    with option(name, "source", "limit"):
+        return load_dataset(source).to(place)
 
 
 def load_model(
@@ -26,11 +30,24 @@ def load_model(
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
     shape = data.inputs.shape[1:]
-    name = name or default_model(shape)
-    model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
+    name = default_model(shape) if name is None else name
+    check_seed(seed, "--seed")
+    with option("--model", "name_or_spec", "options", "model"):
+        model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
     if weights is not None:
-        load_weights(model, weights)
-    return name, model.to(device_of(device))
+        with option("--weights", "weights"):
+            load_weights(model, weights)
+    with option("--weights" if weights is not None else "--model", "model"):
+        check_usable(model)
+    return name, model.to(device_of(device, "--device"))
+
+
+def check_usable(model: nn.Module) -> None:
+    """Require something to train, of finite numbers."""
+    check_model(model)
+    check_finite(dict(model.named_parameters()), "the model's weights")
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    check_finite(buffers, "the model's buffers")
 
 
 def typed_defenses(texts: Sequence[str]) -> list[str | Defense]:
@@ -51,23 +68,30 @@ def _if_imported(text: str, kind: str) -> Any:
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put a state dict into a model; a file that could run code is refused."""
     if not path.is_file():
+        found = "is a folder" if path.is_dir() else "does not exist"
         raise FileNotFoundError(
-            f"Parameter `weights` should be a file. Found that `{path}` does not exist."
+            f"Parameter `weights` should be a file. Found that `{path}` {found}."
         )
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # torch has many kinds for a file that is cut off or foreign
         raise ValueError(
             f"Parameter `weights` should be a state dict of plain tensors, as `torch.save("
-            f"model.state_dict(), path)` writes it. Found that `{path}` holds something else, or"
-            f" code, which is not run ({type(error).__name__}). Save the state dict again."
+            f"model.state_dict(), path)` writes it. Found that `{path}` is damaged, or holds"
+            f" something else, or code, which is not run ({type(error).__name__}). Save the state"
+            " dict again."
         ) from None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(
             "Parameter `weights` should be a state dict, tensors by name. Found"
             f" {type(state).__name__} in `{path}`. Save `model.state_dict()`."
         )
+    unfit = [key for key, value in state.items() if value.is_complex() or not isinstance(key, str)]
     try:
+        if unfit:
+            raise RuntimeError(f"names or numbers of another kind: {unfit[:3]}")
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(
@@ -77,6 +101,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def split_public(data: Dataset, private: int) -> tuple[tuple[Tensor, Tensor], Any]:
     """The first examples as the private ones, and all others as public ones (`None`: too few)."""
+    if private > len(data):
+        raise ValueError(
+            f"Options `--batch-size` and `--batches` should ask for at most the {len(data)}"
+            f" examples of `{data.name}`. Found {private} in all. Choose a smaller batch,"
+            " or load more."
+        )
     batch = data.batch(0, private)
     rest = data.inputs[private:], data.targets[private:]
     return batch, rest if len(rest[0]) >= 2 else None

@@ -3,6 +3,7 @@
 import os
 from contextlib import closing, contextmanager
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ._format import Format
+from ._options import option, options, own_options, useless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,25 +64,36 @@ def reproduce(
     Stop it at any time, even by force: what is done stays in the store, and the same command goes
     on. A second one at the same time, with the same folder, shares the work.
     """
+    from gradveil.auditing.report import check_folder
     from gradveil.studies.reproduce import check_data, select_studies, work_of, write_all
 
     from ._reproduce_show import show_status, show_written
 
+    useless("--only-figures", only_figures, not status, "with `--status`, which draws nothing")
+    runs = not (status or only_figures)
+    useless("--retry-failed", retry_failed, runs, "with `--status` and `--only-figures`")
     wanted = names or (["all"] if status or only_figures else [])
-    studies = select_studies(wanted, allow_imports=True)
+    with option("STUDIES", "names"):
+        studies = select_studies(wanted, allow_imports=True)
     work = work_of(studies, preset.value)
     at_once = _processors() if jobs is None else jobs
-    chosen = _engine(engine, jobs, address)
+    with options(own_options("jobs", "address")):
+        chosen = _engine(engine, jobs, address)
+    with option("--out", "out"):
+        check_folder(out)
     if data is not None:
-        _use_data(data)
+        with option("--data", "data"):
+            _use_data(data)
     if status:
         with _opened(out, new="never") as store:
             show_status(store, work, at_once, format)
         return
+    if not only_figures:
+        with options({"source": "--data"}):
+            check_data(work)
     with _opened(out, new="error" if only_figures else "made") as store:
         assert store is not None
         if not only_figures:
-            check_data(work)
             _run(store, work, chosen, at_once, retry_failed)
         folder = out / preset.value
         written = write_all(store, studies, preset.value, folder, any_sources=only_figures)
@@ -97,6 +110,8 @@ def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_fai
 
     console = Console(stderr=True)
     prepared = prepare(store, work, retry_failed)
+    if prepared.lacking:
+        console.print(f"Cells run again that lacked a package before: {prepared.lacking}.")
     if prepared.damaged:
         console.print(f"Cells run again because files of theirs are damaged: {prepared.damaged}.")
     try:
@@ -111,10 +126,15 @@ def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine"
     if name is EngineName.ray:
         from gradveil.studies.runner import RayEngine
 
+        if find_spec("ray") is None:
+            raise ModuleNotFoundError(
+                "Option `--engine ray` should come with Ray installed. Found no package ray. Run"
+                " `pip install gradveil[ray]`."
+            )
         return RayEngine(address, jobs)
     if address is not None:
         raise ValueError(
-            "Parameter `address` should be None for the local engine. Found"
+            "Parameter `address` should be left out for the local engine. Found"
             f" `address = {address!r}`. Add `--engine ray`."
         )
     from gradveil.studies.runner import LocalEngine

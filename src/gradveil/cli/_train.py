@@ -3,18 +3,37 @@
 import dataclasses
 import json
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gradveil._checks import check_count
+
 from ._format import Format
+from ._options import data_source, option, options, own_options, useless
 
 if TYPE_CHECKING:
     from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
+
+
+NAMES = {
+    **own_options(
+        "model", "defense", "clients", "batch_size", "rounds", "partition", "alpha", "fraction",
+        "optimizer", "lr", "local_steps", "local_lr", "local_batch_size", "limit", "held_out",
+        "evaluate_every", "seed", "device", "out", "checkpoint_every", "resume",
+    ),
+    "held_out_start": "--held-out",
+    "loss_fn": "--model",
+    "name_or_spec": "--model",
+    "kind": "--partition",
+    "targets": "--clients",
+}  # fmt: skip
 
 
 class Engine(str, Enum):
@@ -26,8 +45,10 @@ class Engine(str, Enum):
 
 def train(
     data: Annotated[
-        str, typer.Option("--data", "--dataset", help="A name, a folder, an .npz or hf:NAME.")
-    ] = "mnist",
+        str | None,
+        typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist"),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Another word for --data.")] = None,
     model: Annotated[
         str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
     ] = None,
@@ -41,70 +62,131 @@ def train(
         float | None, typer.Option(help="Or: how often the data is seen (default 1).")
     ] = None,
     partition: Annotated[str, typer.Option(help="iid, dirichlet or label.")] = "iid",
-    alpha: Annotated[float, typer.Option(help="Of the Dirichlet partition.")] = 0.5,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of the Dirichlet partition.", show_default="0.5")
+    ] = None,
     fraction: Annotated[float, typer.Option(help="Share of clients asked in a round.")] = 1.0,
     optimizer: Annotated[
-        str | None, typer.Option(help="The server's: adam, adamw or sgd [adam; FedAvg: sgd].")
+        str | None,
+        typer.Option(
+            help="The server's: adam, adamw or sgd.", show_default="adam; with FedAvg sgd"
+        ),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="The server's learning rate [1e-3; FedAvg: 1].")
+        float | None,
+        typer.Option(help="The server's learning rate.", show_default="1e-3; with FedAvg 1"),
     ] = None,
     local_steps: Annotated[
         int | None, typer.Option(help="FedAvg with so many local steps; without: FedSGD.")
     ] = None,
-    local_lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
+    local_lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the local steps.", show_default="0.01")
+    ] = None,
     local_batch_size: Annotated[
-        int | None, typer.Option(help="Examples in a local step [the whole batch].")
+        int | None,
+        typer.Option(help="Examples in a local step.", show_default="the whole batch"),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
     held_out: Annotated[
-        int | None, typer.Option(help="Examples behind them, for evaluation [512, at most 1/5].")
+        int | None,
+        typer.Option(
+            help="Examples behind them, for evaluation.", show_default="512, of few a fifth"
+        ),
     ] = None,
-    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations.", show_default="8")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, partition, batches and noise.")] = 0,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 8,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Rounds between checkpoints.", show_default="8")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the folder's checkpoint.")] = False,
     engine: Annotated[Engine, typer.Option(help="One process, or Flower.")] = Engine.local,
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Train a model over clients that defend what they send."""
-    from gradveil.federated import TrainingConfig, load_split
+    from gradveil.federated import TrainingConfig
 
-    config = TrainingConfig(
-        data=data,
-        model=model,
-        defense=defense,
-        clients=clients,
-        batch_size=batch_size,
-        partition=partition,
-        alpha=alpha,
-        fraction=fraction,
-        optimizer=optimizer,
-        lr=lr,
-        local_steps=local_steps,
-        local_lr=local_lr,
-        local_batch_size=local_batch_size,
-        limit=limit,
-        held_out=held_out,
-        evaluate_every=evaluate_every,
-        seed=seed,
-        device=device,
-    )
-    if engine is Engine.flower and resume:
-        raise ValueError(
-            "Option `--resume` should be left out with `--engine flower`, which keeps no"
-            " checkpoints here. Use `--engine local`."
+    useless("--alpha", alpha, partition == "dirichlet", "without `--partition dirichlet`")
+    for name, value in (("--local-lr", local_lr), ("--local-batch-size", local_batch_size)):
+        useless(name, value, local_steps is not None, "without `--local-steps`")
+    useless("--evaluate-every", evaluate_every, held_out != 0, "with `--held-out 0`")
+    kept = out is not None and engine is Engine.local
+    where = "without `--out`" if out is None else "with `--engine flower`, which keeps none"
+    useless("--checkpoint-every", checkpoint_every, kept, where)
+    if engine is Engine.flower:
+        useless("--resume", resume, False, "with `--engine flower`, which keeps no checkpoints")
+        _require_flower()
+    said, source = data_source(dataset, data)
+    said = said if data is not None or dataset is not None else "--data"
+    given = {
+        "alpha": alpha, "local_lr": local_lr, "evaluate_every": evaluate_every, "rounds": rounds,
+    }  # fmt: skip
+    with options({**NAMES, "data": said, "source": said}):
+        config = TrainingConfig(
+            data=str(source),
+            model=model,
+            defense=defense,
+            clients=clients,
+            batch_size=batch_size,
+            partition=partition,
+            fraction=fraction,
+            optimizer=optimizer,
+            lr=lr,
+            local_steps=local_steps,
+            local_batch_size=local_batch_size,
+            limit=limit,
+            held_out=held_out,
+            seed=seed,
+            device=device,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
-    examples = load_split(config)
-    config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
-    history = _with_progress(config, examples, engine, out, resume, checkpoint_every)
+        every = 8 if checkpoint_every is None else checkpoint_every
+        check_count(every, "--checkpoint-every")
+        examples = _checked_examples(config, said, out, resume)
+        config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
+        history = _with_progress(config, examples, engine, out, resume, every)
     if out is not None:
         _draw(history, out)
     _show(history, out, format)
+
+
+def _checked_examples(
+    config: "TrainingConfig", said: str, out: Path | None, resume: bool
+) -> "Split":
+    """The data, after all that the options name was built once, before anything is written."""
+    from gradveil.auditing.report import check_folder
+    from gradveil.catalog import build_defense
+    from gradveil.data import load_dataset
+    from gradveil.federated import initial_model, split_data
+
+    from ._loading import check_usable
+
+    useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
+    with option("--defense"):
+        build_defense(config.defense, allow_imports=True)
+    with option(said, "source"):
+        data = load_dataset(config.data)
+    examples = split_data(config, data)
+    with options({"targets": said}), option("--model", "name_or_spec", "options", "model"):
+        check_usable(initial_model(config, examples, allow_imports=True))
+    if out is not None:
+        with option("--out", "out"):
+            check_folder(out)
+    return examples
+
+
+def _require_flower() -> None:
+    missing = [name for name in ("flwr", "ray") if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            "Option `--engine flower` should come with Flower and Ray installed. Found no package"
+            f" {' and no package '.join(missing)}. Run `pip install gradveil[flower]`."
+        )
 
 
 def _rounds(
@@ -114,11 +196,14 @@ def _rounds(
     from gradveil.federated import count_rounds
 
     if rounds is not None and epochs is not None:
-        raise ValueError("Give `--rounds` or `--epochs`, not both.")
+        raise ValueError(
+            "Give `--rounds` or `--epochs`, not both. Found"
+            f" `--rounds {rounds}` and `--epochs {epochs}`."
+        )
     if rounds is not None:
         return rounds
     epochs = 1.0 if epochs is None else epochs
-    check_positive(epochs, "epochs")
+    check_positive(epochs, "--epochs")
     return count_rounds(epochs, len(data.targets), config)
 
 
@@ -176,7 +261,7 @@ def _show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
         print(json.dumps(dataclasses.asdict(history)))
         return
     names = ("round", "loss", "held_out_loss", "accuracy", "utility_first", "utility_second")
-    table = Table(title=f"{history.config['defense']}: {history.config['data']}")
+    table = Table(title=escape(f"{history.config['defense']}: {history.config['data']}"))
     for name in names:
         table.add_column(name.replace("_", " "), justify="right")
     every = max(1, len(history.rounds) // 10)

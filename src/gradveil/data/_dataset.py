@@ -7,6 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradveil._batches import check_classes
+from gradveil._checks import (
+    check_kind,
+    check_tensor,
+    device_of,
+)
+from gradveil.data._normalization import check_numbers
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
@@ -58,6 +66,8 @@ class Dataset:
 
         The paper's batches "starting at image 1, 17, ..." are `start=0, 16, ...` here.
         """
+        check_kind(start, "start", int, "Count from 0.")
+        check_kind(size, "size", int, "Give how many examples.")
         if start < 0 or size < 1 or start + size > len(self):
             raise ValueError(
                 f"Parameters `start` and `size` should select at least one of the examples "
@@ -68,6 +78,7 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same examples on a device."""
+        device = device_of(device)
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
@@ -93,6 +104,9 @@ class Dataset:
 
 def _check_tensors(dataset: Dataset) -> None:
     inputs, targets = dataset.inputs, dataset.targets
+    check_tensor(inputs, "inputs")
+    check_tensor(targets, "targets")
+    check_kind(dataset.name, "name", str, "Name it for reports.")
     if not inputs.is_floating_point() or inputs.ndim < 2:
         raise ValueError(
             f"Parameter `inputs` should hold floats, of shape (N, ...). Found {inputs.dtype} of "
@@ -112,6 +126,7 @@ def _check_tensors(dataset: Dataset) -> None:
 
 
 def _check_classes(dataset: Dataset) -> None:
+    check_classes(dataset.num_classes)
     low, high = (int(label) for label in dataset.targets.aminmax())
     if low < 0 or high >= dataset.num_classes:
         raise ValueError(
@@ -121,6 +136,8 @@ def _check_classes(dataset: Dataset) -> None:
 
 
 def _check_normalization(dataset: Dataset) -> None:
+    for name in ("mean", "std"):
+        check_numbers(getattr(dataset, name), name)
     sizes = {1, dataset.inputs.shape[1]}
     lengths_fit = len(dataset.mean) in sizes and len(dataset.std) in sizes
     if not lengths_fit or min(dataset.std) <= 0:

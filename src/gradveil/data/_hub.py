@@ -20,7 +20,7 @@ def read_hub(name: str, split: str | None, limit: int | None) -> Raw:
 
     Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
     """
-    dataset = _import_datasets().load_dataset(name, split=split or "test")
+    dataset = _load(name, split or "test")
     image_column = _pick_column(dataset, _IMAGE_COLUMNS, name)
     label_column = _pick_column(dataset, _LABEL_COLUMNS, name)
     if limit is not None:
@@ -36,6 +36,19 @@ def read_hub(name: str, split: str | None, limit: int | None) -> Raw:
     num_classes = getattr(dataset.features[label_column], "num_classes", None)
     normalization = KNOWN.get(name.rsplit("/", 1)[-1].lower())
     return Raw(torch.stack(images), labels, normalization, num_classes, name)
+
+
+def _load(name: str, split: str) -> Any:
+    package = _import_datasets()
+    try:
+        return package.load_dataset(name, split=split)
+    except Exception as error:  # of the network, the hub, the file formats: the package's own kinds
+        lines = str(error).strip().splitlines() or [""]
+        raise ValueError(
+            f"Parameter `source` should name a data set of the hub with a split {split!r}. Found"
+            f" 'hf:{name}', which fails with `{type(error).__name__}: {lines[0]}`. Check the name"
+            " and the network."
+        ) from error
 
 
 def _import_datasets() -> Any:

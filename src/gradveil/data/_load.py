@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gradveil._checks import check_count
+from gradveil._checks import check_count, check_kind
 from gradveil._suggest import suggestion
 from gradveil.data._cifar import (
     has_cifar_binary,
@@ -80,6 +80,9 @@ def load_dataset(
     Dataset(name='cifar10', inputs=(8, 3, 32, 32), num_classes=10, mean=(0.4914, 0.4822, 0.4465), \
 std=(0.247, 0.2435, 0.2616))
     """
+    check_kind(source, "source", (str, os.PathLike), "Give a name or a path.")
+    if split is not None:
+        check_kind(split, "split", str, "Use 'train' or 'test'.")
     resolved = resolve_normalization(normalization)
     if limit is not None:
         check_count(limit, "limit")
@@ -89,7 +92,11 @@ std=(0.247, 0.2435, 0.2616))
 def _read(source: str, split: str | None, limit: int | None) -> Raw:
     if source.startswith(_HUB):
         return read_hub(source.removeprefix(_HUB), split, limit)
-    path = Path(source).expanduser()
+    if not source.strip() or "\0" in source:
+        raise ValueError(
+            f"Parameter `source` should be a name or a path. Found {source!r}. Try 'mnist'."
+        )
+    path = _path(source)
     if source not in _EMBEDDED and path.is_dir():
         return _read_folder(path, split)
     if split is not None:
@@ -102,6 +109,22 @@ def _read(source: str, split: str | None, limit: int | None) -> Raw:
     if path.is_file() and path.suffix == ".npz":
         return read_npz(path)
     raise _unknown(source, path)
+
+
+def _path(source: str) -> Path:
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # too long, no such home
+        raise ValueError(
+            f"Parameter `source` should be a name or a path. Found {source[:60]!r}, which fails"
+            f" with `{error}`. Check the path."
+        ) from None
+    return path
 
 
 def _read_folder(folder: Path, split: str | None) -> Raw:

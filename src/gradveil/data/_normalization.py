@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from gradveil._batches import check_pair
 
 
 class Normalization(NamedTuple):
@@ -47,8 +50,27 @@ def resolve_normalization(value: NormalizationLike) -> Normalization | None:
                 f"`normalization=((0.5,), (0.25,))`."
             )
         return KNOWN[value]
-    mean, std = (tuple(float(number) for number in numbers) for numbers in value)
-    return Normalization(mean, std)
+    mean, std = check_pair(value, "normalization")
+    for numbers in (mean, std):
+        check_numbers(numbers, "normalization")
+    if min(std) <= 0:
+        raise ValueError(
+            "Parameter `normalization` should hold standard deviations above 0. Found"
+            f" {list(std)}. Give (means, standard deviations), in this order."
+        )
+    return Normalization(tuple(map(float, mean)), tuple(map(float, std)))
+
+
+def check_numbers(numbers: object, name: str) -> None:
+    """Require a sequence of finite numbers, at least one."""
+    known = isinstance(numbers, Sequence) and not isinstance(numbers, str) and len(numbers) > 0
+    for number in numbers if known else ():  # type: ignore[attr-defined]
+        known = known and isinstance(number, (int, float)) and math.isfinite(number)
+    if not known:
+        raise ValueError(
+            f"Parameter `{name}` should hold finite numbers, one or one for each channel. Found"
+            f" `{name} = {numbers!r}`. Give a tuple, as (0.5,)."
+        )
 
 
 def observed_normalization(inputs: Tensor) -> Normalization:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEYS = (("images", "labels"), ("inputs", "targets"), ("x", "y"))
 _CHANNELS = (1, 3, 4)
+_DAMAGES = (KeyError, TypeError, SyntaxError, NotImplementedError, RuntimeError, MemoryError)
 
 
 def read_npz(path: Path) -> Raw:
@@ -34,7 +35,7 @@ def read_npz(path: Path) -> Raw:
         )
     values = _to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
     labels = _to_labels(arrays[labels_key], f"`{labels_key}` of `{path}`")
-    num_classes = int(arrays["num_classes"]) if "num_classes" in arrays else None
+    num_classes = _to_count(arrays["num_classes"], path) if "num_classes" in arrays else None
     return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem)
 
 
@@ -47,7 +48,11 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             pass
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files if key in wanted}
-    except (zipfile.BadZipFile, EOFError, ValueError, zlib.error) as error:
+    except OSError as error:
+        raise ValueError(
+            f"File `{path}` should be readable. Found `{error}`. Check its permissions."
+        ) from error
+    except (zipfile.BadZipFile, EOFError, ValueError, zlib.error, *_DAMAGES) as error:
         raise ValueError(
             f"File `{path}` should be an .npz archive of numerical arrays (no objects, which could "
             f"run code). Found `{error}`. Save it again with `numpy.savez`."
@@ -97,7 +102,21 @@ def _to_labels(array: np.ndarray[Any, Any], what: str) -> Tensor:
             f"Array {what} should hold one integer class per input, of shape (N,). Found "
             f"{array.dtype} of shape {array.shape}. For one-hot labels, save `labels.argmax(1)`."
         )
+    if array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(
+            f"Array {what} should hold classes from 0. Found {int(array.max())}. Number the"
+            " classes from 0."
+        )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _to_count(array: np.ndarray[Any, Any], path: Path) -> int:
+    if array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(())) < 1:
+        raise ValueError(
+            f"Array `num_classes` of `{path}` should be one integer of at least 1. Found"
+            f" {array.dtype} {array.tolist()}. Leave it out, or save the number of classes."
+        )
+    return int(array.reshape(()))
 
 
 def _stored_normalization(
@@ -110,5 +129,11 @@ def _stored_normalization(
         )
     if "mean" not in arrays:
         return None
+    for key in ("mean", "std"):
+        if arrays[key].dtype.kind not in "iuf":
+            raise ValueError(
+                f"Array `{key}` of `{path}` should hold numbers. Found {arrays[key].dtype}."
+                " Save floats."
+            )
     mean, std = (tuple(arrays[key].astype(float).ravel().tolist()) for key in ("mean", "std"))
     return Normalization(mean, std)

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gradveil._batches import MOST_CLASSES
 from gradveil.data._dataset import Dataset
 from gradveil.data._normalization import (
     IDENTITY,
@@ -65,6 +66,11 @@ def make_dataset(raw: Raw, limit: int | None, normalization: Normalization | Non
 
 
 def _count_classes(raw: Raw) -> int:
+    if raw.labels.numel() and int(raw.labels.max()) >= MOST_CLASSES:
+        raise ValueError(
+            f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"
+            f" the label {int(raw.labels.max())}. Number the classes from 0, without gaps."
+        )
     return max(1, int(raw.labels.max()) + 1) if raw.labels.numel() else 1
 
 

@@ -6,11 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_finite, check_inputs
+from gradveil._checks import check_finite, check_inputs, check_tensor, check_values
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, LossFunction, Message, values_of
+from gradveil.messages import (
+    GradientMessage,
+    LossFunction,
+    Message,
+    check_message,
+    explained,
+    values_of,
+)
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._micro_batches import Accumulation, Observer, add_to_grad
@@ -71,6 +78,8 @@ class Defense(ABC):
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
     ) -> Tensors:
         """Measure, plan and apply: what the client sends, by parameter name."""
+        check_message(message)
+        check_tensor(inputs, "inputs")
         generator = generator_or_fresh(generator)
         values, moments = self.observe(message, inputs.detach(), generator)
         mechanism = self.plan(moments)
@@ -104,6 +113,7 @@ class Defense(ABC):
         from the generator, too. Each call adds noise of its own: for several micro-batches in one
         step use `accumulate`.
         """
+        check_inputs(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
@@ -162,6 +172,8 @@ class Defense(ABC):
 def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
     """The message's values and the moments that need no derivative."""
     check_inputs(inputs)
-    values = values_of(message, inputs)
+    with explained(message, inputs):
+        values = values_of(message, inputs)
+    check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
     return values, Moments.of_values(values, inputs.numel())

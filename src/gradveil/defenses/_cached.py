@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_ratio, check_structure
+from gradveil._checks import check_count, check_kind, check_positive, check_ratio, check_structure
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
@@ -55,9 +55,11 @@ class Cached(Defense):
     def __init__(
         self, defense: Defense, refresh_every: int = 10, decay: float = 0.9, share: float = 0.25
     ) -> None:
+        check_kind(defense, "defense", Defense, "Use for example `OptimalNoise(scale=0.1)`.")
         check_count(refresh_every, "refresh_every")
         check_ratio(decay, "decay")
         check_ratio(share, "share")
+        check_positive(share, "share")
         self.defense, self.refresh_every = defense, refresh_every
         self.decay, self.share = decay, share
         self.reset()
@@ -110,6 +112,7 @@ class Cached(Defense):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         expected = {"step", "count", "squared_sensitivities"}
+        check_kind(state, "state", dict, "Use what `state_dict` returned.")
         if state.keys() != expected:
             raise ValueError(
                 f"Parameter `state` should have the keys {sorted(expected)}. Found"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gradveil._checks import check_positive
+from gradveil._checks import check_at_most, check_positive
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
@@ -27,6 +27,7 @@ class DPSGD(GradientNoise):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self.clip, "clip")
+        check_at_most(self.clip, "clip")
 
     def plan(self, moments: Moments) -> Mechanism:
         """Σ = λ I, everything clamped to [-P, P]."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Moments
+from gradveil.sensitivity import Moments, check_moments
 
 from ._base import Defense
 
@@ -24,5 +24,6 @@ class NoDefense(Defense):
 
     def plan(self, moments: Moments) -> Mechanism:
         """No noise, nothing pruned."""
+        check_moments(moments)
         values = moments.squared_values
         return Mechanism(std=constant_like(0.0, values), keep=constant_like(1.0, values))

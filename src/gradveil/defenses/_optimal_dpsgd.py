@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gradveil._checks import check_positive
+from gradveil._checks import check_at_most, check_positive
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
@@ -36,6 +36,7 @@ class OptimalDPSGD(OptimalNoise):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self.clip, "clip")
+        check_at_most(self.clip, "clip")
 
     def plan(self, moments: Moments) -> Mechanism:
         """Σ = λ r, everything clamped to [-P, P]."""

@@ -5,11 +5,17 @@ from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
-from gradveil._checks import check_exactly_one, check_not_negative, check_positive, check_ratio
+from gradveil._checks import (
+    check_exactly_one,
+    check_kind,
+    check_not_negative,
+    check_positive,
+    check_ratio,
+)
 from gradveil._tensors import flatten, total, unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments
+from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
 from gradveil.theory import GaussianPrior
 
 from ._base import Defense
@@ -55,6 +61,9 @@ class PruningDefense(Defense):
                 "Parameter `noise` should be a GradientNoise or an OptimalNoise. Found"
                 f" {type(self.noise).__name__}."
             )
+        if self.prior is not None:
+            check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+        check_estimator(self.estimator)
         if self.target_error is not None:
             check_positive(self.target_error, "target_error")
             if self.noise is None:
@@ -76,6 +85,7 @@ class PruningDefense(Defense):
 
     def plan(self, moments: Moments) -> Mechanism:
         """Keep the lowest scores, noise on what is kept."""
+        check_moments(moments)
         scores = flatten(self.scores(moments))
         if self.ratio is not None:
             kept = keep_lowest(scores, moments.size - round(self.ratio * moments.size))

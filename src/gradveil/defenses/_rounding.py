@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gradveil._checks import check_positive
 from gradveil.mechanisms import RoundingMechanism, constant_like
-from gradveil.sensitivity import Moments
+from gradveil.sensitivity import Moments, check_moments
 
 from ._base import Defense
 
@@ -34,4 +34,5 @@ class Rounding(Defense):
 
     def plan(self, moments: Moments) -> RoundingMechanism:
         """The same step everywhere."""
+        check_moments(moments)
         return RoundingMechanism(constant_like(self.step, moments.squared_values))

@@ -10,7 +10,7 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
-from ._build import Split, build_clients, build_server, initial_model, load_split
+from ._build import Split, build_clients, build_server, initial_model, load_split, split_data
 from ._client import Client, NoDataError
 from ._config import TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
@@ -78,6 +78,7 @@ __all__ = [
     "save_checkpoint",
     "save_history",
     "save_weights",
+    "split_data",
     "stream",
     "train",
 ]

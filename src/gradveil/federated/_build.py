@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gradveil._imports import AllowImports
 from gradveil.catalog import build_defense
-from gradveil.data import load_dataset
+from gradveil.data import Dataset, load_dataset
 from gradveil.models import build_fitting_model, count_classes
 
 from ._client import Client
@@ -30,7 +30,12 @@ class Split:
 
 def load_split(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
-    data = load_dataset(config.data).to(config.device)
+    return split_data(config, load_dataset(config.data))
+
+
+def split_data(config: TrainingConfig, data: Dataset) -> Split:
+    """Training and held-out examples, cut as the configuration says."""
+    data = data.to(config.device)
     held_out = _count_held_out(config, len(data))
     count = len(data) - held_out if config.limit is None else min(config.limit, len(data))
     kept = None

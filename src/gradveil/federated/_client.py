@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_finite, check_inputs
+from gradveil._checks import (
+    check_count,
+    check_finite,
+    check_inputs,
+    check_kind,
+    check_not_negative_count,
+    check_seed,
+    check_tensor,
+)
 from gradveil._random import generator_or_fresh, named_stream
 from gradveil._typing import Tensors
 from gradveil.defenses import Cached, Defense
@@ -19,6 +27,8 @@ from gradveil.messages import (
     LocalUpdateMessage,
     LossFunction,
     check_match,
+    check_model,
+    explained,
     values_of,
 )
 from gradveil.theory import utility
@@ -71,8 +81,16 @@ class Client:
         local: LocalSteps | None = None,
         allow_zero: bool = False,
     ) -> None:
+        check_not_negative_count(identifier, "identifier")
         check_count(batch_size, "batch_size")
-        if len(inputs) or len(targets):
+        check_tensor(inputs, "inputs")
+        check_tensor(targets, "targets")
+        check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
+        if seed is not None:
+            check_seed(seed)
+        if local is not None:
+            check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
+        if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
             check_inputs(inputs)
             check_match(inputs, targets)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
@@ -134,6 +152,7 @@ class Client:
 
     def _next_message(self, model: nn.Module, loss_fn: LossFunction) -> tuple[AnyMessage, Tensor]:
         """The next batch and its message. The batch counts as taken, whatever becomes of it."""
+        check_model(model)
         chosen = self.next_indices()
         self._step += 1
         check_weights(model)
@@ -175,7 +194,7 @@ class Client:
 
 def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:
     """The loss of the batch, and the seconds of the undefended message."""
-    with torch.no_grad():
+    with torch.no_grad(), explained(message, inputs):
         loss = message.loss(message.parameters, inputs, message.targets)
     check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
     start = _now(inputs.device)

@@ -8,10 +8,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
+    check_at_most,
     check_choice,
     check_count,
-    check_not_negative,
+    check_kind,
+    check_not_negative_count,
     check_positive,
+    check_seed,
     device_of,
 )
 from gradveil.messages import LocalSteps, LossFunction
@@ -75,6 +78,8 @@ class TrainingConfig:
     """Where gradients, sensitivities and noise are computed, as "cuda:0"."""
 
     def __post_init__(self) -> None:
+        for name in ("data", "defense", *(["model"] if self.model is not None else [])):
+            check_kind(getattr(self, name), name, str, "It is a name or a path.")
         for name in ("clients", "batch_size", "rounds", "evaluate_every"):
             check_count(getattr(self, name), name)
         for name in ("local_steps", "local_batch_size", "limit"):
@@ -86,11 +91,16 @@ class TrainingConfig:
         check_choice(self.partition, "partition", KINDS)
         check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
         check_positive(lr, "lr")
+        check_at_most(lr, "lr")
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
-        check_not_negative(self.seed, "seed")
-        if self.held_out is not None:
-            check_not_negative(self.held_out, "held_out")
+        check_seed(self.seed)
+        for name in ("held_out", "held_out_start"):
+            if getattr(self, name) is not None:
+                check_not_negative_count(getattr(self, name), name)
+        check_positive(self.alpha, "alpha")
+        check_positive(self.local_lr, "local_lr")
+        check_at_most(self.local_lr, "local_lr")
         count_asked(self.clients, self.fraction)
         device_of(self.device)
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil.messages import LossFunction
+from gradveil._checks import check_callable, check_kind, check_tensor
+from gradveil.messages import LossFunction, check_match
 
 _CHUNK = 256
 
@@ -23,6 +24,11 @@ def evaluate(
     model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor
 ) -> Evaluation:
     """The model in eval mode, whatever its mode; `loss_fn` is a mean over examples."""
+    check_kind(model, "model", nn.Module)
+    check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+    check_tensor(inputs, "inputs")
+    check_tensor(targets, "targets")
+    check_match(inputs, targets)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     loss, right, scored = 0.0, 0, True

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_positive
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_not_negative_count,
+    check_positive,
+    check_seed,
+    check_tensor,
+)
 
 KINDS = ("iid", "dirichlet", "label")
 _ATTEMPTS = 11
@@ -47,6 +54,14 @@ def partition(
     """
     check_choice(kind, "kind", KINDS)
     check_count(clients, "clients")
+    check_seed(seed)
+    check_not_negative_count(minimum, "minimum")
+    check_tensor(targets, "targets")
+    if targets.dim() != 1:
+        raise ValueError(
+            "Parameter `targets` should hold one label for each example. Found"
+            f" `targets.shape = {tuple(targets.shape)}`."
+        )
     labels = targets.cpu().numpy()
     needed = _SHARDS * clients if kind == "label" else clients
     if len(labels) < needed:

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gradveil._checks import check_count
+from gradveil._batches import check_pair
+from gradveil._checks import check_callable, check_count, check_kind, check_seed, check_tensor
 from gradveil.messages import LossFunction
 
 from ._client import Client
@@ -53,6 +54,12 @@ class FederatedRun:
         evaluate_every: int = 8,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
+        check_seed(seed)
+        check_kind(server, "server", Server, "Make one of a model and an optimizer.")
+        check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+        if held_out is not None:
+            for part in check_pair(held_out, "held_out"):
+                check_tensor(part, "held_out")
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
         self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
@@ -87,6 +94,8 @@ class FederatedRun:
         on_round: OnRound = lambda _: None,
     ) -> TrainingHistory:
         """Rounds until there are `rounds` in all, with checkpoints in the folder."""
+        check_count(rounds, "rounds")
+        check_count(checkpoint_every, "checkpoint_every")
         while len(self.rounds) < rounds:
             last = len(self.rounds) + 1 == rounds
             metrics = self.step(last=last)
@@ -125,6 +134,9 @@ class FederatedRun:
 
 
 def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
+    check_kind(clients, "clients", (list, tuple), "Give a list of clients.")
+    for client in clients:
+        check_kind(client, "clients", Client, "Give a list of clients.")
     by_identifier = {client.identifier: client for client in clients}
     if len(by_identifier) < len(clients) or not clients:
         raise ValueError(

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from gradveil._checks import check_choice, check_finite
+from gradveil._checks import check_choice, check_finite, check_kind, check_values
 from gradveil._typing import Tensors
-from gradveil.messages import trainable_parameters
+from gradveil.messages import check_model, trainable_parameters
 
 from ._reply import Reply
 
@@ -26,7 +26,8 @@ def aggregate(replies: Iterable[Received], expected: Tensors) -> Tensors:
         ValueError: If there is no reply, if two come from one client, or if one has other names
             or shapes than `expected`, a NaN, an infinity, or no examples.
     """
-    ordered = sorted(replies, key=lambda received: received[0])
+    check_values(expected, "expected")
+    ordered = sorted(_received(replies), key=lambda received: received[0])
     _check(ordered, expected)
     total = sum(reply.examples for _, reply in ordered)
     mean = {name: torch.zeros_like(value) for name, value in expected.items()}
@@ -34,6 +35,18 @@ def aggregate(replies: Iterable[Received], expected: Tensors) -> Tensors:
         for name, value in reply.values.items():
             mean[name].add_(value.to(mean[name]), alpha=reply.examples / total)
     return mean
+
+
+def _received(replies: Iterable[Received]) -> list[Received]:
+    """Require pairs of a client's identifier and its reply."""
+    check_kind(replies, "replies", (list, tuple), "Give (identifier, Reply) of each client.")
+    for pair in replies:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Reply)):
+            raise TypeError(
+                "Parameter `replies` should hold pairs of an identifier and a Reply. Found"
+                f" {type(pair).__name__}. Give (identifier, Reply) of each client."
+            )
+    return list(replies)
 
 
 def admit(
@@ -80,6 +93,9 @@ class Server:
         kind: str = "gradient",
     ) -> None:
         check_choice(kind, "kind", ("gradient", "update"))
+        check_model(model)
+        if optimizer is not None:
+            check_kind(optimizer, "optimizer", torch.optim.Optimizer, "Use torch.optim's.")
         if optimizer is None and kind == "gradient":
             raise ValueError(
                 "Parameter `optimizer` should be given for FedSGD. Found None. Use for example"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gradveil._checks import check_count
+from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._imports import AllowImports
 
 from ._build import Split, build_clients, build_server, load_split
@@ -62,6 +62,8 @@ def train(
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
     `data` and `allow_imports` are those of `build_run`.
     """
+    check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
+    check_flag(resume, "resume")
     check_count(checkpoint_every, "checkpoint_every")
     if resume and out is None:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from ._levels import constant_like
 from ._mechanism import Mechanism
-from ._protocol import AnyMechanism
+from ._protocol import AnyMechanism, check_mechanism
 from ._reading import ReadableMechanism, Reading
 from ._rounding import RoundingMechanism
 
@@ -12,5 +12,6 @@ __all__ = [
     "ReadableMechanism",
     "Reading",
     "RoundingMechanism",
+    "check_mechanism",
     "constant_like",
 ]

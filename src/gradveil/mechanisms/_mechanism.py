@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite
+from gradveil._checks import check_finite, check_values
 from gradveil._random import bernoulli, generator_or_fresh, normal_like
 from gradveil._typing import Level, Tensors
 
@@ -48,10 +48,13 @@ class Mechanism:
 
     def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
         """Draw what is sent. A NaN or an infinity in the values is an error, never sent."""
+        check_values(values)
         check_finite(values)
         self._check_structure(values)
         generator = generator_or_fresh(generator)
-        return {name: self._send(name, value, generator) for name, value in values.items()}
+        sent = {name: self._send(name, value, generator) for name, value in values.items()}
+        check_finite(sent, "mechanism.apply(values)")
+        return sent
 
     def mean(self, values: Tensors) -> Tensors:
         """E[y_i] = keep_i clip(g_i)."""
@@ -141,6 +144,7 @@ class Mechanism:
         return torch.where(seen > 0, seen / std.square(), 0.0)
 
     def _check_structure(self, values: Tensors) -> None:
+        check_values(values)
         check_level_structure(self.std, values, "std")
         for level, name in ((self.keep, "keep"), (self.clip, "clip")):
             if level is not None:

@@ -4,7 +4,14 @@ from typing import Protocol
 
 import torch
 
+from gradveil._checks import check_methods
 from gradveil._typing import Tensors
+
+
+def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
+    """Require what a defense plans."""
+    methods = ("apply", "mean", "variance", "information")
+    check_methods(mechanism, name, methods, "`Mechanism(std=0.1)`")
 
 
 class AnyMechanism(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite
+from gradveil._checks import check_finite, check_values
 from gradveil._typing import Level, Tensors
 
 from ._levels import check_level, check_level_structure, level_of
@@ -31,6 +31,7 @@ class RoundingMechanism:
 
     def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
         """Round; nothing is drawn."""
+        check_values(values)
         check_finite(values)
         check_level_structure(self.step, values, "step")
         return {name: self._rounded(name, value) for name, value in values.items()}
@@ -41,10 +42,12 @@ class RoundingMechanism:
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = 0."""
+        check_values(values)
         return {name: torch.zeros_like(value) for name, value in values.items()}
 
     def information(self, values: Tensors) -> Tensors:
         """Infinite: what is sent is a noise-free function of the values."""
+        check_values(values)
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 
     def read(self, sent: Tensors, realised: bool = True) -> Reading:

@@ -3,10 +3,12 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
+from ._explain import ModelError, check_message, explained, outputs_of
 from ._functional import (
     FunctionalLoss,
     LossFunction,
     check_match,
+    check_model,
     trainable_parameters,
 )
 from ._gradient import GradientMessage
@@ -21,7 +23,12 @@ __all__ = [
     "LocalUpdateMessage",
     "LossFunction",
     "Message",
+    "ModelError",
     "check_match",
+    "check_message",
+    "check_model",
+    "explained",
+    "outputs_of",
     "separates",
     "size_in_bytes",
     "trainable_parameters",

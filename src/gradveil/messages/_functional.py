@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from gradveil._checks import check_inputs
+from gradveil._checks import REAL, check_callable, check_inputs, check_seed
 from gradveil._typing import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -29,12 +29,14 @@ class FunctionalLoss:
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction, seed: int) -> None:
+        check_model(model)  # an unusable model is an error now, not at the first call
+        check_callable(loss_fn, "loss_fn", "Use for example torch.nn.functional.cross_entropy.")
+        check_seed(seed)
         self.model = model
         self.loss_fn = loss_fn
         self.seed = seed
         self._moved: Tensors | None = None
         self._dtype: torch.dtype | None = None
-        check_model(model)  # an unusable model is an error now, not at the first call
 
     @property
     def parameters(self) -> Tensors:
@@ -84,8 +86,10 @@ class FunctionalLoss:
         device = outputs.device if isinstance(outputs, Tensor) else torch.device("cpu")
         with _seeded(self.seed, device):
             loss = self.loss_fn(outputs, targets)
-        if not isinstance(loss, Tensor) or loss.dim() > 0:
-            returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        if not isinstance(loss, Tensor) or loss.dim() > 0 or not loss.is_floating_point():
+            returned: Any = type(loss).__name__
+            if isinstance(loss, Tensor):
+                returned = tuple(loss.shape) if loss.dim() > 0 else loss.dtype
             raise ValueError(
                 "Parameter `loss_fn` should return one number (a 0-d tensor). Found a result of"
                 f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
@@ -136,6 +140,17 @@ def check_model(model: nn.Module) -> None:
         raise TypeError(
             f"Parameter `model` should be a torch.nn.Module. Found {type(model).__name__}."
         )
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise TypeError(
+            "Parameter `model` should be the module itself: messages are computed on one device."
+            f" Found {type(model).__name__}. Pass `model.module`."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "Parameter `model` should be a module in Python, whose weights can be replaced. Found"
+            f" a scripted one ({type(model).__name__}). Pass the module that it was made from."
+        )
+    _check_weights(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "Parameter `model` should have at least one parameter with `requires_grad=True`."
@@ -143,9 +158,26 @@ def check_model(model: nn.Module) -> None:
         )
 
 
+def _check_weights(model: nn.Module) -> None:
+    """Require trainable weights of float32 or float64, on a device that holds numbers."""
+    for name, weight in model.named_parameters():
+        if isinstance(weight, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                "Parameter `model` should have weights of known shapes. Found the lazy weight"
+                f" `{name}`. Call the model on an example first."
+            )
+        if weight.requires_grad and (weight.dtype not in REAL or weight.is_meta):
+            raise TypeError(
+                "Parameter `model` should have trainable weights of float32 or float64, on a device"
+                f" of this machine. Found {weight.dtype} on {weight.device} for `{name}`. Convert"
+                " it with `model.float()`; under autocast weights stay float32."
+            )
+
+
 def check_match(inputs: Tensor, targets: Any) -> None:
     """Require a batch with one example for each target; NaN is not looked for here."""
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.numel() == 0:
+    usable = isinstance(inputs, Tensor) and inputs.dtype in REAL and inputs.numel() > 0
+    if not usable or inputs.is_meta or inputs.layout is not torch.strided:
         check_inputs(inputs)
     if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
         raise ValueError(

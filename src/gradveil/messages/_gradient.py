@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
 
+from gradveil._checks import check_flag
 from gradveil._typing import Tensors
 
+from ._explain import explained
 from ._functional import (
     FunctionalLoss,
     LossFunction,
@@ -54,6 +56,8 @@ class GradientMessage:
         separable: bool | None = None,
         seed: int = 0,
     ) -> None:
+        if separable is not None:
+            check_flag(separable, "separable")
         self.loss = FunctionalLoss(model, loss_fn, seed)
         self.targets = targets
         self._declared = separable
@@ -145,7 +149,8 @@ class GradientMessage:
         check_match(inputs, self.targets)
         parameters = self.parameters
         if not is_transformed(inputs, *parameters.values()):
-            recorded = self._recorded(parameters, inputs)
+            with explained(self, inputs):
+                recorded = self._recorded(parameters, inputs)
             if recorded is not None:
                 return recorded
         gradients: Tensors = grad(self.loss)(parameters, inputs, self.targets)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_not_negative, check_positive
+from gradveil._checks import check_at_most, check_count, check_not_negative, check_positive
 from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, LossFunction, check_match, in_double
@@ -24,11 +24,28 @@ class LocalSteps:
     """Examples in a local mini-batch; the client's whole batch if `None`."""
     momentum: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        check_at_most(self.lr, "lr")
+        check_count(self.steps, "steps")
+        if self.batch_size is not None:
+            check_count(self.batch_size, "batch_size")
+        check_momentum(self.momentum)
+
     def message(
         self, model: nn.Module, loss_fn: LossFunction, targets: Tensor, *, seed: int = 0
     ) -> "LocalUpdateMessage":
         """The weight change that these steps make; `seed` as in `LocalUpdateMessage`."""
         return LocalUpdateMessage(model, loss_fn, targets, **asdict(self), seed=seed)
+
+
+def check_momentum(momentum: float) -> None:
+    """Require a number in [0, 1)."""
+    check_not_negative(momentum, "momentum")
+    if momentum >= 1:
+        raise ValueError(
+            f"Parameter `momentum` should be in [0, 1). Found `momentum = {momentum}`."
+        )
 
 
 class LocalUpdateMessage:
@@ -68,6 +85,7 @@ class LocalUpdateMessage:
         seed: int = 0,
     ) -> None:
         check_positive(lr, "lr")
+        check_at_most(lr, "lr")
         check_count(steps, "steps")
         if batch_size is not None:
             check_count(batch_size, "batch_size")
@@ -76,11 +94,7 @@ class LocalUpdateMessage:
                 "Parameter `targets` should be a torch.Tensor, to be cut into mini-batches. Found"
                 f" {type(targets).__name__}. Convert it with torch.as_tensor."
             )
-        check_not_negative(momentum, "momentum")
-        if momentum >= 1:
-            raise ValueError(
-                f"Parameter `momentum` should be in [0, 1). Found `momentum = {momentum}`."
-            )
+        check_momentum(momentum)
         self.loss = FunctionalLoss(model, loss_fn, seed)
         self.targets = targets
         self.lr, self.steps, self.batch_size, self.momentum = lr, steps, batch_size, momentum

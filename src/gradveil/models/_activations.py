@@ -22,9 +22,9 @@ def build_activation(name: str) -> nn.Module:
     >>> build_activation("tanh")
     Tanh()
     """
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise ValueError(
             f"Parameter `activation` should be one of {', '.join(_ACTIVATIONS)}. "
-            f"Found `activation={name!r}`.{suggestion(name, _ACTIVATIONS)}"
+            f"Found `activation={name!r}`.{suggestion(str(name), _ACTIVATIONS)}"
         )
     return _ACTIVATIONS[name]()

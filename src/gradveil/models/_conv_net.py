@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from gradveil._checks import check_count
 from gradveil.models._activations import build_activation
 
 _POOL = 0  # marks a max-pool in the list of widths below
@@ -41,6 +42,9 @@ class ConvNet(nn.Module):
         activation: str = "leaky_relu",
     ) -> None:
         super().__init__()
+        check_count(width, "width")
+        check_count(num_classes, "num_classes")
+        check_count(num_channels, "num_channels")
         layers: list[nn.Module] = []
         channels = num_channels
         for multiple in _WIDTHS:

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradveil._batches import check_labels
 from gradveil._imports import AllowImports
 from gradveil.catalog import Spec
-from gradveil.messages import GradientMessage, LossFunction
+from gradveil.messages import GradientMessage, LossFunction, outputs_of
 from gradveil.models._registry import build_model, model_names, model_options
 
 _OF_IMAGES = {"num_channels", "input_shape", "image"}
@@ -54,12 +55,11 @@ def build_fitting_model(
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
-    options: dict[str, Any] = {}
-    if spec.name in model_names():
-        known = model_options(spec.name)
-        _check_kind(spec.name, known, shape)
-        options = _options(spec, known, shape, num_classes)
-    return build_model(text, seed=seed, allow_imports=allow_imports, **options)
+    known = model_options(spec.name) if spec.name in model_names() else ()
+    options = _options(spec, known, shape, num_classes)
+    model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
+    _check_kind(spec.name, known, shape)
+    return model
 
 
 def count_classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
@@ -73,13 +73,7 @@ def count_classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
     """
     message = GradientMessage(model, loss_fn, targets[: len(inputs)])
     classes = int(_outputs(message, inputs).shape[1])
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"Parameter `targets` should hold labels from 0 to {classes - 1}: the model has"
-            f" {classes} outputs. Found labels from {low} to {high}. Use a model with at least"
-            f" {high + 1} outputs."
-        )
+    check_labels(targets, "targets", classes, "the model has {} outputs")
     return classes
 
 
@@ -97,14 +91,13 @@ def _options(
 ) -> dict[str, Any]:
     """What fits the data, of the options that the text leaves open."""
     size = torch.Size(shape).numel()
-    fitting = {
+    fitting: dict[str, Any] = {
         "num_classes": num_classes,
-        "num_channels": shape[0],
-        "input_shape": tuple(shape),
-        "image": shape[-1],
         "sizes": [size, 32, num_classes],
         "width": 16,
     }
+    if len(shape) == 3:
+        fitting |= {"num_channels": shape[0], "input_shape": tuple(shape), "image": shape[-1]}
     open_options = set(known[len(spec.positional) :]) - spec.options.keys()
     if spec.name == "patch-transformer":
         open_options -= {"width"}
@@ -113,14 +106,7 @@ def _options(
 
 def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
     shape = tuple(inputs.shape)
-    try:
-        with torch.no_grad():
-            outputs: Any = message.loss.outputs(message.parameters, inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"Parameter `model` should accept inputs of shape {shape}. Found that it fails with"
-            f" `{type(error).__name__}: {error}`. Check that model and data belong together."
-        ) from error
+    outputs = outputs_of(message, inputs)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
         returned = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from gradveil._batches import check_shape
+from gradveil._checks import check_count, check_positive
 from gradveil.models._activations import build_activation
 
 
@@ -36,6 +38,14 @@ class LeNet(nn.Module):
         scale: float = 0.5,
     ) -> None:
         super().__init__()
+        check_count(num_classes, "num_classes")
+        check_shape(input_shape, "input_shape")
+        check_positive(scale, "scale")
+        if len(input_shape) != 3:
+            raise ValueError(
+                "Parameter `input_shape` should hold channels, height and width. Found"
+                f" `input_shape = {tuple(input_shape)}`. Use an `mlp` for tables."
+            )
         channels, height, width = input_shape
         self.body = nn.Sequential(
             nn.Conv2d(channels, 12, kernel_size=5, padding=2, stride=2),

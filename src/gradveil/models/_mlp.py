@@ -23,10 +23,11 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], activation: str = "tanh") -> None:
         super().__init__()
-        if len(sizes) < 2 or min(sizes) < 1:
+        whole = isinstance(sizes, (list, tuple)) and all(type(size) is int for size in sizes)
+        if not whole or len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(
                 "Parameter `sizes` should hold at least two positive sizes, the number of inputs "
-                f"first and of logits last. Found `sizes={list(sizes)}`. Try `[784, 32, 10]`."
+                f"first and of logits last. Found `sizes={sizes}`. Try `[784, 32, 10]`."
             )
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from gradveil._checks import check_count
+
 
 class PatchTransformer(nn.Module):
     """Patches → linear embedding + positions → pre-norm transformer blocks → mean → linear.
@@ -28,6 +30,17 @@ class PatchTransformer(nn.Module):
         num_classes: int = 10,
     ) -> None:
         super().__init__()
+        numbers = {
+            "width": width, "depth": depth, "heads": heads, "patch": patch, "image": image,
+            "num_channels": num_channels, "num_classes": num_classes,
+        }  # fmt: skip
+        for name, number in numbers.items():
+            check_count(number, name)
+        if width % heads or image < patch:
+            raise ValueError(
+                "Parameters `heads` and `patch` should divide `width` and fit into `image`. Found"
+                f" `heads = {heads}`, `width = {width}`, `patch = {patch}`, `image = {image}`."
+            )
         self.patches = nn.Unfold(patch, stride=patch)
         self.embed = nn.Linear(num_channels * patch**2, width)
         self.positions = nn.Parameter(0.02 * torch.randn((image // patch) ** 2, width))

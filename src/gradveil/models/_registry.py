@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradveil._checks import check_kind, check_seed, first_line
 from gradveil._imports import AllowImports, check_factory, import_object
 from gradveil._suggest import suggestion
 from gradveil.catalog import Spec
@@ -57,6 +58,8 @@ def build_model(
     >>> torch.equal(model.layers[1].weight, same.layers[1].weight)
     True
     """
+    check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
+    check_seed(seed)
     spec = Spec.parse(name_or_spec, "model")
     factory = _find_factory(spec.name, allow_imports)
     _check_plain(spec)
@@ -64,11 +67,16 @@ def build_model(
     _check_options(spec.name, factory, positional, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-        model = factory(*positional, **options)
+        model = _built(spec.name, factory, positional, options)
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module`. "
             f"Found that `{name_or_spec}` returns a `{type(model).__name__}`. Return the model."
+        )
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ValueError(
+            f"Parameter `name_or_spec` should name a factory of a model with numbers in it. Found "
+            f"that `{name_or_spec}` returns one on the device meta. Leave the device out."
         )
     return model.eval()
 
@@ -80,6 +88,21 @@ def model_options(name: str) -> tuple[str, ...]:
     ('sizes', 'activation')
     """
     return tuple(inspect.signature(_MODELS[name]).parameters)
+
+
+def _built(
+    name: str, factory: Callable[..., Any], positional: list[Any], options: dict[str, Any]
+) -> Any:
+    """What the factory returns; whatever a user's factory raises is one clear error."""
+    if ":" not in name:
+        return factory(*positional, **options)
+    try:
+        return factory(*positional, **options)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            "Parameter `name_or_spec` should name a factory that returns a model. Found that"
+            f" {name!r} fails with `{first_line(error)}`. Call it in Python to see where."
+        ) from error
 
 
 def _find_factory(name: str, allow_imports: AllowImports) -> Callable[..., Any]:

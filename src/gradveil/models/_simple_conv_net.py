@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from gradveil._checks import check_count
+
 
 class SimpleConvNet(nn.Module):
     """The CNN of the paper's MNIST experiments: two convolutions, two linear layers, LeakyReLU.
@@ -22,6 +24,8 @@ class SimpleConvNet(nn.Module):
 
     def __init__(self, num_classes: int = 10, num_channels: int = 1) -> None:
         super().__init__()
+        check_count(num_classes, "num_classes")
+        check_count(num_channels, "num_channels")
         self.conv_layers = nn.Sequential(
             nn.Conv2d(num_channels, 32, kernel_size=3, padding=1),
             nn.LeakyReLU(),

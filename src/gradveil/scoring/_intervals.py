@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from gradveil._checks import all_finite, check_count
+from gradveil._checks import all_finite, check_count, check_number
 from gradveil._random import generator_or_fresh
 
 Nested: TypeAlias = "Tensor | Sequence[Nested]"
@@ -67,6 +67,7 @@ def bootstrap_interval(
     (2.5, True)
     """
     check_count(resamples, "resamples")
+    check_number(level, "level")
     if not 0 < level < 1:
         raise ValueError(f"Parameter `level` should be in (0, 1). Found `level = {level}`.")
     tree = _groups(_checked(values))

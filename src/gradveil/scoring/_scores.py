@@ -7,7 +7,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_inputs
+from gradveil._checks import (
+    check_flag,
+    check_inputs,
+    check_optional_callable,
+    check_tensor,
+    first_line,
+)
 from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
 from ._match import match
@@ -97,8 +103,10 @@ def score(
     >>> scores.assignment.tolist(), round(float(scores.psnr.mean()))
     ([1, 0], 40)
     """
-    found, found_labels = _parts(reconstruction)
-    inputs, labels = _parts(truth)
+    check_flag(ssim, "ssim")
+    check_optional_callable(lpips, "lpips", "Give a distance of two batches of images.")
+    found, found_labels = _parts(reconstruction, "reconstruction")
+    inputs, labels = _parts(truth, "truth")
     _check(found, inputs)
     found, inputs = found.detach().to(inputs), inputs.detach()
     assignment = match(found, inputs)
@@ -136,7 +144,13 @@ def _mse(found: Tensor, truth: Tensor) -> Tensor:
 
 def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
     with torch.no_grad():
-        values = distance(found, truth).flatten()
+        try:
+            values = torch.as_tensor(distance(found, truth)).flatten()
+        except Exception as error:
+            raise ValueError(
+                "Parameter `lpips` should take two batches of images. Found that it fails with"
+                f" `{first_line(error)}`."
+            ) from error
     if len(values) != len(truth):
         raise ValueError(
             f"Parameter `lpips` should return one number for each of the {len(truth)} images. Found"
@@ -148,6 +162,13 @@ def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
 def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Tensor:
     if not isinstance(normalization, Dataset):
         normalization = resolve_normalization(normalization) or IDENTITY
+    channels = inputs.shape[1] if inputs.dim() > 1 else 1
+    if {len(normalization.mean), len(normalization.std)} - {1, channels}:
+        raise ValueError(
+            "Parameter `normalization` should hold one mean and one standard deviation, or one for"
+            f" each of the {channels} channels. Found {len(normalization.mean)} means and"
+            f" {len(normalization.std)} standard deviations. Use those of the data."
+        )
     trailing = [1] * (inputs.dim() - 2)
     mean, std = (
         torch.tensor(numbers, dtype=inputs.dtype, device=inputs.device).reshape(-1, *trailing)
@@ -165,11 +186,19 @@ def _label_accuracy(found: Tensor | None, truth: Tensor | None) -> float | None:
     return float(torch.minimum(*both).sum()) / len(truth)
 
 
-def _parts(batch: Guess | tuple[Tensor, Tensor] | Tensor) -> tuple[Tensor, Tensor | None]:
+def _parts(
+    batch: Guess | tuple[Tensor, Tensor] | Tensor, name: str
+) -> tuple[Tensor, Tensor | None]:
     if isinstance(batch, Tensor):
         return batch, None
-    if isinstance(batch, (tuple, list)):
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        check_tensor(batch[1], name)
         return batch[0], batch[1]
+    if isinstance(batch, (tuple, list)) or not hasattr(batch, "targets"):
+        raise TypeError(
+            f"Parameter `{name}` should be inputs, or a pair of inputs and labels. Found"
+            f" {type(batch).__name__}. Give tensors."
+        )
     return batch.inputs, batch.targets
 
 

@@ -5,8 +5,8 @@ from ._auto import Auto
 from ._estimator import Estimator, Measurement, chunk_size, draw_probes
 from ._exact import Exact, unit_vectors
 from ._hidden import HiddenPathWarning, other_inputs, rounding_of, spread_of
-from ._measure import measure, measure_with_values
-from ._moments import Moments
+from ._measure import check_estimator, measure, measure_with_values
+from ._moments import Moments, check_moments
 from ._per_example import PerExample
 from ._sketch import Sketch, directional_derivatives
 from ._structured import Structured
@@ -22,6 +22,8 @@ __all__ = [
     "PerExample",
     "Sketch",
     "Structured",
+    "check_estimator",
+    "check_moments",
     "chunk_size",
     "directional_derivatives",
     "draw_probes",

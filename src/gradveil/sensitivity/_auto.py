@@ -20,6 +20,10 @@ from ._structured import Structured, layout_of
 _LOG = logging.getLogger("gradveil.sensitivity")
 
 
+CHECKPOINTING = "saved tensor hooks"
+"""In what torch says of transforms through activation checkpointing."""
+
+
 @dataclass(frozen=True)
 class Auto:
     """Chooses by message and model, and takes the next where an operation is not supported.
@@ -131,6 +135,8 @@ def _first_that_works(
 ) -> Measurement:
     first_error = None
     for estimator in estimators:
+        if estimator is _values_alone and CHECKPOINTING in str(first_error):
+            break  # the user can switch that off, and have derivatives
         try:
             measured = estimator(message, inputs, generator)
             return measured.by(measured.estimator or estimator_name(estimator))

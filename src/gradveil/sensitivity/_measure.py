@@ -6,10 +6,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_inputs, check_positive, check_structure
+from gradveil._checks import (
+    check_at_most,
+    check_finite,
+    check_inputs,
+    check_positive,
+    check_structure,
+    check_values,
+)
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages import Message, separates
+from gradveil.messages import Message, check_message, explained, separates
 
 from ._auto import Auto
 from ._estimator import Estimator, Measurement, estimator_name
@@ -78,12 +85,14 @@ def measure_with_values(
     judged: bool = False,
 ) -> tuple[Tensors, Moments]:
     """The message's values beside its Moments, for a client that sends what it measured."""
+    check_message(message)
     check_inputs(inputs)
     if clip is not None:
         check_positive(clip, "clip")
-    generator = generator_or_fresh(generator)
-    chosen = named(estimator)
-    values, measured = measure_in_range(chosen, message, inputs, generator)
+        check_at_most(clip, "clip")
+    chosen, generator = named(estimator), generator_or_fresh(generator)
+    with explained(message, inputs):
+        values, measured = measure_in_range(chosen, message, inputs, generator)
     squares = _checked(measured)
     second = _second_squares(message, inputs, estimator, generator) if judged else None
     hidden = find_hidden(message, inputs, values, squares, generator)
@@ -104,6 +113,7 @@ def measure_with_values(
 def _checked(measured: Measurement) -> Tensors:
     """The squared sensitivities, finite and in the shape of the values."""
     values, squares, _ = measured
+    check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
     check_structure(squares, values, "squared_sensitivities", "squared_values")
     check_finite(squares, "squared_sensitivities")
@@ -118,6 +128,11 @@ def _second_squares(
         return None
     judge: Estimator = PerExample(probes=4) if separates(message, inputs) else Sketch(probes=16)
     return _checked(measure_in_range(judge, message, inputs, generator)[1])
+
+
+def check_estimator(estimator: object) -> None:
+    """Require an estimator or the name of one."""
+    named(estimator)  # type: ignore[arg-type]
 
 
 def named(estimator: Estimator | str) -> Estimator:

@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_not_negative, check_structure
+from gradveil._checks import (
+    check_count,
+    check_kind,
+    check_not_negative,
+    check_positive,
+    check_structure,
+    check_values,
+)
 from gradveil._files import write_atomically
 from gradveil._typing import Tensors
 
@@ -47,6 +54,16 @@ class Moments:
     moments that different estimators measured were added; `None`: nothing did, or unknown."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.squared_values, SquaresOf):  # whose values the message gave
+            check_values(self.squared_values, "squared_values")
+        check_count(self.input_size, "input_size")
+        check_positive(self.count, "count")
+        if self.clip is not None:
+            check_not_negative(self.clip, "clip")
+        if self.second_squares is not None:
+            check_values(self.second_squares, "second_squares")
+        if self.squared_sensitivities is not None:
+            check_values(self.squared_sensitivities, "squared_sensitivities")
         if self.squared_sensitivities is not None:
             check_structure(
                 self.squared_sensitivities,
@@ -117,6 +134,7 @@ class Moments:
     @staticmethod
     def average(moments: Iterable["Moments"]) -> "Moments":
         """The mean over all batches, in one pass."""
+        check_kind(moments, "moments", Iterable, "Give a list of Moments.")
         total = sum(moments)
         if not isinstance(total, Moments):
             raise ValueError("Parameter `moments` should not be empty. Found no Moments in it.")
@@ -171,12 +189,20 @@ class Moments:
                 fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
             return cls(**fields, **header)  # type: ignore[arg-type]
         except FileNotFoundError:
-            raise
+            raise FileNotFoundError(
+                f"Parameter `path` should be a file that `Moments.save` wrote. Found that `{path}`"
+                " does not exist."
+            ) from None
         except (*_DAMAGES, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"File `{path}` should be one that `Moments.save` wrote. Found that it is not, or"
                 f" that it is damaged ({error}). Measure and save again."
             ) from error
+
+
+def check_moments(moments: object, name: str = "moments") -> None:
+    """Require Moments."""
+    check_kind(moments, name, Moments, "Make them with `measure(message, inputs)`.")
 
 
 _DAMAGES = (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError, RuntimeError)

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_inputs
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_methods,
+)
 from gradveil._random import generator_or_fresh
-from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import Message, values_of
+from gradveil.mechanisms import AnyMechanism, check_mechanism
+from gradveil.messages import Message, ModelError, check_message, values_of
 
 from ._bound_forms import dense_bound, iterative_bound, trace_bound
 from ._fisher import FisherInformation, MeanInformation
@@ -145,14 +151,14 @@ def mean_bound(
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
     """
-    _check(cases, prior, method, solver, probes)
+    _check(cases, prior, method, solver, probes, planned_by)
     generator = generator_or_fresh(generator)
     try:
         information = MeanInformation([FisherInformation(*case) for case in cases])
         seen = information.smoothness(generator)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError:
+    except (RuntimeError, ModelError):
         return _undifferentiable(cases, prior, method)
     shown = not public_plan and any(
         shows_selection(i.mechanism, i.values) for i in information.parts
@@ -201,14 +207,22 @@ def _check(
     method: str,
     solver: str,
     probes: int,
+    planned_by: object,
 ) -> None:
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
     if not cases:
         raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
+    if prior is not None:
+        check_kind(prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+    if planned_by is not None:
+        known = "`OptimalNoise(scale=0.1)`"
+        check_methods(planned_by, "planned_by", ("plan", "observe"), known)
     for case in cases:
+        check_message(case.message)
         check_inputs(case.inputs)
+        check_mechanism(case.mechanism)
         if case.inputs.shape != cases[0].inputs.shape:
             raise ValueError(
                 "Parameter `cases` should hold batches of one shape. Found"

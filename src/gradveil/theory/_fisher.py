@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from gradveil._checks import check_finite, check_inputs
+from gradveil._checks import check_finite, check_inputs, check_values
 from gradveil._tensors import total
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import Message
-from gradveil.sensitivity import Moments, chunk_size, directional_derivatives, unit_vectors
+from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
+from gradveil.messages import Message, explained
+from gradveil.sensitivity import (
+    Moments,
+    check_moments,
+    chunk_size,
+    directional_derivatives,
+    unit_vectors,
+)
 
 from ._smoothness import Smoothness, smoothness
 
@@ -33,6 +39,8 @@ def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     >>> fisher_trace(moments, Mechanism(std=0.5))
     16.0
     """
+    check_moments(moments)
+    check_mechanism(mechanism)
     return float("inf") if moments.hidden else seen_trace(moments, mechanism)
 
 
@@ -68,7 +76,9 @@ class FisherInformation:
     def __init__(self, message: Message, inputs: Tensor, mechanism: AnyMechanism) -> None:
         check_inputs(inputs)
         self.message, self.inputs, self.mechanism = message, inputs, mechanism
-        values, self._pull_back = vjp(message, inputs)[:2]
+        with explained(message, inputs):
+            values, self._pull_back = vjp(message, inputs)[:2]
+        check_values(values, "message(inputs)")
         check_finite(values, "message(inputs)")
         self.values = {name: value.detach() for name, value in values.items()}
         self.size = inputs.numel()

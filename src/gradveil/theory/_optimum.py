@@ -2,9 +2,10 @@
 
 from math import isinf
 
+from gradveil._checks import check_kind
 from gradveil._tensors import total
 from gradveil.mechanisms import Mechanism
-from gradveil.sensitivity import Moments
+from gradveil.sensitivity import Moments, check_moments
 
 from ._fisher import entry_information, seen_trace
 
@@ -14,6 +15,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
 
     Isotropic noise of equal second-order utility has the variance v = Σ g_i² Σ_ii / Σ g_i².
     """
+    _check(moments, mechanism)
     spent, squares = _utility_sum(moments, mechanism), float(total(moments.squared_values.values()))
     if squares == 0 or spent == 0:
         return 1.0
@@ -31,6 +33,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     s, g the exact moments of what it sends (clamped and pruned entries do not count); at most 1
     by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
     """
+    _check(moments, mechanism)
     found = seen_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     squares = moments.squared_values
@@ -40,6 +43,11 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     if best == 0 or isinf(found):
         return 0.0
     return best**2 / (found * _utility_sum(moments, mechanism))
+
+
+def _check(moments: Moments, mechanism: Mechanism) -> None:
+    check_moments(moments)
+    check_kind(mechanism, "mechanism", Mechanism, "These figures are of noise alone.")
 
 
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
+from gradveil._checks import check_count, check_inputs, check_methods
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
-from gradveil.messages import Message
+from gradveil.messages import Message, check_message
 from gradveil.sensitivity import Estimator, Exact, draw_probes, measure, unit_vectors
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def plan_information(
         defense: The defense that plans; its noise levels must change smoothly with the inputs.
         estimator: How the plan measures sensitivities; exactly, if `None`.
     """
-    log_variances = _log_variances(message, inputs, defense, estimator or Exact())
+    _check(message, inputs, defense)
+    log_variances = _log_variances(
+        message, inputs, defense, Exact() if estimator is None else estimator
+    )
     columns = [
         flatten(jvp(log_variances, (inputs,), (axis,))[1])
         for block in unit_vectors(inputs, 1)
@@ -55,8 +59,12 @@ def plan_information_trace(
     E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I. The plan is measured with its own
     probes held fixed ("sketch" unless told), so that it is a smooth function of the inputs.
     """
+    _check(message, inputs, defense)
+    check_count(probes, "probes")
     generator = generator_or_fresh(generator)
-    log_variances = _log_variances(message, inputs, defense, estimator or "sketch")
+    log_variances = _log_variances(
+        message, inputs, defense, "sketch" if estimator is None else estimator
+    )
     samples = [
         0.5 * float(total([flatten(jvp(log_variances, (inputs,), (v,))[1]).square()]))
         for v in draw_probes(inputs, probes, "gaussian", generator)
@@ -64,6 +72,12 @@ def plan_information_trace(
     found = torch.tensor(samples, dtype=torch.float64)
     error = float(found.std()) / probes**0.5 if probes > 1 else float("nan")
     return float(found.mean()), error
+
+
+def _check(message: Message, inputs: Tensor, defense: "Defense") -> None:
+    check_message(message)
+    check_inputs(inputs)
+    check_methods(defense, "defense", ("plan", "observe"), "`OptimalNoise(scale=0.1)`")
 
 
 def _log_variances(

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_inputs, check_not_negative
+from gradveil._checks import check_count, check_inputs, check_not_negative, check_tensor
+from gradveil._random import generator_or_fresh
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class GaussianPrior:
     precision: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("mean", "covariance"):
+            check_tensor(getattr(self, name), name)
         n = self.mean.numel()
         if self.mean.dim() != 1 or self.covariance.shape != (n, n):
             raise ValueError(
@@ -55,9 +58,9 @@ class GaussianPrior:
         """Mean and covariance of the samples (examples first), `ridge` added to the diagonal."""
         check_inputs(samples, "samples")
         check_not_negative(ridge, "ridge")
-        if len(samples) < 2:
+        if len(samples) < 2 or samples.dim() < 2:
             raise ValueError(
-                "Parameter `samples` should hold at least 2 examples. Found"
+                "Parameter `samples` should hold at least 2 examples, of shape (N, ...). Found"
                 f" `samples.shape = {tuple(samples.shape)}`."
             )
         flat = samples.flatten(1).double()
@@ -67,6 +70,8 @@ class GaussianPrior:
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw examples, shape (count, n)."""
+        check_count(count, "count")
+        generator = generator_or_fresh(generator)
         factor = torch.linalg.cholesky(self.covariance.double())
         drawn = torch.empty(count, len(factor), dtype=factor.dtype, device=generator.device)
         noise = drawn.normal_(generator=generator).to(factor.device)

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from gradveil._checks import check_finite
+from gradveil._checks import check_finite, check_values
 from gradveil._tensors import total
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, check_mechanism
 
 
 class Utility(NamedTuple):
@@ -25,6 +25,8 @@ def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
     """
+    check_values(values)
+    check_mechanism(mechanism)
     check_finite(values)
     means, variances = mechanism.mean(values), mechanism.variance(values)
     first = float(total(v * means[n] for n, v in values.items()))

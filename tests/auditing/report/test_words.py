@@ -83,6 +83,38 @@ def test_a_flat_prior_is_no_guarantee():
     assert "flat prior: no guarantee" in summary_table(result).rows[0][4].note
 
 
+def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
+    defense = example_result().defenses[1]
+    assert defense.bound is not None
+    jumps = replace(defense, bound=replace(defense.bound, reason="the message jumps", batches=8))
+    result = replace(example_result(), defenses=(jumps,))
+    assert "The bound is no guarantee for noise: the message jumps." in text(result)
+    assert "over 8 batches, no guarantee here" in summary_table(result).rows[0][4].note
+
+
+def test_reasons_for_no_guarantee_are_named():
+    pruning = replace(example_result().defenses[5], no_guarantee="the choice can be seen")
+    result = replace(example_result(), defenses=(pruning,))
+    assert "No guarantee: pruning (the choice can be seen)." in text(result)
+
+
+def test_equal_utility_is_said_only_where_losses_agree():
+    noise, optimal = example_result().defenses[1:3]
+    assert noise.training is not None
+    assert optimal.training is not None
+    same = replace(optimal.training, loss_after=noise.training.loss_after)
+    apart = replace(optimal.training, loss_after=Interval(9.0, 8.9, 9.1))
+    for training, words, others in (
+        (same, "At equal utility, the trace bound", "is not equal"),
+        (apart, "The loss after training is not equal: noise", "At equal utility"),
+        (None, "The loss after training is not equal", "At equal utility"),
+    ):
+        pair = (noise, replace(optimal, training=training))
+        found = text(replace(example_result(), defenses=pair))
+        assert words in found
+        assert others not in found
+
+
 def test_without_attacks_nothing_is_said_about_them():
     found = text(unattacked_result())
     assert "rebuilt" not in found
@@ -92,9 +124,9 @@ def test_without_attacks_nothing_is_said_about_them():
 
 def test_the_audited_sentence_names_everything():
     assert what_was_audited(example_result()) == (
-        "The gradients of simple-conv-net (119,530 parameters) for 2 batches of 8 images from mnist"
-        " (embedded), undefended and under 8 defenses, attacked by inverting-gradients and adaptive"
-        " with 2 seeds each."
+        "The gradients of simple-conv-net (119,530 parameters, as given) for 2 batches of 8 images"
+        " from mnist (embedded), undefended and under 8 defenses, attacked by inverting-gradients"
+        " and adaptive with 2 seeds each."
     )
 
 

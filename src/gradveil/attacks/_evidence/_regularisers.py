@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_not_negative
+from gradveil._checks import check_not_negative, check_positive
 from gradveil.theory import GaussianPrior
 
 Multiply = Callable[[Tensor], Tensor]
@@ -58,6 +58,7 @@ class TotalVariation:
 
     def __post_init__(self) -> None:
         check_not_negative(self.strength, "strength")
+        check_positive(self.corner, "corner")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The energy."""

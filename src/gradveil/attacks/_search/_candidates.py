@@ -9,7 +9,7 @@ from gradveil._random import normal_like
 from gradveil._tensors import flatten
 
 from .._labels import recover_labels
-from .._observation import Observation
+from .._observation import Observation, check_observation
 
 
 def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
@@ -40,6 +40,8 @@ def check_alike(observations: Sequence[Observation]) -> None:
     """Require observations that can be attacked in one batched run."""
     if not observations:
         raise ValueError("Parameter `observations` should not be empty. Found no Observation.")
+    for observation in observations:
+        check_observation(observation)
     first = observations[0]
     for position, other in enumerate(observations):
         same = (

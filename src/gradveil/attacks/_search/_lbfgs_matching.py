@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_not_negative, check_positive
+from gradveil._checks import (
+    check_count,
+    check_not_negative,
+    check_optional_callable,
+    check_positive,
+)
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 
@@ -45,6 +50,7 @@ class LBFGSMatching(Attack):
         check_positive(self.start_scale, "start_scale")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
 
     @property
     def work(self) -> float:

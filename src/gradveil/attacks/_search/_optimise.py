@@ -59,6 +59,8 @@ class Descent:
         check_count(self.history_every, "history_every")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
+        if self.chunk is not None:
+            check_count(self.chunk, "chunk")
 
     def rate(self, progress: float) -> float:
         """The rate when this share of the steps is done."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from gradveil._checks import check_count
+from gradveil._checks import check_count, check_kind, check_positive
 from gradveil._solve import conjugate_gradients
 
 from .._evidence import Energy, Evidence
@@ -35,6 +35,9 @@ class Finish:
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
         check_count(self.products, "products")
+        check_kind(self.widths, "widths", (tuple, list), "Give numbers above 0.")
+        for width in self.widths:
+            check_positive(width, "widths")
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,10 @@ def _bound_cell(bound: BoundResult | None) -> Cell:
     if bound is None:
         return Cell(NO_GUARANTEE)
     error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
+    over = f", over {plural(bound.batches, 'batch')}"
     flat = ", flat prior: no guarantee" if bound.prior == FLAT else ""
-    return replace(_cell(bound.mse), note=f"{bound.method}{error}{flat}")
+    jumps = ", no guarantee here" if not bound.holds else ""
+    return replace(_cell(bound.mse), note=f"{bound.method}{error}{over}{flat}{jumps}")
 
 
 def _cell(value: float | None) -> Cell:

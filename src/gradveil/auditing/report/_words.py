@@ -10,7 +10,7 @@ from ._tables import FLAT, strongest
 
 MATCHES = {
     "scale": "The noise's scale or the pruning ratio is held equal.",
-    "utility": "Utility is held equal within each family of defenses.",
+    "utility": "The utilities of one step, U1 and U2, are held equal within each family.",
     "error": "The bound on the error is held equal.",
 }
 MESSAGES = {"gradient": "gradients", "update": "weight updates"}
@@ -34,13 +34,19 @@ def what_was_audited(result: AuditResult) -> str:
     sent = MESSAGES.get(setup.message, setup.message)
     examples = "image" if setup.is_image else "example"
     text = (
-        f"The {sent} of {setup.model} ({setup.parameters:,} parameters) for"
+        f"The {sent} of {setup.model} ({setup.parameters:,} parameters, {weights(result)}) for"
         f" {plural(setup.batches, 'batch')} of {plural(setup.batch_size, examples)} from"
         f" {setup.data}, {_settings(result)}"
     )
     if not attacks:
         return f"{text}; no attack was run."
     return f"{text}, attacked by {_list(attacks.values())} with {plural(setup.seeds, 'seed')} each."
+
+
+def weights(result: AuditResult) -> str:
+    """Whether the model was trained: leaks differ."""
+    known = result.setup.weights
+    return known if known in ("untrained", "as given") else f"weights of {known}"
 
 
 def what_is_equal(result: AuditResult) -> str:
@@ -52,7 +58,8 @@ def what_is_equal(result: AuditResult) -> str:
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
     found = [_leak(result), _largest_error(result), _gains(result), _below(result)]
-    return [text for text in (*found, _unproved(result), _flat(result), _formal(result)) if text]
+    proofs = (_unproved(result), _does_not_hold(result), _near_copies(result), _flat(result))
+    return [text for text in (*found, *proofs, _formal(result)) if text]
 
 
 def threat_model(result: AuditResult) -> list[str]:
@@ -126,12 +133,31 @@ def _at_what_price(result: AuditResult) -> str:
 
 
 def _gains(result: AuditResult) -> str:
-    ratios = [(pair[1], _ratio(*pair)) for pair in _twins(result)]
-    parts = [f"{d.name} {number(ratio)} ×" for d, ratio in ratios if ratio is not None]
-    if not parts:
+    """The bounds of optimal defenses over their twins'; equal utility only where losses agree."""
+    pairs = [(pair, _ratio(*pair)) for pair in _twins(result)]
+    known = [(pair, ratio) for pair, ratio in pairs if ratio is not None]
+    if not known:
         return ""
-    where = "At equal utility, the" if result.setup.match == "utility" else "The"
-    return f"{where} trace bound over the classical twin's: {_list(parts)}."
+    parts = [f"{pair[1].name} {number(ratio)} ×" for pair, ratio in known]
+    text = f"trace bound over the classical twin's: {_list(parts)}."
+    if result.setup.match != "utility":
+        return f"The {text}"
+    if all(_losses_agree(*pair) for pair, _ in known):
+        return f"At equal utility, the {text}"
+    losses = [f"{a.name} {_loss(a)}, {b.name} {_loss(b)}" for (a, b), _ in known]
+    return f"At equal U1 and U2, the {text} The loss after training is not equal: {_list(losses)}."
+
+
+def _losses_agree(classical: DefenseResult, optimal: DefenseResult) -> bool:
+    """Whether the intervals of the loss after training overlap."""
+    if classical.training is None or optimal.training is None:
+        return False
+    a, b = classical.training.loss_after, optimal.training.loss_after
+    return a.low <= b.high and b.low <= a.high
+
+
+def _loss(defense: DefenseResult) -> str:
+    return number(defense.training.loss_after.mean) if defense.training else "not measured"
 
 
 def _twins(result: AuditResult) -> list[tuple[DefenseResult, DefenseResult]]:
@@ -160,13 +186,34 @@ def _below(result: AuditResult) -> str:
     )
 
 
-def _unproved(result: AuditResult) -> str:
-    names = [d.name for d in result.defenses if d.bound is None]
+def _does_not_hold(result: AuditResult) -> str:
+    """A number whose assumptions fail is a reference, and no more."""
+    names = [d.name for d in result.defenses if d.bound and not d.bound.holds]
     if not names:
         return ""
+    reasons = {d.bound.reason for d in result.defenses if d.bound and not d.bound.holds}
     return (
-        f"No guarantee: {_list(names)}. There only the attacks that were run speak, and a stronger"
-        " one may recover more."
+        f"The bound is no guarantee for {_list(names)}: {'; '.join(sorted(reasons))}. Its numbers"
+        " compare defenses as far as derivatives see."
+    )
+
+
+def _near_copies(result: AuditResult) -> str:
+    names = [d.name for d in result.defenses if "does not exclude near copies" in d.verdict]
+    if not names:
+        return ""
+    return f"The bound does not exclude near copies for {_list(names)}."
+
+
+def _unproved(result: AuditResult) -> str:
+    unproved = [d for d in result.defenses if d.bound is None]
+    if not unproved:
+        return ""
+    reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    return (
+        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only the attacks that were"
+        " run speak, and a stronger one may recover more."
     )
 
 

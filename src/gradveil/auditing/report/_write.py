@@ -4,6 +4,8 @@ import base64
 import csv
 import io
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradveil._files import write_atomically
@@ -12,16 +14,50 @@ from gradveil.auditing._result import AuditResult
 JSON, CSV, PICTURES = "results.json", "results.csv", "images"
 
 
+def check_folder(folder: Path) -> None:
+    """Require a folder that can be made and written; it is left as it was found."""
+    with output_folder(folder, keep=False):
+        pass
+
+
+@contextmanager
+def output_folder(folder: Path, keep: bool = True) -> Iterator[None]:
+    """A folder that can be written, for the work inside; if that fails, it leaves no trace."""
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    try:
+        prepare_folder(folder)
+        yield
+    except Exception:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            _remove_empty(made)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    with suppress(OSError):  # something is in it, or it was never made
+        for path in folders:
+            path.rmdir()
+
+
 def prepare_folder(folder: Path) -> None:
     """Make the folder and find out that it can be written, before hours of work."""
-    if folder.exists() and not folder.is_dir():
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
         raise NotADirectoryError(
-            f"Parameter `out` should be a folder. Found that `{folder}` is a file."
+            f"Parameter `out` should be a folder. Found that `{nearest}` is a file."
         )
-    folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".writable"
-    write_atomically(probe, "")
-    probe.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(probe, "")
+        probe.unlink()
+    except OSError as error:
+        raise type(error)(
+            f"Parameter `out` should be a folder that can be written. Found `{error.strerror}` for"
+            f" `{folder}`. Choose another."
+        ) from error
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:

@@ -6,11 +6,17 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_exactly_one, check_not_negative, check_positive
+from gradveil._checks import (
+    check_at_most,
+    check_exactly_one,
+    check_kind,
+    check_not_negative,
+    check_positive,
+)
 from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments
+from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
 from gradveil.theory import GaussianPrior
 
 from .._base import Defense
@@ -45,10 +51,16 @@ class NoiseDefense(Defense):
         )
         if self.scale is not None:
             check_not_negative(self.scale, "scale")
+            check_at_most(self.scale, "scale")
         if self.utility_budget is not None:
             check_not_negative(self.utility_budget, "utility_budget")
+            check_at_most(self.utility_budget, "utility_budget")
         if self.target_error is not None:
             check_positive(self.target_error, "target_error")
+            check_at_most(self.target_error, "target_error")
+        if self.prior is not None:
+            check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+        check_estimator(self.estimator)
 
     @property
     def needs_sensitivities(self) -> bool:
@@ -65,6 +77,7 @@ class NoiseDefense(Defense):
 
     def _plan(self, moments: Moments, clip: float | None = None) -> Mechanism:
         """The same with everything clamped to [-clip, clip] first."""
+        check_moments(moments)
         if moments.clip not in (None, clip):
             raise ValueError(
                 f"Parameter `moments` should be of the message as it is, or clamped to {clip} as by"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_not_negative, check_positive
+from gradveil._checks import check_at_most, check_choice, check_not_negative, check_positive
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
@@ -23,6 +23,7 @@ def check_shape_options(granularity: str, cap: float, floor: float) -> None:
     check_choice(granularity, "granularity", GRANULARITIES)
     check_positive(cap, "cap", finite=False)
     check_not_negative(floor, "floor")
+    check_at_most(floor, "floor")
 
 
 def sensitivity_ratios(moments: Moments, granularity: str, cap: float, floor: float) -> Tensors:

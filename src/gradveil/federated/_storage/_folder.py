@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -31,10 +32,24 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def hold_folder(folder: Path | None) -> contextlib.AbstractContextManager[None]:
     """Make the folder, and keep other runs out of it."""
-    if folder is None:
-        return contextlib.nullcontext()
+    return contextlib.nullcontext() if folder is None else _held(folder)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder, locked. One that was made for a run that fails at once leaves no trace."""
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    return alone_in(folder)
+    try:
+        with alone_in(folder):
+            yield
+    except Exception:
+        if made and [path.name for path in folder.iterdir()] == [".lock"]:
+            (folder / ".lock").unlink()
+            with contextlib.suppress(OSError):
+                for path in made:
+                    path.rmdir()
+        raise
 
 
 def check_unused(folder: Path) -> None:

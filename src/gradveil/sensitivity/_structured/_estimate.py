@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count
+from gradveil._checks import check_count, check_flag
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, separates
 from gradveil.sensitivity._estimator import Measurement
@@ -58,6 +58,7 @@ class Structured:
 
     def __post_init__(self) -> None:
         check_count(self.probes, "probes")
+        check_flag(self.split, "split")
         if self.at_a_time is not None:
             check_count(self.at_a_time, "at_a_time")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradveil._checks import check_choice
+from gradveil.data import dataset_names
 from gradveil.studies.cells import OFFICIAL, dataset
 from gradveil.studies.claims import write_claims
 from gradveil.studies.runner import (
@@ -37,6 +38,8 @@ class Prepared:
 
     damaged: int
     retried: int
+    lacking: int = 0
+    """Cells that failed for want of a package."""
 
 
 def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
@@ -46,8 +49,12 @@ def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
 
 
 def check_data(work: Work) -> None:
-    """Require the official files that cells name before any of them runs and fails."""
-    for name in {cell.settings.get("data") for cell in distinct_cells(work)} & set(OFFICIAL):
+    """Require the data that cells name before any of them runs and fails.
+
+    That is the official files, and the packages that carry the embedded samples.
+    """
+    known = {*OFFICIAL, *dataset_names()}
+    for name in sorted({str(cell.settings.get("data")) for cell in distinct_cells(work)} & known):
         dataset(name)
 
 
@@ -55,7 +62,17 @@ def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
     """Make ready for a run what an earlier one left."""
     cells = distinct_cells(work)
     retried = store.retry_failed(cells) if retry_failed else 0
-    return Prepared(damaged=store.recheck(cells), retried=retried)
+    states = store.progress(cells)
+    lacking = [cell for cell in cells if _lacked_package(states[cell])]
+    again = store.retry_failed(lacking) if lacking else 0
+    return Prepared(damaged=store.recheck(cells), retried=retried, lacking=again)
+
+
+def _lacked_package(progress: Progress) -> bool:
+    """Whether a cell failed for want of a package, which may have been installed since."""
+    lines = (progress.error or "").strip().splitlines()
+    last = lines[-1] if lines else ""
+    return progress.state == "failed" and last.startswith(("ModuleNotFoundError", "ImportError"))
 
 
 def run_cells(store: Store, work: Work, engine: Engine, show: Show) -> None:

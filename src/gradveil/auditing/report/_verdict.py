@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ._result import AttackResult, BoundResult
+from .._result import AttackResult, BoundResult
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
 """Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
@@ -11,7 +11,11 @@ in between as blurred. On MNIST a guess has about 12 dB, so these are about 22, 
 
 
 def verdict(
-    attacks: Sequence[AttackResult], guess_error: float, bound: BoundResult | None, is_image: bool
+    attacks: Sequence[AttackResult],
+    guess_error: float,
+    bound: BoundResult | None,
+    is_image: bool,
+    no_guarantee: str = "",
 ) -> str:
     """What the strongest attack found in this run, and what is guaranteed beyond it.
 
@@ -20,9 +24,11 @@ def verdict(
         guess_error: The mean squared error in [0, 1] units of guessing the mean.
         bound: What the theory says.
         is_image: Whether the words may speak of images.
+        no_guarantee: Why the theory promises nothing, where it does not.
     """
+    promise = _guarantee(bound, no_guarantee, guess_error, is_image)
     if not attacks:
-        return f"Not attacked in this run; {_guarantee(bound)}."
+        return f"Not attacked in this run; {promise}."
     best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
     ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
     what = "images" if is_image else "values"
@@ -40,7 +46,7 @@ def verdict(
     only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
     return (
         f"In this run the strongest attack, one {who}, {found} ({_numbers(best, ratio)}){only};"
-        f" {_guarantee(bound)}."
+        f" {promise}."
     )
 
 
@@ -63,12 +69,15 @@ def _numbers(attack: AttackResult, ratio: float) -> str:
     return share if attack.psnr is None else f"{attack.psnr.mean:.1f} dB, {share}"
 
 
-def _guarantee(bound: BoundResult | None) -> str:
-    if bound is None:
-        return "nothing is guaranteed"
+def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_image: bool) -> str:
+    if bound is None or not bound.holds:
+        return f"nothing is guaranteed: {reason}" if reason else "nothing is guaranteed"
     if bound.prior == "flat":
         return "its bound assumes that nothing is known of the data, and guarantees nothing"
-    return (
+    text = (
         f"if its noise levels are not betrayed and the data are Gaussian, no attacker's mean"
         f" squared error is below {bound.mse:.2g} per entry"
     )
+    if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
+        text += f", which does not exclude near copies of the {'images' if is_image else 'values'}"
+    return text

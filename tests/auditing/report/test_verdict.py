@@ -6,7 +6,7 @@ import pytest
 
 from gradveil.auditing._result import AttackResult, BoundResult, RunResult
 from gradveil.auditing._summary import attack_result
-from gradveil.auditing._verdict import verdict
+from gradveil.auditing.report import verdict
 from gradveil.scoring import Interval
 
 BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
@@ -78,3 +78,17 @@ def test_seeds_share_their_batches():
 
     one, four = (attack_result("a", True, runs(seeds)).mse for seeds in (1, 4))
     assert four.high - four.low > 0.8 * (one.high - one.low)
+
+
+def test_a_bound_that_does_not_exclude_near_copies_says_so():
+    words = "does not exclude near copies of the images"
+    low, high = (replace(BOUND, mse_pixels=error) for error in (0.009, 0.011))
+    assert words in verdict([], 0.1, low, True)
+    assert words not in verdict([], 0.1, high, True)
+
+
+def test_a_bound_whose_assumptions_fail_guarantees_nothing():
+    found = verdict([], 0.1, replace(BOUND, reason="it jumps"), True, "it jumps")
+    assert "nothing is guaranteed: it jumps" in found
+    assert "squared error is below" not in found
+    assert "nothing is guaranteed: bare" in verdict([], 0.1, None, True, "bare")

@@ -1,0 +1,105 @@
+"""Checks of a batch of examples: inputs, labels, their shapes and their range."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._checks import check_count, check_inputs, check_tensor
+
+MOST_CLASSES = 2**20
+"""Labels above this are no numbers of classes: a model would need an output for each."""
+
+
+def check_batch(
+    batch: Any, name: str = "batch", num_classes: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Require a pair of inputs and class labels, one label for each input; returns the pair."""
+    inputs, targets = check_pair(batch, name)
+    check_inputs(inputs, "inputs")
+    labels = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
+    if not labels or len(targets) != len(inputs):
+        found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
+        raise ValueError(
+            "Parameter `targets` should hold one class label (int64) for each of the"
+            f" {len(inputs)} inputs. Found {found or type(targets).__name__}. Convert them with"
+            " `torch.as_tensor(targets).long()`."
+        )
+    check_labels(targets, "targets", num_classes)
+    return inputs, targets
+
+
+def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
+    """Require two things; returns them."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        found = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
+        raise TypeError(
+            f"Parameter `{name}` should be a pair, as (inputs, targets) or (low, high). Found"
+            f" {type(pair).__name__}{found}."
+        )
+    return pair[0], pair[1]
+
+
+def check_labels(
+    labels: Any, name: str, num_classes: int | None = None, why: str = "there are {} classes"
+) -> None:
+    """Require integers of at least 0, and below the number of classes where that is known."""
+    check_tensor(labels, name)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
+        raise TypeError(
+            f"Parameter `{name}` should hold integers. Found `{name}.dtype = {labels.dtype}`."
+            " Convert it with `.long()`."
+        )
+    if labels.numel() == 0:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0:
+        raise ValueError(
+            f"Parameter `{name}` should hold numbers of at least 0. Found labels from {low} to"
+            f" {high}. Leave out examples without a label (-100, as losses ignore it)."
+        )
+    if num_classes is not None and high >= num_classes:
+        raise ValueError(
+            f"Parameter `{name}` should hold labels from 0 to {num_classes - 1}:"
+            f" {why.format(num_classes)}. Found labels from {low} to {high}. Number the"
+            f" classes from 0, or use a model with at least {high + 1} outputs."
+        )
+
+
+def check_classes(count: Any, name: str = "num_classes") -> None:
+    """Require a number of classes, for each of which a model can have an output."""
+    check_count(count, name)
+    if count > MOST_CLASSES:
+        raise ValueError(
+            f"Parameter `{name}` should be at most {MOST_CLASSES}. Found a number of"
+            f" {count.bit_length()} bits. Number the classes from 0, without gaps."
+        )
+
+
+def check_shape(shape: Any, name: str) -> None:
+    """Require the sizes of one example, each at least 1."""
+    sizes = isinstance(shape, Sequence) and not isinstance(shape, str)
+    whole = sizes and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape)
+    if not whole:
+        raise ValueError(
+            f"Parameter `{name}` should hold integers of at least 1. Found `{name} = {shape!r}`."
+            " Give for example (1, 28, 28)."
+        )
+
+
+def check_range(low: Any, high: Any) -> None:
+    """Require a range that is not reversed, or none."""
+    for name, end in (("low", low), ("high", high)):
+        if end is not None:
+            check_tensor(end, name)
+            if bool(end.isnan().any()):
+                raise ValueError(
+                    f"Parameter `{name}` should hold numbers. Found NaN. Use `None` where the range"
+                    " is not known."
+                )
+    if low is not None and high is not None and bool((low > high).any()):
+        raise ValueError(
+            "Parameter `low` should not be above `high`. Found"
+            f" `low = {float(low.max()):g}` and `high = {float(high.min()):g}`. Exchange them."
+        )

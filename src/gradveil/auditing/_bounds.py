@@ -1,0 +1,74 @@
+"""The bound of one defense over batches of the population, or why there is none."""
+
+import math
+from copy import deepcopy
+from typing import NamedTuple
+
+from gradveil._random import numbered_stream
+from gradveil.defenses import Defense
+from gradveil.theory import Bound, BoundCase, mean_bound
+
+from ._defaults import BOUND_PROBES, FULL_LIMIT
+from ._result import BoundResult
+from ._subject import Subject
+
+
+class Guarantee(NamedTuple):
+    """What the theory says of a defense."""
+
+    bound: BoundResult | None
+    """`None`: there is none."""
+    reason: str
+    """Why there is none, or why the number is no guarantee; empty where it is one."""
+
+
+def guarantee_of(
+    subject: Subject, defense: Defense, seed: int, probes: int = BOUND_PROBES
+) -> Guarantee:
+    """The bound with the information averaged over batches, each with a plan of its own.
+
+    The full form where it can be computed, beside the trace form.
+    """
+    cases = bound_cases(subject, defense, seed)
+    trace = mean_bound(cases, subject.prior, "trace", generator=numbered_stream(seed))
+    if not 0 < trace.total < math.inf:
+        return Guarantee(None, trace.reason)
+    best = trace
+    if subject.prior is not None and _size(cases) <= FULL_LIMIT:
+        best = mean_bound(cases, subject.prior, probes=probes, generator=numbered_stream(seed))
+    return Guarantee(_result(subject, best, trace), trace.reason)
+
+
+def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase]:
+    """What the defense does to each batch of the population."""
+    cases = []
+    for place, (inputs, targets) in enumerate(subject.population()):
+        message, own = subject.message(targets), deepcopy(defense)
+        moments = own.observe(message, inputs, numbered_stream(seed, place))[1]
+        cases.append(BoundCase(message, inputs, own.plan(moments)))
+    return cases
+
+
+def _size(cases: list[BoundCase]) -> int:
+    """Numbers in the Jacobians of all cases."""
+    message = cases[0].message
+    entries = sum(p.numel() for p in message.parameters.values())  # type: ignore[attr-defined]
+    return len(cases) * cases[0].inputs.numel() * entries
+
+
+def _result(subject: Subject, best: Bound, trace: Bound) -> BoundResult:
+    in_units = best.per_entry * min(subject.data.std) ** 2
+    return BoundResult(
+        method=best.method,
+        prior=best.prior,
+        mse=best.per_entry,
+        mse_standard_error=best.standard_error * best.per_entry / best.total,
+        trace_mse=trace.per_entry,
+        psnr_ceiling=-10 * math.log10(in_units) if subject.is_image else None,
+        counts_plan=best.counts_plan,
+        mse_pixels=in_units,
+        batches=best.batches,
+        data="public" if subject.public is not None else "audited",
+        explained=trace.explained,
+        reason=trace.reason,
+    )

@@ -1,0 +1,92 @@
+"""The settings of an audit, checked before any work: numbers, attacks, amounts of use to nobody."""
+
+from collections.abc import Sequence
+
+from gradveil._checks import (
+    check_at_most,
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    check_not_negative,
+    check_ratio,
+    check_seed,
+)
+from gradveil.attacks import Attack, as_attack
+from gradveil.catalog import build_attack, spec_of
+
+from ._defaults import STEPS, default_attacks
+from ._matching_budget import MATCHES
+from ._wanted import Wanted
+
+
+def check_settings(
+    seeds: int,
+    seed: int,
+    match: str,
+    scale: float | None,
+    ratio: float | None,
+    steps: int | None,
+    training: bool,
+    time_budget: float | None,
+) -> None:
+    """Require numbers that make sense, before any work."""
+    check_count(seeds, "seeds")
+    check_seed(seed)
+    check_choice(match, "match", MATCHES)
+    check_flag(training, "training")
+    if scale is not None:
+        check_not_negative(scale, "scale")
+        check_at_most(scale, "scale")
+    if ratio is not None:
+        check_ratio(ratio, "ratio")
+    if steps is not None:
+        check_count(steps, "steps")
+    if time_budget is not None:
+        check_not_negative(time_budget, "time_budget")
+
+
+def check_use(
+    wanted: Sequence[Wanted], match: str, scale: float | None, ratio: float | None
+) -> None:
+    """Require that amounts of the references are of use: some defense leaves its own open."""
+    amounts = {amount for one in wanted for amount in one.open}
+    uses = (
+        ("scale", scale, {"scale", "noise"}),
+        ("ratio", ratio, {"ratio"}),
+        ("match", None if match == "utility" else match, {"scale", "noise", "ratio"}),
+    )
+    for name, value, needed in uses:
+        if value is not None and not amounts & needed:
+            raise ValueError(
+                f"Parameter `{name}` should be left out where no defense leaves an amount open that"
+                f" depends on it. Found `{name} = {value}` with {[one.name for one in wanted]}."
+            )
+
+
+def chosen_attacks(
+    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
+) -> list[Attack]:
+    """The attacks that were asked for, or the usual ones, with so many steps."""
+    if asked is None:
+        return default_attacks(STEPS if steps is None else steps, is_image)
+    built = check_attacks(asked)
+    if steps is not None and built and all(map(_takes_no_steps, built)):
+        raise ValueError(
+            "Parameter `steps` should be left out for attacks that take none. Found"
+            f" `steps = {steps}` with {[spec_of(one) for one in built]}."
+        )
+    return [one.configured(steps=steps) for one in built]
+
+
+def check_attacks(asked: Sequence[str | Attack]) -> list[Attack]:
+    """Require attacks or their specifications; returns the attacks."""
+    built = [build_attack(one) if isinstance(one, str) else one for one in asked]
+    for one in built:
+        check_callable(one, "attacks", "Use for example `InvertingGradients()`.")
+    return [as_attack(one) for one in built]
+
+
+def _takes_no_steps(attack: Attack) -> bool:
+    """Whether one step more or less makes no difference to it."""
+    return attack.configured(steps=1) == attack.configured(steps=2)

@@ -1,0 +1,159 @@
+"""Why a message cannot be computed: the model, the loss or the targets, named in one line.
+
+A user's model fails deep inside of torch, in whatever words that operation has. When something
+fails, the message is evaluated once more, plainly and step by step, and the first step that fails
+is named. Where nothing fails this costs nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import (
+    NonFiniteError,
+    all_finite,
+    check_callable,
+    check_finite,
+    check_inputs,
+    check_values,
+    first_line,
+)
+
+from ._functional import check_match
+
+EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
+
+_PASSED_ON = (MemoryError, torch.OutOfMemoryError)
+
+
+class ModelError(ValueError):
+    """A model, a loss or targets that do not work with these inputs."""
+
+
+@contextmanager
+def explained(message: Any, inputs: Any) -> Iterator[None]:
+    """Turn what torch or the user's code raises inside into an error that names its cause."""
+    try:
+        yield
+    except (ModelError, NonFiniteError, *_PASSED_ON):
+        raise
+    except (Exception, SystemExit) as error:  # a model may even leave
+        _raise_cause(message, inputs)
+        if isinstance(error, (ValueError, TypeError)) and "Found" in str(error):
+            raise  # one of ours: the message works, and something else was wrong
+        raise ModelError(_not_differentiable(message, error)) from error
+
+
+def check_message(message: object) -> None:
+    """Require something that maps inputs to values."""
+    check_callable(message, "message", EXAMPLE)
+
+
+def _raise_cause(message: Any, inputs: Any) -> None:
+    """Evaluate a message plainly; an error names the first step that fails."""
+    check_message(message)
+    check_inputs(inputs)
+    loss = getattr(message, "loss", None)
+    if hasattr(loss, "loss_of_outputs"):
+        check_match(inputs, message.targets)
+        outputs = _outputs(loss, inputs)
+        _loss(loss, outputs, message.targets)
+    else:
+        _custom(message, inputs)
+
+
+def outputs_of(message: Any, inputs: Tensor) -> Any:
+    """What the model of a message returns; an error names what is wrong with it."""
+    return _outputs(message.loss, inputs)
+
+
+def _outputs(loss: Any, inputs: Tensor) -> Any:
+    parameters = loss.parameters
+    check_finite(parameters, "the model's weights")
+    try:
+        with torch.no_grad():
+            outputs = loss.outputs(parameters, inputs)
+    except _PASSED_ON:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ModelError(_model_fails(loss, inputs, error)) from error
+    if isinstance(outputs, Tensor) and not all_finite(outputs):
+        raise NonFiniteError(
+            "Parameter `model` should return finite outputs. Found NaN or infinity for finite"
+            f" inputs of shape {tuple(inputs.shape)}. Check its weights and buffers."
+        )
+    return outputs
+
+
+def _model_fails(loss: Any, inputs: Tensor, error: BaseException) -> str:
+    kinds = {(p.dtype, p.device) for p in loss.parameters.values()}
+    advice = "Check that model and data belong together."
+    if kinds != {(inputs.dtype, inputs.device)}:
+        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        advice = f"Its weights are {found}: bring both to one dtype and device."
+    return (
+        f"Parameter `model` should accept inputs of shape {tuple(inputs.shape)},"
+        f" {inputs.dtype} on {inputs.device}. Found that it fails with `{first_line(error)}`."
+        f" {advice}"
+    )
+
+
+def _loss(loss: Any, outputs: Any, targets: Any) -> None:
+    try:
+        with torch.no_grad():
+            value = loss.loss_of_outputs(outputs, targets)
+    except _PASSED_ON:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and "Parameter `loss_fn`" in str(error):
+            raise
+        raise ModelError(
+            f"Parameter `loss_fn` should take the model's outputs ({_seen(outputs)}) and `targets`"
+            f" ({_seen(targets)}). Found that it fails with `{first_line(error)}`. Check that"
+            " outputs, labels and loss belong together."
+        ) from error
+    check_finite({"loss": value}, "loss_fn(model(inputs), targets)")
+
+
+def _custom(message: Any, inputs: Tensor) -> None:
+    try:
+        values = message(inputs.detach())
+    except _PASSED_ON:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"Parameter `message` should accept inputs of shape {tuple(inputs.shape)}. Found that"
+            f" it fails with `{first_line(error)}`. {EXAMPLE}"
+        ) from error
+    check_values(values, "message(inputs)")
+    check_finite(values, "message(inputs)")
+
+
+def _seen(thing: Any) -> str:
+    """Shape, kind and ends of a tensor; the type of everything else."""
+    if not isinstance(thing, Tensor):
+        return type(thing).__name__
+    text = f"shape {tuple(thing.shape)}, {thing.dtype} on {thing.device}"
+    whole = not (thing.is_complex() or thing.is_floating_point())
+    if not whole or thing.numel() == 0 or thing.is_meta or thing.layout is not torch.strided:
+        return text
+    return f"{text}, from {int(thing.min())} to {int(thing.max())}"
+
+
+def _not_differentiable(message: Any, error: BaseException) -> str:
+    model = getattr(getattr(message, "loss", None), "model", None)
+    what = "model" if model is not None else "message"
+    advice = "Replace that operation, or use a defense that needs no sensitivities."
+    if "saved tensor hooks" in str(error) or "setup_context" in str(error):
+        advice = (
+            "Activation checkpointing and autograd functions without `setup_context` cannot be"
+            " differentiated so: switch checkpointing off, or use a defense that needs no"
+            " sensitivities."
+        )
+    return (
+        f"Parameter `{what}` should be made of operations that torch can differentiate with respect"
+        f" to inputs and weights together. Found `{first_line(error)}`. {advice}"
+    )
