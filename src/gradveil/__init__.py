@@ -10,10 +10,10 @@
 ['bias', 'weight']
 """
 
+from typing import TYPE_CHECKING
+
 from ._checks import NonFiniteError
-from .attacks import Observation, ThreatModel
-from .auditing import AuditResult, audit
-from .data import load_dataset
+from ._lazy import lazy_attributes
 from .defenses import (
     DPSGD,
     Cached,
@@ -29,7 +29,6 @@ from .defenses import (
 )
 from .mechanisms import Mechanism, RoundingMechanism
 from .messages import GradientMessage, LocalUpdateMessage, Message, ModelError
-from .scoring import score
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
@@ -45,6 +44,12 @@ from .theory import (
     share_of_optimum,
     utility,
 )
+
+if TYPE_CHECKING:
+    from .attacks import Observation, ThreatModel
+    from .auditing import AuditResult, audit
+    from .data import load_dataset
+    from .scoring import score
 
 __version__ = "0.1.0"
 
@@ -93,3 +98,26 @@ __all__ = [
     "share_of_optimum",
     "utility",
 ]
+
+_LAZY = {
+    "AuditResult": "auditing",
+    "Observation": "attacks",
+    "ThreatModel": "attacks",
+    "attacks": "attacks",
+    "audit": "auditing",
+    "auditing": "auditing",
+    "catalog": "catalog",
+    "data": "data",
+    "load_dataset": "data",
+    "models": "models",
+    "score": "scoring",
+    "scoring": "scoring",
+}
+"""What is built on the core, and the package to import when it is first asked for."""
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __getattr__ = lazy_attributes(__name__, _LAZY)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._extras import require
 from ._files import write_atomically
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _WITHOUT_ORIGIN: dict[str, dict[str, Any]] = {
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure of that size in inches, drawn without a screen."""
+    require("drawing", "gradveil[audit]", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

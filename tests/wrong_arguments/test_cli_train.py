@@ -1,7 +1,6 @@
 """`gradveil train`: every option of the configuration, and modes that exclude each other."""
 
 import sys
-from importlib import machinery, util
 from pathlib import Path
 
 import pytest
@@ -123,12 +122,9 @@ def test_options_that_need_a_folder(typed: str, option: str, refuses: Refuses) -
 def test_flower_that_is_not_installed(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to install, and no traceback."""
 
-    def found(name: str, *rest: object) -> machinery.ModuleSpec | None:
-        return None if name in ("flwr", "ray") else util.find_spec(name)
-
-    monkeypatch.setattr("gradveil.cli._train.find_spec", found)
+    monkeypatch.setattr("gradveil._extras._is_installed", lambda module: module != "flwr")
     words = ["train", *SMALL, *SHORT, "--engine", "flower"]
-    refuses(words, "Option `--engine flower`", "pip install gradveil[flower]")
+    refuses(words, "Flower's simulation", 'pip install "gradveil[flower]"')
 
 
 def test_flower_that_cannot_be_imported(

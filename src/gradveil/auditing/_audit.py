@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gradveil._checks import check_kind, check_optional_callable
+from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
 from gradveil.catalog import spec_of
@@ -108,6 +109,7 @@ def audit(
     >>> [(found.name, found.bound is not None) for found in result.defenses]
     [('optimal noise', True)]
     """
+    require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
     check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
     check_optional_callable(progress, "progress", "Give a function of (what, share).")
     names = {} if names is None else names

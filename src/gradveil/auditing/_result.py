@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gradveil._extras import require
 from gradveil.scoring import Interval
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class AuditResult:
 
     def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; needs pandas."""
+        require("to_dataframe", "pandas", "pandas")
         import pandas
 
         return pandas.DataFrame(self.rows())

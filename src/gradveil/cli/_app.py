@@ -1,6 +1,5 @@
 """The `gradveil` command and its subcommands."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from ._audit import run_audit
 from ._bench import bench
 from ._bound import bound
 from ._list import list_names
+from ._main import report_error
 from ._options import USER_ERRORS, check_values_given
 from ._reproduce import reproduce
 from ._train import train
@@ -48,19 +48,11 @@ app.command()(train)
 app.add_typer(bench, name="bench")
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
     try:
         check_values_given(sys.argv[1:])
         app()
     except USER_ERRORS as error:
-        _report(error)
+        report_error(error)
         raise SystemExit(2) from None
-
-
-def _report(error: Exception) -> None:
-    """One line on stderr; with `--format json` an object on stdout, too."""
-    line = " ".join(str(error).split())
-    if ("json" in sys.argv and "--format" in sys.argv) or "--format=json" in sys.argv:
-        print(json.dumps({"error": line, "kind": type(error).__name__}))
-    print(f"gradveil: {line}", file=sys.stderr)

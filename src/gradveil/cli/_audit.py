@@ -11,6 +11,7 @@ from rich.console import Console
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import check_count
+from gradveil._extras import require
 from gradveil.attacks import LocalSteps, ThreatModel
 from gradveil.auditing import (
     QUICK_DEFENSES,
@@ -108,6 +109,7 @@ def run_audit(
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
     """Show what leaks, what is guaranteed and what it costs, for each defense on the same data."""
+    require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     granted = parse_threat(threat or [])
     for option_name, count in (
         ("--batch-size", batch_size), ("--batches", batches), ("--seeds", seeds),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradveil._checks import check_count, check_not_negative_count, check_positive
+from gradveil._extras import require
 from gradveil._files import write_atomically
 
 from ._format import Format
@@ -56,6 +57,7 @@ def sensitivity(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
+    _require_chart(out)
     from gradveil.bench import (
         SensitivityRow,
         bench_sensitivity,
@@ -165,6 +167,8 @@ def attack(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Steps per second of each attack, and the PSNR it reaches in a given time."""
+    _require_chart(out)
+    require("the benchmark of attacks", "gradveil[audit]", "scipy")
     from gradveil.bench import AttackRow, attack_contenders, bench_attack, draw_attacks
 
     budgets = budget or ([2.0] if quick else [5.0, 20.0, 60.0])
@@ -216,6 +220,11 @@ def _images(source: str, needed: int, name: str) -> "Dataset":
             f" that {needed} are needed."
         )
     return data
+
+
+def _require_chart(out: Path | None) -> None:
+    if out is not None:
+        require("the chart in --out", "gradveil[audit]", "matplotlib")
 
 
 def _report(

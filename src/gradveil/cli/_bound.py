@@ -15,6 +15,7 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import check_count
+from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject, wanted_defenses
 from gradveil.auditing.report import check_folder, number, plural, prepare_folder, short
@@ -60,6 +61,7 @@ def bound(
         typed = typed_defenses([defense])
         wanted_defenses(typed)
     if sweep:
+        require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):
             check_folder(folder)
     said, source = data_source(dataset, data)

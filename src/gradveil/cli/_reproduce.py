@@ -3,12 +3,13 @@
 import os
 from contextlib import closing, contextmanager
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from gradveil._extras import require
 
 from ._format import Format
 from ._options import option, options, own_options, useless
@@ -64,6 +65,9 @@ def reproduce(
     Stop it at any time, even by force: what is done stays in the store, and the same command goes
     on. A second one at the same time, with the same folder, shares the work.
     """
+    require("reproducing", "gradveil[audit]", "matplotlib", "scipy", "torchmetrics")
+    if engine is EngineName.ray:
+        require("the ray engine", "gradveil[ray]", "ray")
     from gradveil.auditing.report import check_folder
     from gradveil.studies.reproduce import check_data, select_studies, work_of, write_all
 
@@ -126,11 +130,6 @@ def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine"
     if name is EngineName.ray:
         from gradveil.studies.runner import RayEngine
 
-        if find_spec("ray") is None:
-            raise ModuleNotFoundError(
-                "Option `--engine ray` should come with Ray installed. Found no package ray. Run"
-                " `pip install gradveil[ray]`."
-            )
         return RayEngine(address, jobs)
     if address is not None:
         raise ValueError(

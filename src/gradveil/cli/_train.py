@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gradveil._checks import check_count
+from gradveil._extras import require
 
 from ._format import Format
 from ._options import data_source, option, options, own_options, useless
@@ -109,6 +109,10 @@ def train(
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Train a model over clients that defend what they send."""
+    if engine is Engine.flower:
+        require("Flower's simulation", "gradveil[flower]", "flwr", "ray")
+    if out is not None:
+        require("the chart in --out", "gradveil[audit]", "matplotlib")
     from gradveil.federated import TrainingConfig
 
     useless("--alpha", alpha, partition == "dirichlet", "without `--partition dirichlet`")
@@ -120,7 +124,6 @@ def train(
     useless("--checkpoint-every", checkpoint_every, kept, where)
     if engine is Engine.flower:
         useless("--resume", resume, False, "with `--engine flower`, which keeps no checkpoints")
-        _require_flower()
     said, source = data_source(dataset, data)
     said = said if data is not None or dataset is not None else "--data"
     given = {
@@ -178,15 +181,6 @@ def _checked_examples(
         with option("--out", "out"):
             check_folder(out)
     return examples
-
-
-def _require_flower() -> None:
-    missing = [name for name in ("flwr", "ray") if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            "Option `--engine flower` should come with Flower and Ray installed. Found no package"
-            f" {' and no package '.join(missing)}. Run `pip install gradveil[flower]`."
-        )
 
 
 def _rounds(

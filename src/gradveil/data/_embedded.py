@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gradveil._extras import require
 from gradveil.data._normalization import CIFAR10, MNIST
 from gradveil.data._raw import Raw
 
@@ -47,6 +48,7 @@ def read_embedded_cifar10() -> Raw:
 
 
 def _read_png(path: Path) -> Tensor:
+    require("the embedded sample", "gradveil[data]", "PIL")
     from PIL import Image
 
     with Image.open(path) as file:
@@ -56,12 +58,10 @@ def _read_png(path: Path) -> Tensor:
 
 
 def _package_file(package: str, relative: str) -> Path:
+    require("the embedded sample", "gradveil[data]", package)
     spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(
-            f"Package `{package}`, which carries this sample, should be installed. Found no such "
-            f"package. Run `pip install gradveil[data]`."
-        )
+    assert spec is not None
+    assert spec.origin is not None
     path = Path(spec.origin).parent / relative
     if not path.exists():
         raise _missing(package, path)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradveil._extras import require
 from gradveil.data._normalization import KNOWN
 from gradveil.data._raw import Raw
 
@@ -52,13 +53,8 @@ def _load(name: str, split: str) -> Any:
 
 
 def _import_datasets() -> Any:
-    try:
-        return import_module("datasets")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "Package `datasets` should be installed to load `hf:` data. Found no such package. "
-            "Run `pip install gradveil[data]`."
-        ) from error
+    require("data from the hub", "gradveil[data]", "datasets", "PIL")
+    return import_module("datasets")
 
 
 def _pick_column(dataset: Any, candidates: tuple[str, ...], name: str) -> str:

@@ -12,16 +12,15 @@ and its server averages gradients and steps a torch optimizer::
     strategy.start(grid=grid, num_rounds=100)
 """
 
+# ruff: noqa: E402 (without Flower, the imports below fail with a less helpful error)
+
 import os
-from importlib.util import find_spec
+
+from gradveil._extras import require
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
 
-if find_spec("flwr") is None:
-    raise ImportError(
-        "`gradveil.flower` needs Flower, which is not installed. Install it with"
-        " `pip install gradveil[flower]`."
-    )
+require("gradveil.flower", "gradveil[flower]", "flwr")
 
 from gradveil.federated import Limits, LocalSteps
 

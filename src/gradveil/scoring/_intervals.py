@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import all_finite, check_count, check_number
+from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 
 Nested: TypeAlias = "Tensor | Sequence[Nested]"
@@ -131,6 +132,7 @@ def _groups(values: Nested) -> Nested:
 
 
 def _student_quantile(level: float, degrees: int) -> float:
+    require("an interval", "gradveil[audit]", "scipy")
     from scipy.stats import t as student  # only intervals need it
 
     return float(student.ppf((1 + level) / 2, degrees))

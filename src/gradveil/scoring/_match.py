@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from gradveil._extras import require
+
 
 def match(found: Tensor, truth: Tensor) -> Tensor:
     """For each image of the truth the place of its partner: least total squared error.
@@ -12,6 +14,7 @@ def match(found: Tensor, truth: Tensor) -> Tensor:
     """
     a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, found))
     errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
+    require("matching images", "gradveil[audit]", "scipy")
     from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
 
     return torch.as_tensor(linear_sum_assignment(errors.numpy())[1], device=truth.device)

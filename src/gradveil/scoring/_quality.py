@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradveil._extras import require
+
 PSNR_LIMIT = 120.0
 """Where PSNR ends, in dB: a perfect copy would be infinite and spoil every mean."""
 
@@ -41,11 +43,7 @@ def structural_similarity(found: Tensor, truth: Tensor) -> Tensor | None:
 
 
 def _ssim() -> Any:
-    try:
-        from torchmetrics.functional.image import structural_similarity_index_measure
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "Package `torchmetrics`, which computes SSIM, should be installed. Found no such"
-            " package. Run `pip install torchmetrics`, or call `score(..., ssim=False)`."
-        ) from error
+    require("SSIM", "gradveil[audit]", "torchmetrics")
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     return structural_similarity_index_measure

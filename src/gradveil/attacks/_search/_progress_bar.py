@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gradveil._extras import require
+
 from .._attack import Progress
 
 
@@ -19,6 +21,7 @@ def progress_bar(description: str = "attack") -> Iterator[Progress]:
     >>> with progress_bar("images 1 to 4") as progress:
     ...     attack = InvertingGradients(steps=10, progress=progress)
     """
+    require("the progress bar", "gradveil[cli]", "rich")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar

@@ -5,6 +5,8 @@ import io
 
 from torch import Tensor
 
+from gradveil._extras import require
+
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -19,6 +21,7 @@ def pictures(pixels: Tensor) -> tuple[str, ...]:
 
 
 def _png(image: Tensor) -> str:
+    require("a picture", "gradveil[audit]", "PIL")
     from PIL import Image
 
     grey = (image.detach().clamp(0, 1) * 255).round().byte().movedim(0, -1).cpu()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.auditing._result import AuditResult
 
@@ -38,6 +39,7 @@ def write_report(result: AuditResult, folder: Path) -> Path:
 
 def render_report(result: AuditResult) -> str:
     """The report as HTML."""
+    require("the audit's report", "gradveil[audit]", "jinja2", "plotly")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

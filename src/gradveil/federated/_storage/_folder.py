@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gradveil._files import write_atomically
-from gradveil._locks import alone_in
+from gradveil._files import alone_in, write_atomically
 
 from ._checkpoint import has_checkpoint
 from ._history import TrainingHistory

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any
 
 from gradveil.studies.figures import (
     COLOURS,
@@ -29,6 +27,9 @@ from gradveil.studies.shared import (
     select,
     summarise,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
 TITLES = {
@@ -96,7 +97,7 @@ class AdaptiveStudy:
                 made.legend(*_handles(axes), loc="outside upper center", ncols=2)
 
 
-def _handles(axes: list[Axes]) -> tuple[list[Any], list[str]]:
+def _handles(axes: "list[Axes]") -> tuple[list[Any], list[str]]:
     """The first panel that has curves tells what they are."""
     found = (axis.get_legend_handles_labels() for axis in axes)
     return next((pair for pair in found if pair[0]), ([], []))

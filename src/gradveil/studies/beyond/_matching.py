@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
 from gradveil._drawing import BLUE, ORANGE
 from gradveil.studies.figures import MSE, Row, bars, figure, no_cells
@@ -19,6 +18,9 @@ from gradveil.studies.shared import (
     select,
     summarise,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SCORES = {"unmatched_mse": "place by place (as in the paper)", "mse": "matched to the truth"}
 
@@ -69,7 +71,7 @@ class MatchingStudy:
             handles, labels = axis.get_legend_handles_labels()
             axis.legend(handles[:2], labels[:2], loc="best")
 
-    def _points(self, axis: Axes, place: int, rows: list[Row]) -> None:
+    def _points(self, axis: "Axes", place: int, rows: list[Row]) -> None:
         styles = {"unmatched_mse": (ORANGE, "o", 0.14), "mse": (BLUE, "s", -0.14)}
         for row in rows:
             colour, marker, shift = styles[str(row["metric"])]

@@ -1,19 +1,20 @@
 """Means against a level or a round, with their intervals."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any
 
 from gradveil.studies.runner import Entry
 from gradveil.studies.shared import LABELS, number
 
 from ._panels import COLOURS, MARKERS, OTHERS, mark_levels, no_cells
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Row = dict[str, Entry]
 
 
-def level_curve(axis: Axes, rows: Sequence[Row], label: str, **style: Any) -> None:
+def level_curve(axis: "Axes", rows: Sequence[Row], label: str, **style: Any) -> None:
     """Means with error bars over `level`; missing intervals leave the bar out."""
     rows = sorted(rows, key=lambda row: number(row["level"]))
     x = [number(row["level"]) for row in rows]
@@ -35,7 +36,7 @@ def _distance(upper: Entry, lower: Entry) -> float:
 
 
 def defense_curves(
-    axis: Axes, rows: Sequence[Row], ylabel: str, xlabel: str, percent: bool
+    axis: "Axes", rows: Sequence[Row], ylabel: str, xlabel: str, percent: bool
 ) -> None:
     """One curve for each defense; a defense without a level is a horizontal line."""
     if not rows:
@@ -56,7 +57,7 @@ def defense_curves(
         mark_levels(axis, levels, percent)
 
 
-def round_curve(axis: Axes, rows: Sequence[Row], label: str, **style: Any) -> None:
+def round_curve(axis: "Axes", rows: Sequence[Row], label: str, **style: Any) -> None:
     """A mean over rounds with its interval as a band."""
     rows = sorted(rows, key=lambda row: number(row["round"]))
     x = [number(row["round"]) for row in rows]

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
+from gradveil._extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {
     "no-defense": BLACK,
@@ -62,8 +62,13 @@ STYLE: dict[str, Any] = {
 @contextmanager
 def figure(
     stem: Path, columns: int = 1, rows: int = 1, width: float = 3.4, height: float = 2.7
-) -> Iterator[tuple[Figure, list[Axes]]]:
+) -> Iterator[tuple["Figure", "list[Axes]"]]:
     """A figure of rows × columns panels, written to ``stem.png`` and ``stem.pdf`` at the end."""
+    require("drawing", "gradveil[audit]", "matplotlib")
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         made = Figure(figsize=(width * columns, height * rows), layout="constrained")
         FigureCanvasAgg(made)
@@ -72,23 +77,23 @@ def figure(
         save(made, stem)
 
 
-def save(made: Figure, stem: Path) -> None:
+def save(made: "Figure", stem: Path) -> None:
     """PNG for screens, PDF for print."""
     for suffix in ("png", "pdf"):
         save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
 
 
-def no_cells(axis: Axes) -> None:
+def no_cells(axis: "Axes") -> None:
     """Say that there is nothing to show yet."""
     axis.text(0.5, 0.5, "no finished cells", ha="center", va="center", transform=axis.transAxes)
 
 
-def caption(made: Figure, text: str) -> None:
+def caption(made: "Figure", text: str) -> None:
     """One small line under the panels."""
     made.supxlabel(text, fontsize=7, color="0.35")
 
 
-def mark_levels(axis: Axes, levels: list[float], percent: bool) -> None:
+def mark_levels(axis: "Axes", levels: list[float], percent: bool) -> None:
     """Ticks at the levels themselves: percentages, or scales on a logarithmic axis."""
     if not percent and all(level > 0 for level in levels):
         axis.set_xscale("log")
@@ -96,7 +101,7 @@ def mark_levels(axis: Axes, levels: list[float], percent: bool) -> None:
     axis.minorticks_off()
 
 
-def one_scale(axes: list[Axes], bottom: float | None = None) -> None:
+def one_scale(axes: "list[Axes]", bottom: float | None = None) -> None:
     """The same vertical range for all panels that show something."""
     shown = [axis for axis in axes if axis.has_data()]
     limits = [axis.get_ylim() for axis in shown]

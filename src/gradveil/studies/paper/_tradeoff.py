@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
 from gradveil.studies.figures import COLOURS, MARKERS, MSE, Row, bars, figure, no_cells
 from gradveil.studies.runner import Cell, Results, Table
@@ -18,6 +17,9 @@ from gradveil.studies.shared import (
 )
 
 from ._families import FIGURES, GRIDS, NAMES, PAIRS, levels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SAMPLES = {"MNIST": 64, "CIFAR-10": 8}
 
@@ -80,7 +82,7 @@ class TradeoffStudy:
             if rows:
                 axis.legend(title="size: " + ("ratio" if self.family == "pruning" else "scale"))
 
-    def _points(self, axis: Axes, rows: list[Row], name: str) -> None:
+    def _points(self, axis: "Axes", rows: list[Row], name: str) -> None:
         x, y = ([number(row[f"{part}_mean"]) for row in rows] for part in ("error", "loss"))
         axis.errorbar(
             x,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._checks import check_count
+from gradveil._extras import require
 
 from ._cell import DATA_VARIABLE, Cell
 from ._engine import POLL_SECONDS, Watch, execute, keep
@@ -104,12 +105,9 @@ def _connected(address: str | None, jobs: int | None) -> Iterator[Any]:
     """Ray, connected for the time of a run; a connection that was there is used and kept."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "The ray engine needs the package `ray`. Install it with `pip install gradveil[ray]`."
-        ) from error
+    require("the ray engine", "gradveil[ray]", "ray")
+    import ray
+
     if ray.is_initialized():
         yield ray
         return
