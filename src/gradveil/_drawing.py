@@ -1,4 +1,4 @@
-"""Pictures without pyplot: nothing of a user's own plotting is touched."""
+"""Figures drawn and saved without pyplot, so that a user's own plotting stays untouched."""
 
 import io
 from pathlib import Path

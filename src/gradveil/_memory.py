@@ -1,4 +1,4 @@
-"""Errors that say that memory ran out, told from others of the same type."""
+"""Telling out-of-memory errors from others of the same type."""
 
 import re
 

@@ -4,11 +4,13 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from gradveil.cli import app
+from gradveil.data import Dataset, load_dataset
 from tests.federated.small import image_file
 
 SMALL = [
@@ -36,6 +38,36 @@ def test_one_epoch_as_json() -> None:
     assert [row["round"] for row in history["rounds"]] == [1, 2, 3]
     assert history["rounds"][-1]["accuracy"] is not None
     assert history["config"]["defense"] == "optimal-noise(scale=0.01)"
+
+
+def test_the_model_fits_the_data(tmp_path: Path) -> None:
+    table = tmp_path / "tab.npz"
+    np.savez(table, x=np.arange(360, dtype=np.float32).reshape(60, 6) % 7, y=np.arange(60) % 3)
+    for data, name in ((str(table), "mlp"), ("cifar10", "conv-net")):
+        options = ["--data", data, "--rounds", "1", "--format", "json"]
+        done = CliRunner().invoke(app, ["train", *options])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["config"]["model"] == name
+
+
+def test_a_model_that_does_not_fit_is_no_traceback() -> None:
+    options = ["--data", "cifar10", "--model", "simple-conv-net", "--rounds", "1"]
+    done = CliRunner().invoke(app, ["train", *options])
+    assert isinstance(done.exception, ValueError)  # which `main` shows as one line
+    assert "Option `--model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
+
+
+def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def load(source: str) -> Dataset:
+        loaded.append(source)
+        return load_dataset(source)
+
+    for place in ("gradveil.data", "gradveil.federated._build"):
+        monkeypatch.setattr(f"{place}.load_dataset", load)
+    run("--epochs", "0.5")
+    assert len(loaded) == 1
 
 
 def test_files_and_resume(tmp_path: Path) -> None:

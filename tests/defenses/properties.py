@@ -51,7 +51,7 @@ def perturbed(variances: Tensor, seed: int = 0, count: int = 40) -> Iterator[Ten
 
 def assert_noise_is_stationary(moments: Moments, mechanism: Mechanism) -> None:
     """KKT: s_i² / Σ_ii² = μ g_i² with one μ for all entries that are worth and reveal something."""
-    squares, slopes = row(moments.squared_values), row(moments.sensitivities)
+    squares, slopes = row(moments.squared_values), row(moments.known_squared_sensitivities)
     counts = (squares > 0) & (slopes > 0)
     assert bool((powers(mechanism)[counts] > 0).all())
     multipliers = (slopes / powers(mechanism).square() / squares)[counts]

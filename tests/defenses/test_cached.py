@@ -70,7 +70,8 @@ def test_running_mean(decay: float) -> None:
         weights = [decay ** (len(refreshes) - 1 - j) for j in range(len(refreshes))]
         for name, mean in found.items():
             terms = [
-                w * exact(s).sensitivities[name] for w, s in zip(weights, refreshes, strict=True)
+                w * exact(s).known_squared_sensitivities[name]
+                for w, s in zip(weights, refreshes, strict=True)
             ]
             torch.testing.assert_close(mean, sum(terms) / sum(weights))
 
@@ -89,8 +90,8 @@ def test_a_step_that_measures_uses_what_it_measured() -> None:
     for seed in range(5):
         found = observed(defense, seed)
         if seed % 2 == 0:
-            for name, squares in exact(seed).sensitivities.items():
-                assert torch.equal(found.sensitivities[name], squares)
+            for name, squares in exact(seed).known_squared_sensitivities.items():
+                assert torch.equal(found.known_squared_sensitivities[name], squares)
 
 
 def test_plan_is_that_of_the_mean_and_a_part_that_follows_the_fresh_values() -> None:
@@ -98,7 +99,7 @@ def test_plan_is_that_of_the_mean_and_a_part_that_follows_the_fresh_values() -> 
     defense = Cached(inner, refresh_every=10)
     defense(message, batch(0))
     found = defense.plan(observed(defense, 1))
-    past, squares = exact(0).sensitivities, exact(1).squared_values
+    past, squares = exact(0).known_squared_sensitivities, exact(1).squared_values
     level = sum(float(p.sum()) for p in past.values()) / sum(
         float(g2.sum()) for g2 in squares.values()
     )
@@ -125,8 +126,8 @@ class TestPartOfABatch:
         inputs, gradient = self._case(0)
         found = self._observed(Cached(OptimalNoise(0.1)), 0)
         whole = measure(gradient, inputs, generator=torch.Generator().manual_seed(0))
-        for name, squares in whole.sensitivities.items():
-            assert torch.equal(found.sensitivities[name], squares)
+        for name, squares in whole.known_squared_sensitivities.items():
+            assert torch.equal(found.known_squared_sensitivities[name], squares)
 
     def test_later_ones_measure_the_share_and_use_the_mean(self) -> None:
         defense = Cached(OptimalNoise(0.1), refresh_every=1, decay=1.0)
@@ -135,12 +136,14 @@ class TestPartOfABatch:
         found = self._observed(defense, 1)
         inputs, gradient = self._case(1)
         generator = torch.Generator().manual_seed(0)
-        part = measure(gradient, inputs, Auto(examples=2), generator=generator).sensitivities
+        part = measure(
+            gradient, inputs, Auto(examples=2), generator=generator
+        ).known_squared_sensitivities
         mean = {name: (first[name] + part[name]) / 2 for name in first}
         level = total(mean.values()) / total(found.squared_values.values())
         for name, squares in found.squared_values.items():
             expected = mean[name] + OWN_PART * level * squares
-            torch.testing.assert_close(found.sensitivities[name], expected.float())
+            torch.testing.assert_close(found.known_squared_sensitivities[name], expected.float())
 
     @pytest.mark.parametrize(
         "defense",
@@ -156,8 +159,8 @@ class TestPartOfABatch:
         generator = torch.Generator().manual_seed(0)
         whole = measure(gradient, inputs, defense.defense.estimator, generator=generator)
         found = self._observed(defense, 1)
-        for name, squares in whole.sensitivities.items():
-            assert torch.equal(found.sensitivities[name], squares)
+        for name, squares in whole.known_squared_sensitivities.items():
+            assert torch.equal(found.known_squared_sensitivities[name], squares)
 
 
 def test_refreshing_always_without_memory_is_the_defense_itself() -> None:
@@ -197,9 +200,11 @@ def test_a_loaded_state_moves_to_where_the_values_are() -> None:
     }
     second.load_state_dict(narrow)
     found, expected = observed(second, 1), observed(first, 1)
-    for name, square in expected.sensitivities.items():
-        assert found.sensitivities[name].dtype == square.dtype
-        torch.testing.assert_close(found.sensitivities[name], square, rtol=1e-5, atol=0)
+    for name, square in expected.known_squared_sensitivities.items():
+        assert found.known_squared_sensitivities[name].dtype == square.dtype
+        torch.testing.assert_close(
+            found.known_squared_sensitivities[name], square, rtol=1e-5, atol=0
+        )
 
 
 def test_a_state_is_a_snapshot() -> None:
@@ -234,8 +239,10 @@ def test_reset_forgets() -> None:
     defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=10)
     defense(message, batch(0))
     defense.reset()
-    found = observed(defense, 1).sensitivities
-    assert all(torch.equal(found[name], s) for name, s in exact(1).sensitivities.items())
+    found = observed(defense, 1).known_squared_sensitivities
+    assert all(
+        torch.equal(found[name], s) for name, s in exact(1).known_squared_sensitivities.items()
+    )
 
 
 def test_a_failed_call_does_not_count() -> None:

@@ -107,7 +107,10 @@ def test_layer_granularity_is_the_best_with_one_level_on_what_is_left() -> None:
         mask = inside[name]
         if bool(mask.any()):
             assert float(level[mask].max()) == float(level[mask].min())
-            squares, slopes = moments.squared_values[name], moments.sensitivities[name]
+            squares, slopes = (
+                moments.squared_values[name],
+                moments.known_squared_sensitivities[name],
+            )
             least += float(squares[mask].sum() * slopes[mask].sum()) ** 0.5
     found = fisher_trace(moments, mechanism) * noise_price(moments, mechanism)
     assert found == pytest.approx(least**2, rel=EXACT, abs=0)
@@ -122,7 +125,7 @@ def test_global_form_is_the_best_for_batches_measured_with_the_clip() -> None:
     assert_noise_is_stationary(mean, mechanism)
     assert_no_better_noise(mean, mechanism, perturbed(powers(mechanism)))
     assert_no_better_noise(mean, mechanism, iter([torch.ones(mean.size).double()]))
-    each = torch.stack([row(one.sensitivities) > 0 for one in batches])
+    each = torch.stack([row(one.known_squared_sensitivities) > 0 for one in batches])
     assert bool((each.any(0) & ~each.all(0)).any())
     assert torch.equal(powers(mechanism) > 0, each.any(0))
     expected = sum(fisher_trace(one, mechanism) for one in batches) / len(batches)
@@ -151,6 +154,6 @@ def test_erratum_4_holds_for_the_clipped_gradient_too() -> None:
     moments, clip = SWEEPS[0].moments(), 1.0
     mechanism = OptimalDPSGD(0.1, clip=clip, **FREE).plan(moments)
     seen = moments.clipped(clip)
-    printed = row(seen.sensitivities) / row(seen.squared_values).sqrt()
+    printed = row(seen.known_squared_sensitivities) / row(seen.squared_values).sqrt()
     rival = at_equal_price(moments, printed, mechanism)
     assert fisher_trace(moments, rival) > 1.05 * fisher_trace(moments, mechanism)

@@ -44,7 +44,7 @@ def test_cauchy_holds_with_equality(sweep: Sweep) -> None:
     moments = sweep.moments(3)
     mechanism = OptimalNoise(0.1, **FREE).plan(moments)
     product = fisher_trace(moments, mechanism) * noise_price(moments, mechanism)
-    squares = row(moments.squared_values) * row(moments.sensitivities)
+    squares = row(moments.squared_values) * row(moments.known_squared_sensitivities)
     assert product == pytest.approx(float(squares.sqrt().sum()) ** 2, rel=EXACT, abs=0)
 
 
@@ -53,7 +53,7 @@ def test_erratum_4_squared_sensitivities_are_worse(sweep: Sweep) -> None:
     """Algorithm 1, step 4 prints Σ_ii = λ ‖∇g_i‖² / |g_i|; Eq. 10 has ‖∇g_i‖."""
     moments = sweep.moments()
     mechanism = OptimalNoise(0.1, **FREE).plan(moments)
-    printed = row(moments.sensitivities) / row(moments.squared_values).sqrt()
+    printed = row(moments.known_squared_sensitivities) / row(moments.squared_values).sqrt()
     rival = at_equal_price(moments, printed, mechanism)
     assert_noise_is_stationary(moments, mechanism)
     if moments.size > 1:
@@ -79,7 +79,7 @@ def test_layer_granularity_is_the_best_with_one_level_per_tensor(sweep: Sweep) -
     levels = like(powers(mechanism), moments.squared_values)
     assert all(float(level.max()) == float(level.min()) for level in levels.values())
     assert_no_better_noise(moments, mechanism, one_per_tensor(powers(mechanism), moments, seed=4))
-    squares, slopes = moments.squared_values, moments.sensitivities
+    squares, slopes = moments.squared_values, moments.known_squared_sensitivities
     least = sum(float(squares[n].sum() * slopes[n].sum()) ** 0.5 for n in squares) ** 2
     found = fisher_trace(moments, mechanism) * noise_price(moments, mechanism)
     assert found == pytest.approx(least, rel=EXACT, abs=0)
@@ -141,7 +141,7 @@ def test_single_precision_agrees(sweep: Sweep) -> None:
     moments = sweep.moments(5)
     single = Moments(
         {n: t.float() for n, t in moments.squared_values.items()},
-        {n: t.float() for n, t in moments.sensitivities.items()},
+        {n: t.float() for n, t in moments.known_squared_sensitivities.items()},
         moments.input_size,
     )
     plans = [powers(OptimalNoise(0.1, **FREE).plan(m)) for m in (moments, single)]

@@ -17,7 +17,7 @@ from gradveil import (
     OptimalPruning,
     fisher_trace,
 )
-from gradveil.defenses._selection import keep_within
+from gradveil.defenses import keep_within
 
 from .cases import SWEEPS, Sweep, kept, like, moments_of, row
 from .properties import (
@@ -44,7 +44,7 @@ def information(moments: Moments, keep: Tensor) -> float:
 
 
 def ratios(moments: Moments) -> Tensor:
-    return row(moments.sensitivities) / row(moments.squared_values)
+    return row(moments.known_squared_sensitivities) / row(moments.squared_values)
 
 
 def rivals(moments: Moments, keep: Tensor, budget: float, seed: int) -> Iterator[Tensor]:
@@ -86,7 +86,7 @@ def test_no_feasible_pruning_reveals_less(sweep: Sweep, share: float) -> None:
 def test_linear_programming_agrees(sweep: Sweep, share: float) -> None:
     moments = sweep.moments(7)
     mechanism, budget = plan(moments, share)
-    squares, slopes = row(moments.squared_values), row(moments.sensitivities)
+    squares, slopes = row(moments.squared_values), row(moments.known_squared_sensitivities)
     solved = linprog(
         slopes.numpy(), A_eq=squares.numpy()[None], b_eq=np.array([budget]), bounds=(0, 1)
     )
@@ -170,7 +170,7 @@ def test_floor_limits_the_score_of_small_values() -> None:
 def test_layer_granularity_prunes_tensor_by_tensor() -> None:
     moments = SWEEPS[0].moments(1)
     scores = {
-        n: float(moments.sensitivities[n].mean() / moments.squared_values[n].mean())
+        n: float(moments.known_squared_sensitivities[n].mean() / moments.squared_values[n].mean())
         for n in moments.squared_values
     }
     mechanism = OptimalPruning(0.5, granularity="layer").plan(moments)

@@ -21,7 +21,7 @@ from gradveil import (
     utility,
 )
 from gradveil._tensors import flatten
-from gradveil.defenses._selection import keep_lowest
+from gradveil.defenses._planning import keep_lowest
 from tests.mechanisms.statistics import assert_mean, draws
 
 from .cases import SWEEPS, Sweep, batch, kept, like, message, moments_of, powers, row

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,9 @@ from gradveil.federated import (
     TrainingConfig,
     TrainingHistory,
     build_run,
-    model_of,
-    rounds_of_epochs,
-    split_of,
+    count_rounds,
+    initial_model,
+    load_split,
 )
 from gradveil.federated import train as train_registered
 
@@ -41,23 +42,23 @@ def tiny(images: str) -> TrainingConfig:
 def test_the_defaults_are_the_papers() -> None:
     config = TrainingConfig()
     assert (config.clients, config.batch_size, config.optimizer, config.lr) == (4, 16, "adam", 1e-3)
-    assert sum(p.numel() for p in model_of(config).parameters()) == 119530
+    assert sum(p.numel() for p in initial_model(config, load_split(config)).parameters()) == 119530
 
 
 def test_the_data_is_cut_as_told(tiny: TrainingConfig) -> None:
-    data = split_of(tiny)
+    data = load_split(tiny)
     assert data.held_out is not None
     assert (len(data.inputs), len(data.held_out[0])) == (96, 32)
-    everything = split_of(replace(tiny, limit=200, held_out=0))
+    everything = load_split(replace(tiny, limit=200, held_out=0))
     assert everything.held_out is None
     assert torch.equal(everything.inputs[:96], data.inputs)
     assert torch.equal(everything.inputs[96:128], data.held_out[0])
-    later = split_of(replace(tiny, held_out_start=100))
+    later = load_split(replace(tiny, held_out_start=100))
     assert later.held_out is not None
     assert torch.equal(everything.inputs[100:132], later.held_out[0])
     for start in (95, 256):
         with pytest.raises(ValueError, match=f"Found `held_out_start = {start}`"):
-            split_of(replace(tiny, held_out_start=start))
+            load_split(replace(tiny, held_out_start=start))
 
 
 def test_a_run_has_the_clients_of_its_configuration(tiny: TrainingConfig) -> None:
@@ -70,19 +71,68 @@ def test_a_run_has_the_clients_of_its_configuration(tiny: TrainingConfig) -> Non
 
 
 def test_options_of_a_model() -> None:
+    images = load_split(TrainingConfig(data="cifar10"))
     small, large = (
-        sum(p.numel() for p in model_of(TrainingConfig(model=spec)).parameters())
+        sum(p.numel() for p in initial_model(TrainingConfig(model=spec), images).parameters())
         for spec in ("conv-net(width=4)", "conv-net(width=8)")
     )
     assert small < large
     with pytest.raises(ValueError, match=r"one of conv-net.*'convnet'\. Did you mean `conv-net`"):
-        model_of(TrainingConfig(model="convnet"))
+        initial_model(TrainingConfig(model="convnet"), images)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = tmp_path / "table.npz"
+    labels = np.arange(60) % 3
+    np.savez(path, x=np.eye(6, dtype=np.float32)[2 * labels] + 0.1, y=labels)
+    return str(path)
+
+
+def test_the_default_model_is_the_one_for_the_data(table: str) -> None:
+    for data, name, outputs in ((table, "mlp", 3), ("cifar10", "conv-net", 10)):
+        config = TrainingConfig(data=data, rounds=1, batch_size=4)
+        history = train(config)
+        assert history.config["model"] == name
+        assert history.rounds[-1].accuracy is not None
+        run = build_run(config)
+        assert [p.shape[0] for p in run.server.model.parameters()][-1] == outputs
+
+
+def test_a_model_that_does_not_fit_is_an_error(table: str) -> None:
+    for data, model in (("cifar10", "simple-conv-net"), (table, "le-net"), (table, "conv-net")):
+        with pytest.raises(ValueError, match=r"Parameter `model` should accept inputs of shape"):
+            build_run(TrainingConfig(data=data, model=model))
+    with pytest.raises(ValueError, match=r"labels from 0 to 1: the model has 2 outputs"):
+        build_run(TrainingConfig(data=table, model="mlp(sizes=[6, 2])"))
+
+
+def test_a_fifth_of_small_data_is_held_out(table: str) -> None:
+    small = load_split(TrainingConfig(data=table))
+    assert small.held_out is not None
+    assert (len(small.inputs), len(small.held_out[0])) == (48, 12)
+    large = load_split(TrainingConfig())
+    assert large.held_out is not None
+    assert (len(large.inputs), len(large.held_out[0])) == (4488, 512)
+
+
+def test_given_data_is_not_loaded_again(
+    tiny: TrainingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = load_split(tiny)
+    expected = train(tiny)
+
+    def refuse(source: str) -> None:
+        raise AssertionError(f"loaded {source} again")
+
+    monkeypatch.setattr("gradveil.federated._build.load_dataset", refuse)
+    assert train(tiny, data).to_csv(times=False) == expected.to_csv(times=False)
 
 
 def test_an_epoch_is_seen_once() -> None:
-    assert rounds_of_epochs(1, 4096, TrainingConfig()) == 64
-    assert rounds_of_epochs(1, 4096, TrainingConfig(fraction=0.5)) == 128
-    assert rounds_of_epochs(0.5, 100, TrainingConfig(clients=1)) == 4
+    assert count_rounds(1, 4096, TrainingConfig()) == 64
+    assert count_rounds(1, 4096, TrainingConfig(fraction=0.5)) == 128
+    assert count_rounds(0.5, 100, TrainingConfig(clients=1)) == 4
 
 
 @pytest.mark.parametrize(
@@ -108,7 +158,10 @@ def test_training_writes_its_files_and_learns(tmp_path: Path, tiny: TrainingConf
     assert TrainingHistory.from_json((tmp_path / "history.json").read_text()) == history
     assert (tmp_path / "rounds.csv").read_text() == history.to_csv(times=False)
     weights = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert weights.keys() == model_of(tiny, allow_imports=True).state_dict().keys()
+    assert (
+        weights.keys()
+        == initial_model(tiny, load_split(tiny), allow_imports=True).state_dict().keys()
+    )
 
 
 def test_it_continues_only_when_told(tmp_path: Path, tiny: TrainingConfig) -> None:
@@ -150,7 +203,7 @@ def test_fedavg_adds_the_mean_change_unless_told_otherwise() -> None:
 
 def test_held_out_examples_must_leave_some(tiny: TrainingConfig) -> None:
     with pytest.raises(ValueError, match="`held_out` should be below the 20 examples"):
-        split_of(TrainingConfig(data="cifar10"))
+        load_split(TrainingConfig(data="cifar10", held_out=512))
 
 
 def test_resuming_needs_a_folder(tiny: TrainingConfig) -> None:

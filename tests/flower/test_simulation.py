@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from gradveil.federated import RoundMetrics, TrainingConfig, build_run, train
+from gradveil.federated import RoundMetrics, TrainingConfig, build_run, load_split, train
 from gradveil.flower import run_simulation_of
 from gradveil.flower._simulated_server import SimulatedServer
 from gradveil.flower._simulation import client_app_of
@@ -58,7 +58,7 @@ def test_every_message_in_a_new_process_gives_the_local_engine(config):
         for i in range(config.clients)
     }
     rows: list[RoundMetrics] = []
-    flower, local = SimulatedServer(config, rows.append), build_run(config)
+    flower, local = SimulatedServer(config, load_split(config), rows.append), build_run(config)
     flower.start(grid=LocalGrid(client_app_of(config), nodes), num_rounds=config.rounds)
     history = local.run(config.rounds)
     for name, value in local.server.model.state_dict().items():

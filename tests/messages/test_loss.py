@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradveil.messages._loss import loss_reduction, separates_at
+from gradveil.messages._loss import is_sum_over_examples, loss_reduction
 from tests.zoo import WEIGHTS, contrastive_loss, custom_loss, pair_loss, variance_loss
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
@@ -91,7 +91,7 @@ COUPLED_LOSSES = {
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 33])
 @pytest.mark.parametrize("name", SEPARABLE_LOSSES)
 def test_a_sum_over_examples_is_recognised(name: str, count: int, dtype: torch.dtype) -> None:
-    assert separates_at(SEPARABLE_LOSSES[name], make_outputs(count, dtype))
+    assert is_sum_over_examples(SEPARABLE_LOSSES[name], make_outputs(count, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -100,15 +100,15 @@ def test_a_sum_over_examples_is_recognised(name: str, count: int, dtype: torch.d
 def test_a_loss_that_compares_examples_is_recognised(
     name: str, count: int, dtype: torch.dtype
 ) -> None:
-    assert not separates_at(COUPLED_LOSSES[name], make_outputs(count, dtype))
+    assert not is_sum_over_examples(COUPLED_LOSSES[name], make_outputs(count, dtype))
 
 
 def test_no_pair_of_examples_escapes() -> None:
     outputs = make_outputs(7)
     for first in range(7):
         for second in range(first):
-            assert not separates_at(partial(distant, first=first, second=second), outputs)
+            assert not is_sum_over_examples(partial(distant, first=first, second=second), outputs)
 
 
 def test_one_example_is_always_separable() -> None:
-    assert separates_at(lambda o: contrastive_loss(o, None), make_outputs(1))
+    assert is_sum_over_examples(lambda o: contrastive_loss(o, None), make_outputs(1))

@@ -5,30 +5,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradveil import GradientMessage, LocalUpdateMessage
+from gradveil import GradientMessage
 from gradveil.messages import Message, separates
 from tests.messages.compare import assert_same
 from tests.zoo import SEPARABLE, ZOO, Case, contrastive_loss, named
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
-SAY_SO_THEMSELVES = [case for case in SEPARABLE if case.name not in ("custom_loss", "lambda_loss")]
-
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("case", ZOO, ids=str)
 def test_is_found_out(case: Case, dtype: torch.dtype) -> None:
     assert separates(case.message(dtype), case.inputs(dtype)) is case.separable
-
-
-@pytest.mark.parametrize("case", SAY_SO_THEMSELVES, ids=str)
-def test_known_without_inputs(case: Case) -> None:
-    assert case.message().separable
-
-
-@pytest.mark.parametrize("name", ["custom_loss", "lambda_loss", "contrastive", "dropout_train"])
-def test_not_known_without_inputs(name: str) -> None:
-    assert not named(name).message().separable
 
 
 @pytest.mark.parametrize("case", SEPARABLE, ids=str)
@@ -44,7 +32,6 @@ def test_parts_of_the_examples_add_up(case: Case) -> None:
 def test_what_the_user_declares_counts(declared: bool) -> None:
     for case in (named("mlp"), named("contrastive"), named("batch_norm_train")):
         message = case.message(separable=declared)
-        assert message.separable is declared
         assert separates(message, case.inputs()) is declared
 
 
@@ -53,7 +40,6 @@ def test_a_switch_to_training_mode_is_noticed() -> None:
     message = GradientMessage(model, case.loss(), case.targets())
     assert separates(message, case.inputs())
     model.train()
-    assert not message.separable
     assert not separates(message, case.inputs())
 
 
@@ -93,7 +79,6 @@ def test_a_batch_in_the_second_dimension_is_noticed() -> None:
 
 def test_a_local_update_is_never_a_sum() -> None:
     case = named("mlp")
-    assert LocalUpdateMessage.separable is False
     assert not separates(case.local_update(steps=1), case.inputs())
 
 

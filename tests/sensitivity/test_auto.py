@@ -44,7 +44,7 @@ def test_auto_works_on_the_whole_zoo(case: Case):
     moments = measure(message, inputs, generator=torch.Generator().manual_seed(0))
     for name, value in message(inputs).items():
         torch.testing.assert_close(moments.squared_values[name], value.square())
-        assert (moments.sensitivities[name] >= 0).all()
+        assert (moments.known_squared_sensitivities[name] >= 0).all()
 
 
 def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
@@ -58,8 +58,8 @@ def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
     generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
     found = measure(message, inputs, Auto(), generator=generator)
     expected = measure(message, inputs, PerExample(2), generator=again)
-    for name, squares in expected.sensitivities.items():
-        assert torch.equal(found.sensitivities[name], squares)
+    for name, squares in expected.known_squared_sensitivities.items():
+        assert torch.equal(found.known_squared_sensitivities[name], squares)
 
 
 def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
@@ -91,7 +91,7 @@ def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(monkeyp
     with pytest.warns(HiddenPathWarning, match="move with the inputs although"):
         moments = measure(case.message(), case.inputs())
     assert moments.hidden == moments.size
-    assert all((square > 0).all() for square in moments.sensitivities.values())
+    assert all((square > 0).all() for square in moments.known_squared_sensitivities.values())
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -104,9 +104,10 @@ def test_few_examples_stand_for_all_in_scale(reduction: str):
     message = GradientMessage(model, loss, torch.zeros(8, dtype=torch.long))
     exact = measure(message, inputs, Exact())
     found = [
-        measure(message, inputs, "layers", generator=generator).sensitivities for _ in range(200)
+        measure(message, inputs, "layers", generator=generator).known_squared_sensitivities
+        for _ in range(200)
     ]
-    for name, squares in exact.sensitivities.items():
+    for name, squares in exact.known_squared_sensitivities.items():
         mean = torch.stack([f[name].mean() for f in found]).mean()
         assert mean.item() == pytest.approx(squares.mean().item(), rel=0.2)
 
@@ -125,8 +126,10 @@ def test_updates_are_measured_along_their_steps(options):
     message, inputs = update(1e-4, **options)
     exact = measure(message, inputs, Exact())
     found = measure(message, inputs, AlongSteps(Exact()))
-    for name, squares in exact.sensitivities.items():
-        torch.testing.assert_close(found.sensitivities[name], squares, rtol=1e-2, atol=1e-14)
+    for name, squares in exact.known_squared_sensitivities.items():
+        torch.testing.assert_close(
+            found.known_squared_sensitivities[name], squares, rtol=1e-2, atol=1e-14
+        )
         torch.testing.assert_close(found.squared_values[name], exact.squared_values[name])
 
 
@@ -154,5 +157,5 @@ def test_a_batch_of_no_more_examples_is_measured_as_cheaply():
     generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
     found = measure(message, inputs, Auto(examples=len(inputs)), generator=generator)
     expected = measure(message, inputs, Structured(split=False), generator=again)
-    for name, squares in expected.sensitivities.items():
-        assert torch.equal(found.sensitivities[name], squares)
+    for name, squares in expected.known_squared_sensitivities.items():
+        assert torch.equal(found.known_squared_sensitivities[name], squares)

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("global_rng_watch")
 def test_equals_the_dense_jacobian(case: Case) -> None:
     inputs = case.inputs()
     moments = measure(case.message(), inputs, Exact())
-    assert_same_squares(moments.sensitivities, jacobian_squares(functional_gradient(case), inputs))
+    assert_same_squares(
+        moments.known_squared_sensitivities, jacobian_squares(functional_gradient(case), inputs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_equals_the_dense_jacobian(case: Case) -> None:
 def test_equals_the_dense_jacobian_of_a_local_update(name: str) -> None:
     case = named(name)
     message = case.local_update(steps=3, batch_size=2, momentum=0.5)
-    found = measure(message, case.inputs(), Exact()).sensitivities
+    found = measure(message, case.inputs(), Exact()).known_squared_sensitivities
     assert_same_squares(found, jacobian_squares(message, case.inputs()))
 
 
@@ -51,35 +53,38 @@ def test_equals_finite_differences() -> None:
         ahead, behind = message(inputs + step * axis), message(inputs - step * axis)
         for name in total:
             total[name] += ((ahead[name] - behind[name]) / (2 * step)).square()
-    assert_same_squares(measure(message, inputs, Exact()).sensitivities, total, tolerance=1e-7)
+    assert_same_squares(
+        measure(message, inputs, Exact()).known_squared_sensitivities, total, tolerance=1e-7
+    )
 
 
 def test_a_linear_map_has_the_squared_norms_of_its_rows() -> None:
     matrix = torch.arange(12, dtype=torch.float64).view(4, 3)
     moments = measure(lambda inputs: {"y": matrix @ inputs}, torch.ones(3).double(), Exact())
-    assert torch.equal(moments.sensitivities["y"], matrix.square().sum(1))
+    assert torch.equal(moments.known_squared_sensitivities["y"], matrix.square().sum(1))
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv_net", "batch_norm_train", "transformer"])
 def test_float32_agrees_with_float64(name: str) -> None:
     case, float32 = named(name), torch.float32
-    found = measure(case.message(float32), case.inputs(float32), Exact()).sensitivities
-    expected = measure(case.message(), case.inputs(), Exact()).sensitivities
+    found = measure(
+        case.message(float32), case.inputs(float32), Exact()
+    ).known_squared_sensitivities
+    expected = measure(case.message(), case.inputs(), Exact()).known_squared_sensitivities
     assert_same(found, {n: e.float() for n, e in expected.items()}, tolerance=1e-4, noise=1e-8)
 
 
 def test_unused_and_constant_entries_have_none() -> None:
     case = named("unused")
-    found = measure(case.message(), case.inputs(), Exact()).sensitivities
+    found = measure(case.message(), case.inputs(), Exact()).known_squared_sensitivities
     assert not found["idle.weight"].any()
     assert not found["idle.bias"].any()
 
 
-def test_has_no_standard_error_and_needs_no_generator() -> None:
+def test_is_exact_and_needs_no_generator() -> None:
     case, generator = named("mlp"), torch.Generator().manual_seed(0)
     before = generator.get_state()
-    moments = measure(case.message(), case.inputs(), Exact(), generator=generator)
-    assert moments.standard_errors is None
+    assert Exact()(case.message(), case.inputs(), generator).variances is None
     assert torch.equal(generator.get_state(), before)
 
 
@@ -87,7 +92,8 @@ def test_declared_couplings_are_measured_in_full() -> None:
     case = named("mlp")
     whole = measure(case.message(separable=False), case.inputs(), Exact())
     assert_same_squares(
-        whole.sensitivities, measure(case.message(), case.inputs(), Exact()).sensitivities
+        whole.known_squared_sensitivities,
+        measure(case.message(), case.inputs(), Exact()).known_squared_sensitivities,
     )
 
 
@@ -99,13 +105,19 @@ class TestMemory:
     def test_chunks_change_nothing(self, name: str, max_elements: int) -> None:
         message, inputs = named(name).message(), named(name).inputs()
         found = measure(message, inputs, Exact(max_elements=max_elements))
-        assert_same_squares(found.sensitivities, measure(message, inputs, Exact()).sensitivities)
+        assert_same_squares(
+            found.known_squared_sensitivities,
+            measure(message, inputs, Exact()).known_squared_sensitivities,
+        )
 
     def test_chunks_of_a_local_update_change_nothing(self) -> None:
         message, inputs = named("mlp").local_update(), named("mlp").inputs()
         assert isinstance(message, LocalUpdateMessage)
         found = measure(message, inputs, Exact(max_elements=150))
-        assert_same_squares(found.sensitivities, measure(message, inputs, Exact()).sensitivities)
+        assert_same_squares(
+            found.known_squared_sensitivities,
+            measure(message, inputs, Exact()).known_squared_sensitivities,
+        )
 
     @pytest.mark.parametrize("max_elements", [1, 100, 1000, 4000, 2**24])
     @pytest.mark.parametrize("name", ["mlp", "conv_net", "contrastive"])
@@ -129,7 +141,7 @@ class TestMemory:
         found = measure(message, inputs, Exact(max_elements=50_000))
         assert max(rows) * inputs.numel() <= 50_000
         expected = (2 * inputs / 1000).square().sum().view(1)
-        assert_same_squares(found.sensitivities, {"mean": expected})
+        assert_same_squares(found.known_squared_sensitivities, {"mean": expected})
 
 
 def record_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:

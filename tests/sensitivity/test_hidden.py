@@ -36,7 +36,7 @@ def test_entries_that_move_without_a_derivative_count_as_sensitive(
         moments = measure(message, inputs, generator=seeded())
     assert moments.hidden > 0
     for entry, value in message(inputs).items():
-        assert bool((moments.sensitivities[entry][value != 0] > 0).all())
+        assert bool((moments.known_squared_sensitivities[entry][value != 0] > 0).all())
 
 
 @each_reading
@@ -84,8 +84,8 @@ def test_what_stands_for_the_sensitivity_has_its_size() -> None:
     exact = measure(message_of(seen, 16), inputs, "exact")
     with pytest.warns(HiddenPathWarning):
         found = measure(message_of(unseen, 16), inputs, generator=seeded())
-    for name, square in exact.sensitivities.items():
-        assert 0.05 < float(found.sensitivities[name].mean() / square.mean()) < 20
+    for name, square in exact.known_squared_sensitivities.items():
+        assert 0.05 < float(found.known_squared_sensitivities[name].mean() / square.mean()) < 20
 
 
 @pytest.mark.parametrize("kind", ["gradient", "update"])
@@ -126,7 +126,7 @@ def test_what_does_not_depend_on_the_inputs_keeps_0() -> None:
     message = GradientMessage(made(Penalised), lambda o, _: o.sum(), torch.zeros(4))
     moments = measure(message, batch(), "exact")
     assert moments.hidden == 0
-    assert bool((moments.sensitivities["extra"] == 0).all())
+    assert bool((moments.known_squared_sensitivities["extra"] == 0).all())
 
 
 def test_rows_of_unused_categories_do_not_stand_out() -> None:

@@ -24,7 +24,9 @@ def test_equals_the_printed_algorithm_for_each_example(name: str, kind: str) -> 
     found = measure(
         case.message(), inputs, PerExample(3, kind), generator=torch.Generator().manual_seed(7)
     )
-    assert_same_squares(found.sensitivities, algorithm_1_for_each_example(case, inputs, probes))
+    assert_same_squares(
+        found.known_squared_sensitivities, algorithm_1_for_each_example(case, inputs, probes)
+    )
 
 
 def test_equals_sketch_for_one_example() -> None:
@@ -32,7 +34,9 @@ def test_equals_sketch_for_one_example() -> None:
 
     def run(estimator: PerExample | Sketch) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
-        return measure(case.message(), case.inputs(), estimator, generator=generator).sensitivities
+        return measure(
+            case.message(), case.inputs(), estimator, generator=generator
+        ).known_squared_sensitivities
 
     assert_same_squares(run(PerExample(5)), run(Sketch(5)))
 
@@ -125,7 +129,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         generator = torch.Generator().manual_seed(0)
         return measure(
             case.message(), case.inputs(), PerExample(3), generator=generator
-        ).sensitivities
+        ).known_squared_sensitivities
 
     whole = run()
     monkeypatch.setattr("gradveil.sensitivity._per_example.chunk_size", lambda values: 5)

@@ -24,7 +24,7 @@ def test_equals_the_printed_algorithm_with_the_same_probes(case: Case, kind: str
     found = measure(
         case.message(), inputs, Sketch(3, kind), generator=torch.Generator().manual_seed(7)
     )
-    assert_same_squares(found.sensitivities, algorithm_1(case, inputs, probes))
+    assert_same_squares(found.known_squared_sensitivities, algorithm_1(case, inputs, probes))
 
 
 def assert_converges(message: Message, inputs: torch.Tensor, estimator: Sketch) -> None:
@@ -84,7 +84,9 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     def run() -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
-        return measure(case.message(), case.inputs(), Sketch(5), generator=generator).sensitivities
+        return measure(
+            case.message(), case.inputs(), Sketch(5), generator=generator
+        ).known_squared_sensitivities
 
     whole = run()
     monkeypatch.setattr("gradveil.sensitivity._sketch.chunk_size", lambda values: 2)

@@ -22,10 +22,12 @@ def confident() -> tuple[GradientMessage, torch.Tensor]:
 def test_a_lost_square_is_not_taken_for_0(estimator: str):
     message, inputs = confident()
     values, moments = message(inputs), measure(message, inputs, estimator)
-    squares = moments.sensitivities["weight"]
+    squares = moments.known_squared_sensitivities["weight"]
     assert squares.dtype == torch.float64  # measured once more, where it is not lost
     assert (squares[values["weight"] != 0] > 0).all()
-    assert (moments.sensitivities["bias"] == 0).all()  # with weights of 0 it is constant
+    assert (
+        moments.known_squared_sensitivities["bias"] == 0
+    ).all()  # with weights of 0 it is constant
     assert moments.hidden == 0
 
 
@@ -50,5 +52,5 @@ def test_what_is_constant_keeps_no_sensitivity():
         model = nn.Linear(3, 2)
     message = GradientMessage(model, lambda outputs, _: outputs.sum(), torch.zeros(4))
     moments = measure(message, torch.ones(4, 3), "exact")
-    assert (moments.sensitivities["bias"] == 0).all()
-    assert (moments.sensitivities["weight"] > 0).all()
+    assert (moments.known_squared_sensitivities["bias"] == 0).all()
+    assert (moments.known_squared_sensitivities["weight"] > 0).all()

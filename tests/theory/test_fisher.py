@@ -69,9 +69,9 @@ def bare_is_silent(mechanism: Mechanism, moments: Moments) -> Mechanism:
     if not isinstance(mechanism.std, dict):
         return mechanism
     silent = (
-        {n: s == 0 for n, s in moments.clipped(mechanism.clip).sensitivities.items()}
+        {n: s == 0 for n, s in moments.clipped(mechanism.clip).known_squared_sensitivities.items()}
         if (isinstance(mechanism.clip, float))
-        else {n: s == 0 for n, s in moments.sensitivities.items()}
+        else {n: s == 0 for n, s in moments.known_squared_sensitivities.items()}
     )
     std = {n: torch.where(silent[n], 1.0, s) for n, s in mechanism.std.items()}
     return Mechanism(std, mechanism.keep, mechanism.clip)

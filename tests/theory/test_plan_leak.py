@@ -21,7 +21,7 @@ from gradveil import (
     plan_information,
     plan_information_trace,
 )
-from gradveil.defenses import _sensitivity_shape
+from gradveil.defenses._planning import _sensitivity_shape
 from gradveil.messages import Message
 from tests.defenses.cases import FREE, batch
 from tests.defenses.cases import message as smooth

@@ -62,7 +62,7 @@ SHARED = [
     ("--model broken_syntax:f", "Option `--model`", "SyntaxError"),
     ("--model broken_import:f", "Option `--model`", "ZeroDivisionError: at import"),
     ("--model broken_exit:f", "Option `--model`", "SystemExit: 4"),
-    ("--model simple-conv-net", "Option `--model`", "(4, 5)"),
+    ("--model simple-conv-net", "Option `--model`", "(5,)"),
     ("--weights missing.pt", "Option `--weights`", "does not exist"),
     ("--weights folder", "Option `--weights`", "is a folder"),
     ("--weights cut.pt", "Option `--weights`", "is damaged"),

@@ -29,7 +29,7 @@ TRAIN = [
     ("--model own:exits", "Option `--model`", "SystemExit: 3"),
     ("--model own:none", "Option `--model`", "NoneType"),
     ("--model own:other_shape", "Option `--model`", "9x3"),
-    ("--model own:two_classes", "Option `--model`", "Target 2 is out of bounds"),
+    ("--model own:two_classes", "Option `--data`", "the model has 2 outputs"),
     ("--model own:frozen", "Option `--model`", "Found none"),
     ("--model own:half", "Option `--model`", "torch.float16"),
     ("--model own:parallel", "Option `--model`", "DataParallel"),

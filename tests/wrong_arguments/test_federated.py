@@ -60,7 +60,7 @@ def run(**changes: Any) -> Callable[[], Any]:
 
 @table(
     (config(data=3), "data", "3"),
-    (config(model=None), "model", "None"),
+    (config(model=3), "model", "3"),
     (config(defense=NoDefense()), "defense", "NoDefense"),
     (config(clients=0), "clients", "0"),
     (config(clients=2.5), "clients", "2.5"),
@@ -100,15 +100,15 @@ def run(**changes: Any) -> Callable[[], Any]:
     (lambda: train(TrainingConfig(data="nowhere.npz"), out="run"), "source", "nowhere.npz"),
     (lambda: train(TrainingConfig(model="resnet"), out="run"), "name_or_spec", "resnet"),
     (lambda: train(TrainingConfig(defense="nose"), out="run"), "nose", "defense"),
-    (lambda: train(TrainingConfig(data="cifar10"), out="run"), "held_out", "512"),
+    (lambda: train(TrainingConfig(data="cifar10", held_out=512), out="run"), "held_out", "512"),
 )
 def test_configurations(case: Wrong, empty: Path) -> None:
     assert_refused(case, empty)
 
 
 def test_a_model_that_does_not_fit_leaves_no_folder(empty: Path) -> None:
-    wrong = TrainingConfig(data="cifar10", held_out=4, clients=2, rounds=1)
-    case = Wrong(lambda: train(wrong, out="deep/run"), "model", "(8, 3, 32, 32)")
+    wrong = TrainingConfig(data="cifar10", model="simple-conv-net", held_out=4, clients=2, rounds=1)
+    case = Wrong(lambda: train(wrong, out="deep/run"), "model", "(2, 3, 32, 32)")
     assert_refused(case, empty)
 
 

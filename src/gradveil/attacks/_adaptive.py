@@ -6,10 +6,18 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 
+from gradveil._batches import check_pair
+from gradveil._checks import (
+    check_count,
+    check_kind,
+    check_methods,
+    check_not_negative,
+    check_optional_callable,
+    check_positive,
+)
 from gradveil._random import generator_or_fresh
 from gradveil.theory import GaussianPrior
 
-from ._adaptive_checks import check_adaptive
 from ._attack import Attack, Progress, shorter
 from ._evidence import Channel, Energy, Evidence, TotalVariation
 from ._inverting_gradients import InvertingGradients
@@ -62,7 +70,7 @@ class Adaptive(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_adaptive(self)
+        _check_options(self)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -130,3 +138,20 @@ def _check_known(observation: Observation) -> None:
             "Parameter `observation` should tell the defense or the mechanism. Found neither. Use"
             " ThreatModel(mechanism='known') or 'realised', or an unaware attack."
         )
+
+
+def _check_options(attack: "Adaptive") -> None:
+    """Require options of `Adaptive` that make sense."""
+    check_count(attack.restarts, "restarts")
+    check_count(attack.probes, "probes")
+    check_not_negative(attack.smoothing, "smoothing")
+    for value in check_pair(attack.looseness, "looseness"):
+        check_positive(value, "looseness")
+    check_kind(attack.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
+    if attack.finish is not None:
+        check_kind(attack.finish, "finish", Finish, "Use `Finish()`.")
+    if attack.prior is not None and not isinstance(attack.prior, GaussianPrior):
+        check_methods(attack.prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
+    if attack.time_budget is not None:
+        check_not_negative(attack.time_budget, "time_budget")
+    check_optional_callable(attack.progress, "progress", "Give a function, or None.")

@@ -8,8 +8,6 @@ from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
-    default_model_name,
-    model_for,
 )
 from ._meter import Progress
 from ._result import (
@@ -48,10 +46,8 @@ __all__ = [
     "check_attacks",
     "check_settings",
     "default_attacks",
-    "default_model_name",
     "draw_sweep",
     "make_subject",
-    "model_for",
     "wanted_defenses",
     "write_results",
 ]

@@ -27,9 +27,8 @@ from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
-from ._verdict import verdict
 from ._wanted import Wanted, wanted_defenses
-from .report import pictures
+from .report import pictures, verdict
 
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""

@@ -9,9 +9,7 @@ from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil.catalog import shown_name, spec_of
-from gradveil.defenses import Defense
-from gradveil.defenses._noise import NoiseDefense
-from gradveil.defenses._pruning import PruningDefense
+from gradveil.defenses import Defense, NoiseDefense, PruningDefense
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility

@@ -1,14 +1,6 @@
 """What an audit does where the user does not say."""
 
-from typing import Any
-
-from torch import nn
-
-from gradveil._imports import AllowImports
 from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel
-from gradveil.catalog import Spec
-from gradveil.data import Dataset
-from gradveil.models import build_model, model_names, model_options
 
 DEFENSES = (
     "no-defense",
@@ -61,38 +53,3 @@ def default_attacks(steps: int, is_image: bool) -> list[Attack]:
         return [unaware, Adaptive(unaware, prior=None, finish=None)]
     unaware = InvertingGradients(steps, total_variation=1e-2, peel=Peel())
     return [unaware, Adaptive(unaware, finish=None)]
-
-
-def default_model_name(data: Dataset) -> str:
-    """The paper's model for images of its sizes, a small perceptron for everything else."""
-    shape = tuple(data.inputs.shape[1:])
-    if len(shape) == 3 and shape[1:] == (28, 28):
-        return "simple-conv-net"
-    return "conv-net" if len(shape) == 3 and shape[1:] == (32, 32) else "mlp"
-
-
-def model_for(
-    text: str, data: Dataset, seed: int, *, allow_imports: AllowImports = False
-) -> nn.Module:
-    """A model by name in the sizes of the data, or the user's own factory as it is.
-
-    Options that the text gives, as in `conv-net(width=16)`, go before those that fit the data.
-    """
-    options: dict[str, Any] = {}
-    spec = Spec.parse(text, "model")
-    name = spec.name
-    if name in model_names() and not spec.positional:
-        shape = tuple(data.inputs.shape[1:])
-        fitting = {
-            "num_classes": data.num_classes,
-            "num_channels": shape[0],
-            "input_shape": shape,
-            "image": shape[-1],
-            "sizes": [data.inputs[0].numel(), 32, data.num_classes],
-            "width": 16,
-        }
-        open_options = set(model_options(name)) - spec.options.keys()
-        if name == "patch-transformer":
-            open_options -= {"width"}
-        options = {key: value for key, value in fitting.items() if key in open_options}
-    return build_model(text, seed=seed, allow_imports=allow_imports, **options)

@@ -7,9 +7,13 @@ from torch import Tensor
 from gradveil._checks import check_choice, check_not_negative, check_ratio
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
-from gradveil.defenses import Defense, GradientNoise, GradientPruning
-from gradveil.defenses._noise import NoiseDefense
-from gradveil.defenses._pruning import PruningDefense
+from gradveil.defenses import (
+    Defense,
+    GradientNoise,
+    GradientPruning,
+    NoiseDefense,
+    PruningDefense,
+)
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 from gradveil.theory import GaussianPrior, fisher_trace, utility

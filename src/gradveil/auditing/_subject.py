@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_batch, check_labels
+from gradveil._batches import check_batch
 from gradveil._checks import check_count, check_kind
 from gradveil._random import numbered_stream
 from gradveil.attacks import LocalSteps
-from gradveil.data import Dataset
-from gradveil.data._normalization import NormalizationLike, resolve_normalization
-from gradveil.data._raw import Raw, finish
-from gradveil.messages import GradientMessage, LocalUpdateMessage, outputs_of
-from gradveil.messages._functional import LossFunction
+from gradveil.data import Dataset, NormalizationLike, observed_normalization, resolve_normalization
+from gradveil.messages import GradientMessage, LocalUpdateMessage, LossFunction
+from gradveil.models import count_classes
 from gradveil.theory import GaussianPrior
 
 from ._defaults import POPULATION, PRIOR_LIMIT
@@ -103,7 +101,7 @@ def make_subject(
             f" examples for {batches} batches. Leave some out."
         )
     size = len(inputs) // batches
-    classes = _classes(model, loss_fn, inputs[:size], targets)
+    classes = count_classes(model, loss_fn, inputs[:size], targets)
     others = None if public is None else _examples(public, device, "public")
     shown = inputs if others is None else others[0]
     data = _in_units(inputs, targets, normalization, classes, name, shown)
@@ -126,27 +124,6 @@ def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
     return inputs.to(device), targets.to(device)
 
 
-def _classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
-    """How many classes the model knows; an error if the labels have more."""
-    message = GradientMessage(model, loss_fn, targets[: len(inputs)])
-    outputs = _outputs(message, inputs)
-    classes = int(outputs.shape[1])
-    check_labels(targets, "targets", classes, "the model has {} outputs")
-    return classes
-
-
-def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
-    shape = tuple(inputs.shape)
-    outputs = outputs_of(message, inputs)
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
-            "Parameter `model` should return one row of class scores for each example. Found"
-            f" {found} for inputs of shape {shape}."
-        )
-    return outputs
-
-
 def _in_units(
     inputs: Tensor,
     targets: Tensor,
@@ -157,12 +134,11 @@ def _in_units(
 ) -> Dataset:
     """The examples in units; where these are not told, by the range of the examples `shown`."""
     if isinstance(normalization, Dataset):
-        found = (normalization.mean, normalization.std)
+        mean, std = normalization.mean, normalization.std
     else:
-        raw = Raw(shown.cpu(), targets[:1].cpu().expand(len(shown)), None, classes, name)
-        read = finish(raw, None, resolve_normalization(normalization))
-        found = (read.mean, read.std)
-    return Dataset(inputs, targets, *found, num_classes=classes, name=name)
+        stated = resolve_normalization(normalization)
+        mean, std = stated or observed_normalization(shown.cpu().float())
+    return Dataset(inputs, targets, mean, std, num_classes=classes, name=name)
 
 
 def _prior(inputs: Tensor, public: Batch | None) -> GaussianPrior | None:

@@ -69,7 +69,7 @@ def _train(
     for _ in range(steps):
         sent = [defense(moved.message(y), x, generator) for x, y in clients]
         replies = [Reply(values, len(x)) for values, (x, _) in zip(sent, clients, strict=True)]
-        server.step(enumerate(replies))
+        server.step(list(enumerate(replies)))
     return _loss(subject, model, clients)
 
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_finite, check_seed, device_of
 from gradveil.attacks import Attack
-from gradveil.auditing import default_model_name, model_for
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense
 from gradveil.messages import check_model
+from gradveil.models import build_fitting_model, default_model
 
 from ._options import option
 
@@ -29,10 +29,11 @@ def load_model(
     name: str | None, weights: Path | None, data: Dataset, seed: int, device: str
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
-    name = default_model_name(data) if name is None else name
+    shape = data.inputs.shape[1:]
+    name = default_model(shape) if name is None else name
     check_seed(seed, "--seed")
-    with option("--model", "name_or_spec", "options"):
-        model = model_for(name, data, seed, allow_imports=True)
+    with option("--model", "name_or_spec", "options", "model"):
+        model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
     if weights is not None:
         with option("--weights", "weights"):
             load_weights(model, weights)

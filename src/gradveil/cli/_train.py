@@ -19,7 +19,7 @@ from ._format import Format
 from ._options import data_source, option, options, own_options, useless
 
 if TYPE_CHECKING:
-    from gradveil.federated import RoundMetrics, TrainingConfig, TrainingHistory
+    from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
 
 
 NAMES = {
@@ -50,8 +50,8 @@ def train(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Another word for --data.")] = None,
     model: Annotated[
-        str, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-    ] = "simple-conv-net",
+        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
+    ] = None,
     defense: Annotated[
         str, typer.Option(help="As in Python: 'optimal-noise(scale=0.1)'.")
     ] = "no-defense",
@@ -87,7 +87,12 @@ def train(
         typer.Option(help="Examples in a local step.", show_default="the whole batch"),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
-    held_out: Annotated[int, typer.Option(help="Examples behind them, for evaluation.")] = 512,
+    held_out: Annotated[
+        int | None,
+        typer.Option(
+            help="Examples behind them, for evaluation.", show_default="512, of few a fifth"
+        ),
+    ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations.", show_default="8")
     ] = None,
@@ -145,38 +150,44 @@ def train(
         )
         every = 8 if checkpoint_every is None else checkpoint_every
         check_count(every, "--checkpoint-every")
-        _check_parts(config, said, out, resume)
-        config = dataclasses.replace(config, rounds=_rounds(config, rounds, epochs))
-        history = _with_progress(config, engine, out, resume, every)
+        examples = _checked_examples(config, said, out, resume)
+        config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
+        history = _with_progress(config, examples, engine, out, resume, every)
     if out is not None:
         _draw(history, out)
     _show(history, out, format)
 
 
-def _check_parts(config: "TrainingConfig", said: str, out: Path | None, resume: bool) -> None:
-    """Build what the options name, each under its own name, before anything is written."""
+def _checked_examples(
+    config: "TrainingConfig", said: str, out: Path | None, resume: bool
+) -> "Split":
+    """The data, after all that the options name was built once, before anything is written."""
     from gradveil.auditing.report import check_folder
     from gradveil.catalog import build_defense
     from gradveil.data import load_dataset
-    from gradveil.federated import model_of
+    from gradveil.federated import initial_model, split_data
 
     from ._loading import check_usable
 
     useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
     with option("--defense"):
         build_defense(config.defense, allow_imports=True)
-    with option("--model", "name_or_spec", "options", "model"):
-        check_usable(model_of(config, allow_imports=True))
     with option(said, "source"):
-        load_dataset(config.data)
+        data = load_dataset(config.data)
+    examples = split_data(config, data)
+    with options({"targets": said}), option("--model", "name_or_spec", "options", "model"):
+        check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:
         with option("--out", "out"):
             check_folder(out)
+    return examples
 
 
-def _rounds(config: "TrainingConfig", rounds: int | None, epochs: float | None) -> int:
+def _rounds(
+    config: "TrainingConfig", data: "Split", rounds: int | None, epochs: float | None
+) -> int:
     from gradveil._checks import check_positive
-    from gradveil.federated import rounds_of_epochs, split_of
+    from gradveil.federated import count_rounds
 
     if rounds is not None and epochs is not None:
         raise ValueError(
@@ -187,11 +198,16 @@ def _rounds(config: "TrainingConfig", rounds: int | None, epochs: float | None) 
         return rounds
     epochs = 1.0 if epochs is None else epochs
     check_positive(epochs, "--epochs")
-    return rounds_of_epochs(epochs, len(split_of(config).targets), config)
+    return count_rounds(epochs, len(data.targets), config)
 
 
 def _with_progress(
-    config: "TrainingConfig", engine: Engine, out: Path | None, resume: bool, checkpoint_every: int
+    config: "TrainingConfig",
+    data: "Split",
+    engine: Engine,
+    out: Path | None,
+    resume: bool,
+    checkpoint_every: int,
 ) -> "TrainingHistory":
     console = Console(stderr=True)
     columns = (
@@ -213,11 +229,12 @@ def _with_progress(
         if engine is Engine.flower:
             from gradveil.flower import run_simulation_of
 
-            return run_simulation_of(config, out=out, on_round=show, allow_imports=True)
+            return run_simulation_of(config, data, out=out, on_round=show, allow_imports=True)
         from gradveil.federated import train
 
         return train(
             config,
+            data,
             out=out,
             resume=resume,
             checkpoint_every=checkpoint_every,

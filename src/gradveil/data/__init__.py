@@ -13,6 +13,7 @@ from gradveil.data._normalization import (
     IDENTITY,
     Normalization,
     NormalizationLike,
+    observed_normalization,
     resolve_normalization,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "NormalizationLike",
     "dataset_names",
     "load_dataset",
+    "observed_normalization",
     "resolve_normalization",
 ]

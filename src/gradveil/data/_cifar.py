@@ -20,12 +20,12 @@ _PYTHON = {"train": "data_batch_[0-9]", "test": "test_batch"}
 
 
 def has_cifar_binary(folder: Path) -> bool:
-    """Whether ``folder`` holds the binary version."""
+    """Whether `folder` holds the binary version."""
     return bool(_find(folder, _BINARY))
 
 
 def has_cifar_python(folder: Path) -> bool:
-    """Whether ``folder`` holds the Python version."""
+    """Whether `folder` holds the Python version."""
     return bool(_find(folder, _PYTHON))
 
 
@@ -40,8 +40,8 @@ def read_cifar_python(folder: Path, split: str | None) -> Raw:
 
 
 def _find(folder: Path, patterns: dict[str, str]) -> dict[str, list[Path]]:
-    found = {split: sorted(folder.glob(pattern)) for split, pattern in patterns.items()}
-    return {split: paths for split, paths in found.items() if paths}
+    files = {split: sorted(folder.glob(pattern)) for split, pattern in patterns.items()}
+    return {split: paths for split, paths in files.items() if paths}
 
 
 def _read(

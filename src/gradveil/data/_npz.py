@@ -1,4 +1,4 @@
-"""NumPy ``.npz`` archives: images of any usual layout, or float arrays of any shape."""
+"""NumPy `.npz` archives: images of any usual layout, or float arrays of any shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAMAGES = (KeyError, TypeError, SyntaxError, NotImplementedError, RuntimeError,
 
 
 def read_npz(path: Path) -> Raw:
-    """The inputs and labels of an archive; ``mean``, ``std`` and ``num_classes`` are optional."""
+    """The inputs and labels of an archive; `mean`, `std` and `num_classes` are optional."""
     arrays = _load_arrays(path)
     for inputs_key, labels_key in _KEYS:
         if inputs_key in arrays and labels_key in arrays:

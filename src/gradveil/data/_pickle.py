@@ -1,4 +1,4 @@
-"""Pickles of plain data, read without running code.
+"""Reading pickles of plain data without running code.
 
 A pickle names functions to import and call, so loading one from somewhere else can do anything.
 This reader resolves only the four names that arrays of numbers need and refuses every other.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_plain_pickle(path: Path) -> Any:
-    """The containers, numbers, strings and numerical arrays pickled in ``path``.
+    """The containers, numbers, strings and numerical arrays pickled in `path`.
 
     Strings of Python 2 are returned as bytes. Everything but plain data raises a ValueError, and
     nothing of it is imported or called.
@@ -67,9 +67,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _number_dtype(name: str | bytes, align: object = False, copy: object = True) -> np.dtype[Any]:
-    """``np.dtype`` of numbers only.
+    """`np.dtype` of numbers only.
 
-    Old pickles give ``align`` as an integer, now deprecated. Always a copy, since unpickling sets
+    Old pickles give `align` as an integer, now deprecated. Always a copy, since unpickling sets
     the state of what is returned, which must not be NumPy's own.
     """
     import numpy as np

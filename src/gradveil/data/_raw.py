@@ -1,4 +1,4 @@
-"""What the readers hand over, and how it becomes a :class:`Dataset`."""
+"""Data as the readers return it, and how a `Dataset` is made of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from torch import Tensor
 
 from gradveil._batches import MOST_CLASSES
 from gradveil.data._dataset import Dataset
-from gradveil.data._normalization import IDENTITY, Normalization
+from gradveil.data._normalization import (
+    IDENTITY,
+    Normalization,
+    observed_normalization,
+)
 
 T = TypeVar("T")
 
@@ -46,8 +50,8 @@ def pick_split(split: str | None, available: Mapping[str, T], folder: Path) -> t
     )
 
 
-def finish(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
-    """Normalise the first ``limit`` examples of ``raw``."""
+def make_dataset(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
+    """Normalise the first `limit` examples of `raw`."""
     num_classes = raw.num_classes or _count_classes(raw)
     if limit is not None and len(raw.values) == len(raw.labels):
         raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
@@ -56,7 +60,7 @@ def finish(raw: Raw, limit: int | None, normalization: Normalization | None) -> 
         inputs, normalization = _normalize(raw.values, normalization or IDENTITY)
     else:
         inputs = raw.values.float()
-        normalization = normalization or _observed(inputs)
+        normalization = normalization or observed_normalization(inputs)
     targets = raw.labels.long()
     return Dataset(inputs, targets, *normalization, num_classes=num_classes, name=raw.name)
 
@@ -83,16 +87,3 @@ def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, No
     shape = (-1, *[1] * (values.ndim - 2))
     centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
     return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)
-
-
-def _observed(inputs: Tensor) -> Normalization:
-    """The normalisation under which floats of unknown units span [0, 1], per feature of a table.
-
-    Floats that lie in [0, 1] already are pixels.
-    """
-    if inputs.numel() == 0 or (inputs.min() >= 0 and inputs.max() <= 1):
-        return IDENTITY
-    table = inputs if inputs.ndim == 2 else inputs.reshape(-1, 1)
-    low, high = table.double().aminmax(dim=0)
-    width = torch.where(high > low, high - low, 1.0)
-    return Normalization(tuple((-low / width).tolist()), tuple((1 / width).tolist()))

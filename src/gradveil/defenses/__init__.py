@@ -11,6 +11,8 @@ from ._optimal_dpsgd import OptimalDPSGD
 from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
+from ._planning import NoiseDefense, keep_within
+from ._pruning import PruningDefense
 from ._rounding import Rounding
 
 __all__ = [
@@ -21,9 +23,12 @@ __all__ = [
     "GradientNoise",
     "GradientPruning",
     "NoDefense",
+    "NoiseDefense",
     "OptimalDPSGD",
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
+    "PruningDefense",
     "Rounding",
+    "keep_within",
 ]

@@ -1,4 +1,4 @@
-"""What every defense can do."""
+"""The base class of all defenses."""
 
 from abc import ABC
 from copy import deepcopy
@@ -11,14 +11,19 @@ from gradveil._checks import check_finite, check_inputs, check_tensor, check_val
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, Message, check_message, explained, values_of
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import (
+    GradientMessage,
+    LossFunction,
+    Message,
+    check_message,
+    explained,
+    values_of,
+)
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
-from ._accumulation import Accumulation, add_to_grad
 from ._defended import Defended
 from ._identity import Identity
-from ._observer import Observer
+from ._micro_batches import Accumulation, Observer, add_to_grad
 
 
 class Defense(Identity, ABC):

@@ -1,4 +1,4 @@
-"""Sensitivities measured only now and then: the price of a defense spread over steps."""
+"""A defense that measures sensitivities only every few steps."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
 
 from ._base import Defense, observe_values
-from ._observer import Observer
+from ._micro_batches import Observer
 
 OWN_PART = 2.5
 """κ in units of Σ s̄² / Σ g². Over 200 training steps of the MNIST CNN on batches of 16, values of

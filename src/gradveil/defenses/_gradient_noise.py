@@ -1,4 +1,4 @@
-"""The classical twin: the same noise on every entry."""
+"""Isotropic Gaussian noise: the classical twin of the optimal noise."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
-from ._noise import NoiseDefense
+from ._planning import NoiseDefense
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The classical twin: entries of small magnitude are not sent."""
+"""Magnitude pruning: the classical twin of the optimal pruning."""
 
 from dataclasses import dataclass
 

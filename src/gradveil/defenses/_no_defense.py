@@ -1,4 +1,4 @@
-"""The baseline: everything is sent as it is."""
+"""No defense: the baseline that sends everything as it is."""
 
 from dataclasses import dataclass
 

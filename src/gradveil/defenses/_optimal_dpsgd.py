@@ -1,4 +1,4 @@
-"""Theorem 3 and Eq. 16: optimal noise on what clipping leaves."""
+"""Optimal noise on clamped entries (Theorem 3, Eq. 16)."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Theorem 2 and Eq. 10: noise in proportion to what an entry reveals over what it is worth."""
+"""Optimal Gaussian noise (Theorem 2, Eq. 10)."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -7,9 +7,7 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._gradient_noise import GradientNoise
-from ._noise import NoiseDefense
-from ._sensitivity_shape import check_shape_options, sensitivity_ratios
-from ._typical import raise_to_least
+from ._planning import NoiseDefense, check_shape_options, raise_to_least, sensitivity_ratios
 
 
 @dataclass(frozen=True)

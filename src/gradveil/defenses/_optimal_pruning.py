@@ -1,4 +1,4 @@
-"""Theorem 4 and Eq. 19: prune what reveals most for what it is worth."""
+"""Optimal pruning (Theorem 4, Eq. 19)."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -9,8 +9,8 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._gradient_pruning import GradientPruning
+from ._planning import check_shape_options, least_square, pool
 from ._pruning import PruningDefense
-from ._sensitivity_shape import check_shape_options, least_square, pool
 
 MARGIN = 1.5
 """By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
@@ -78,7 +78,8 @@ class OptimalPruning(PruningDefense):
         return {
             name: torch.where(
                 square > 0,
-                pooled.sensitivities[name] / square.clamp(min=least_square(square, self.floor)),
+                pooled.known_squared_sensitivities[name]
+                / square.clamp(min=least_square(square, self.floor)),
                 torch.inf,
             )
             for name, square in pooled.squared_values.items()

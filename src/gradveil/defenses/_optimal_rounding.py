@@ -1,4 +1,4 @@
-"""Rounding with a coarser grid where an entry reveals more for what it is worth."""
+"""Rounding with a step of its own for each entry, in the shape of the optimal noise."""
 
 from dataclasses import KW_ONLY, dataclass
 

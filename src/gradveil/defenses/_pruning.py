@@ -1,4 +1,4 @@
-"""What the pruning defenses share: a score for each entry, and how many of them to keep."""
+"""The base class of the pruning defenses."""
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
@@ -20,9 +20,8 @@ from gradveil.theory import GaussianPrior
 
 from ._base import Defense
 from ._gradient_noise import GradientNoise
-from ._noise import NoiseDefense, allowed_trace
 from ._optimal_noise import OptimalNoise
-from ._selection import keep_lowest, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_lowest, keep_within
 
 
 @dataclass(frozen=True)

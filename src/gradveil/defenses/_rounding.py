@@ -1,10 +1,9 @@
-"""Rounding every entry to the same grid."""
+"""Rounding of every entry to the same grid."""
 
 from dataclasses import dataclass
 
 from gradveil._checks import check_positive
-from gradveil.mechanisms import RoundingMechanism
-from gradveil.mechanisms._levels import constant_like
+from gradveil.mechanisms import RoundingMechanism, constant_like
 from gradveil.sensitivity import Moments, check_moments
 
 from ._base import Defense

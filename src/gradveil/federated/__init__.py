@@ -10,23 +10,11 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
-from ._checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from ._build import Split, build_clients, build_server, initial_model, load_split, split_data
 from ._client import Client, NoDataError
-from ._config import (
-    Split,
-    TrainingConfig,
-    client_of,
-    clients_of,
-    loss_of,
-    model_of,
-    rounds_of_epochs,
-    server_of,
-    split_of,
-)
-from ._curves import draw_curves
+from ._config import TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
 from ._healthy import NoSignalError
-from ._history import RoundMetrics, Skip, TrainingHistory
 from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
@@ -35,7 +23,20 @@ from ._round import NoReplyError, play_round
 from ._run import FederatedRun
 from ._sampling import sample_clients
 from ._server import Server, admit, aggregate
-from ._train import build_run, save_history, train
+from ._storage import (
+    CheckpointError,
+    RoundMetrics,
+    Skip,
+    TrainingHistory,
+    check_unused,
+    draw_curves,
+    hold_folder,
+    load_checkpoint,
+    save_checkpoint,
+    save_history,
+    save_weights,
+)
+from ._train import build_run, train
 
 __all__ = [
     "CheckpointError",
@@ -59,23 +60,25 @@ __all__ = [
     "TrainingHistory",
     "admit",
     "aggregate",
+    "build_clients",
     "build_run",
-    "client_of",
-    "clients_of",
+    "build_server",
+    "check_unused",
+    "count_rounds",
     "draw_curves",
     "evaluate",
+    "hold_folder",
+    "initial_model",
     "load_checkpoint",
     "load_received",
-    "loss_of",
-    "model_of",
+    "load_split",
     "partition",
     "play_round",
-    "rounds_of_epochs",
     "sample_clients",
     "save_checkpoint",
     "save_history",
-    "server_of",
-    "split_of",
+    "save_weights",
+    "split_data",
     "stream",
     "train",
 ]

@@ -23,10 +23,12 @@ from gradveil.messages import (
     GradientMessage,
     LocalSteps,
     LocalUpdateMessage,
+    LossFunction,
+    check_match,
+    check_model,
     explained,
     values_of,
 )
-from gradveil.messages._functional import LossFunction, check_match, check_model
 from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights

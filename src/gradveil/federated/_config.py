@@ -1,11 +1,10 @@
-"""Everything that determines a training run, as plain values, and what is built from it."""
+"""The configuration of a training run."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
@@ -18,16 +17,14 @@ from gradveil._checks import (
     check_seed,
     device_of,
 )
-from gradveil._imports import AllowImports
-from gradveil.catalog import build_defense
-from gradveil.data import load_dataset
-from gradveil.messages import LocalSteps
-from gradveil.models import build_model
+from gradveil.messages import LocalSteps, LossFunction
+from gradveil.models import default_model
 
-from ._client import Client
-from ._partition import KINDS, partition
+from ._partition import KINDS
 from ._sampling import count_asked
-from ._server import Server
+
+if TYPE_CHECKING:
+    from ._build import Split
 
 OPTIMIZERS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -46,8 +43,9 @@ class TrainingConfig:
     """
 
     data: str = "mnist"
-    model: str = "simple-conv-net"
-    """As `gradveil.models.build_model` reads it: a name, or ``conv-net(width=16)``."""
+    model: str | None = None
+    """A name, or ``conv-net(width=16)``, in the sizes of the data (`build_fitting_model`); the
+    default for the data if `None`."""
     defense: str = "no-defense"
     """As `gradveil.catalog.build_defense` reads it."""
     clients: int = 4
@@ -68,8 +66,9 @@ class TrainingConfig:
     local_batch_size: int | None = None
     limit: int | None = None
     """Training examples: the first so many. All but the held-out ones if `None`."""
-    held_out: int = 512
-    """Examples for evaluation, or as many as there are; 0 for none."""
+    held_out: int | None = None
+    """Examples for evaluation, or as many as there are; 0 for none. 512 if `None`, of small data a
+    fifth."""
     held_out_start: int | None = None
     """The first of them; right behind the training examples if `None`."""
     evaluate_every: int = 8
@@ -79,7 +78,7 @@ class TrainingConfig:
     """Where gradients, sensitivities and noise are computed, as "cuda:0"."""
 
     def __post_init__(self) -> None:
-        for name in ("data", "model", "defense"):
+        for name in ("data", "defense", *(["model"] if self.model is not None else [])):
             check_kind(getattr(self, name), name, str, "It is a name or a path.")
         for name in ("clients", "batch_size", "rounds", "evaluate_every"):
             check_count(getattr(self, name), name)
@@ -96,18 +95,27 @@ class TrainingConfig:
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
         check_seed(self.seed)
-        check_not_negative_count(self.held_out, "held_out")
-        if self.held_out_start is not None:
-            check_not_negative_count(self.held_out_start, "held_out_start")
+        for name in ("held_out", "held_out_start"):
+            if getattr(self, name) is not None:
+                check_not_negative_count(getattr(self, name), name)
         check_positive(self.alpha, "alpha")
         check_positive(self.local_lr, "local_lr")
         check_at_most(self.local_lr, "local_lr")
         count_asked(self.clients, self.fraction)
         device_of(self.device)
 
+    def fitted_to(self, data: "Split") -> "TrainingConfig":
+        """The same configuration with its model named: the data's default where there was none."""
+        return replace(self, model=self.model or default_model(data.inputs.shape[1:]))
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values."""
         return asdict(self)
+
+    @property
+    def loss_fn(self) -> LossFunction:
+        """The loss function: cross-entropy, a mean over examples."""
+        return cross_entropy
 
     @property
     def local(self) -> LocalSteps | None:
@@ -117,85 +125,7 @@ class TrainingConfig:
         return LocalSteps(self.local_lr, self.local_steps, self.local_batch_size)
 
 
-@dataclass(frozen=True)
-class Split:
-    """Training and held-out examples."""
-
-    inputs: Tensor
-    targets: Tensor
-    held_out: tuple[Tensor, Tensor] | None
-
-
-def split_of(config: TrainingConfig) -> Split:
-    """Load the data and cut it as the configuration says."""
-    data = load_dataset(config.data).to(config.device)
-    if config.limit is None and config.held_out >= len(data):
-        raise ValueError(
-            f"Parameter `held_out` should be below the {len(data)} examples of `{config.data}`."
-            f" Found `held_out = {config.held_out}`. Lower it (`--held-out`), or set `limit`."
-        )
-    count = len(data) - config.held_out if config.limit is None else min(config.limit, len(data))
-    if not config.held_out:
-        return Split(data.inputs[:count], data.targets[:count], None)
-    start = count if config.held_out_start is None else config.held_out_start
-    if start < count or start >= len(data):
-        raise ValueError(
-            f"Parameter `held_out_start` should leave {config.held_out} examples behind the"
-            f" {count} for training, of {len(data)} in all. Found `held_out_start = {start}`."
-            " Lower `limit`, or set `held_out` to 0."
-        )
-    end = min(len(data), start + config.held_out)
-    kept = (data.inputs[start:end], data.targets[start:end])
-    return Split(data.inputs[:count], data.targets[:count], kept)
-
-
-def model_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> nn.Module:
-    """The model with its initial weights, which the seed determines."""
-    model = build_model(config.model, config.seed, allow_imports=allow_imports)
-    return model.to(config.device)
-
-
-def client_of(config: TrainingConfig, identifier: int, data: Split) -> Client:
-    """One client with its part of the data."""
-    return clients_of(config, data)[identifier]
-
-
-def clients_of(
-    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
-) -> list[Client]:
-    """All clients, 0 to `clients - 1`."""
-    parts = partition(
-        data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
-    )
-    return [
-        Client(
-            identifier,
-            data.inputs[part],
-            data.targets[part],
-            build_defense(config.defense, allow_imports=allow_imports),
-            batch_size=config.batch_size,
-            seed=config.seed,
-            local=config.local,
-        )
-        for identifier, part in enumerate(parts)
-    ]
-
-
-def server_of(config: TrainingConfig, *, allow_imports: AllowImports = False) -> Server:
-    """The server with the initial model and its optimizer."""
-    model = model_of(config, allow_imports=allow_imports)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    kind = "gradient" if config.local_steps is None else "update"
-    assert config.optimizer is not None  # __post_init__ has put the usual one there
-    return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
-
-
-def loss_of(config: TrainingConfig) -> Any:
-    """The loss function: cross-entropy, a mean over examples."""
-    return cross_entropy
-
-
-def rounds_of_epochs(epochs: float, examples: int, config: TrainingConfig) -> int:
+def count_rounds(epochs: float, examples: int, config: TrainingConfig) -> int:
     """The rounds in which the asked clients see `examples` examples `epochs` times."""
     asked = count_asked(config.clients, config.fraction)
     return max(1, math.ceil(epochs * examples / (asked * config.batch_size)))

@@ -1,4 +1,4 @@
-"""Loss and accuracy on data that nobody trains on."""
+"""Evaluation: loss and accuracy on held-out data."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a client requires of a model, a loss and a message before anything is sent."""
+"""A client's checks of model, loss and message before anything is sent."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Weights that come from a server, checked before they are loaded."""
+"""Loading of weights that a server sent, after checks."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""What a client lets its server choose."""
+"""A client's limits on what its server may choose."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,6 @@ from gradveil.messages import LocalSteps
 AMOUNTS = ("scale", "ratio", "step", "target_error")
 """Options of a defense of which more protects more."""
 
-SETTINGS = ("defense", "batch-size", "local-steps", "local-lr")
 NEVER = ("seed", "scale", "ratio", "clip", "noise", "local-batch-size", "local-momentum")
 """What a server may never choose; who knows the seed can take the noise off."""
 

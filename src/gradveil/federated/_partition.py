@@ -1,4 +1,4 @@
-"""Who gets which examples: evenly, Dirichlet(α) over labels, or a few labels each.
+"""Partition of examples among clients: evenly, Dirichlet(α) over labels, or by label.
 
 One implementation in numpy. It gives the indices of flwr-datasets' partitioners for the same seed,
 entry by entry, and needs neither it nor `datasets`.

@@ -1,4 +1,4 @@
-"""What leaves a client, and what stays with it."""
+"""A client's reply, and its costs, which stay with the client."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""One round: clients are asked, their replies checked, the server moves."""
+"""One round of federated training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,9 @@ from gradveil.messages import LossFunction
 
 from ._client import Client, NoDataError
 from ._healthy import NoSignalError
-from ._history import RoundMetrics, Skip
 from ._reply import Costs, Reply
 from ._server import Server, admit
+from ._storage import RoundMetrics, Skip
 
 
 class NoReplyError(ValueError):

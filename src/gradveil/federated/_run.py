@@ -1,4 +1,4 @@
-"""Many rounds, evaluated now and then, that can be stopped at any moment and continued."""
+"""Federated training over many rounds, which can be stopped and resumed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,16 +9,22 @@ from torch import Tensor
 
 from gradveil._batches import check_pair
 from gradveil._checks import check_callable, check_count, check_kind, check_seed, check_tensor
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
-from ._checkpoint import load_checkpoint, save_checkpoint
 from ._client import Client
 from ._evaluate import evaluate
-from ._fingerprint import describe, digest, fingerprint_of
-from ._history import RoundMetrics, TrainingHistory
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
+from ._storage import (
+    RoundMetrics,
+    TrainingHistory,
+    describe,
+    digest,
+    load_checkpoint,
+    run_fingerprint,
+    save_checkpoint,
+)
 
 OnRound = Callable[[RoundMetrics], None]
 
@@ -66,18 +72,18 @@ class FederatedRun:
             "held out": kept,
             "loss": describe(loss_fn),
         }
-        self.fingerprint = fingerprint_of(server, clients, options)
+        self.fingerprint = run_fingerprint(server, clients, options)
 
     def step(self, *, last: bool = False) -> RoundMetrics:
         """One more round; the last one is evaluated in any case."""
         number = len(self.rounds) + 1
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
-        found = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
+        metrics = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
-            found = replace(found, held_out_loss=loss, accuracy=accuracy)
-        self.rounds.append(found)
-        return found
+            metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
+        self.rounds.append(metrics)
+        return metrics
 
     def run(
         self,
@@ -92,10 +98,10 @@ class FederatedRun:
         check_count(checkpoint_every, "checkpoint_every")
         while len(self.rounds) < rounds:
             last = len(self.rounds) + 1 == rounds
-            found = self.step(last=last)
-            if folder is not None and (last or found.round % checkpoint_every == 0):
+            metrics = self.step(last=last)
+            if folder is not None and (last or metrics.round % checkpoint_every == 0):
                 save_checkpoint(folder, self.state_dict(), self.fingerprint)
-            on_round(found)
+            on_round(metrics)
         return self.history
 
     @property
@@ -131,10 +137,10 @@ def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
     check_kind(clients, "clients", (list, tuple), "Give a list of clients.")
     for client in clients:
         check_kind(client, "clients", Client, "Give a list of clients.")
-    found = {client.identifier: client for client in clients}
-    if len(found) < len(clients) or not clients:
+    by_identifier = {client.identifier: client for client in clients}
+    if len(by_identifier) < len(clients) or not clients:
         raise ValueError(
             "Parameter `clients` should hold at least one client, each with an identifier of its"
             f" own. Found {[client.identifier for client in clients]}. Number them from 0."
         )
-    return found
+    return by_identifier

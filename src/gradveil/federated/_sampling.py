@@ -1,4 +1,4 @@
-"""Which clients are asked in a round."""
+"""Sampling of the clients that are asked in a round."""
 
 from collections.abc import Sequence
 

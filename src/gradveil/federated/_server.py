@@ -7,7 +7,7 @@ from torch import nn
 
 from gradveil._checks import check_choice, check_finite, check_kind, check_values
 from gradveil._typing import Tensors
-from gradveil.messages._functional import check_model, trainable_parameters
+from gradveil.messages import check_model, trainable_parameters
 
 from ._reply import Reply
 

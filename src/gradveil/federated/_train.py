@@ -1,38 +1,42 @@
-"""A run from its configuration, with its files."""
+"""Training from a configuration, with its files."""
 
-import contextlib
-import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from gradveil._checks import check_count, check_flag, check_kind
-from gradveil._files import write_atomically
 from gradveil._imports import AllowImports
-from gradveil._locks import alone_in
 
-from ._checkpoint import has_checkpoint
-from ._config import TrainingConfig, clients_of, loss_of, server_of, split_of
-from ._history import TrainingHistory
+from ._build import Split, build_clients, build_server, load_split
+from ._config import TrainingConfig
 from ._run import FederatedRun, OnRound
+from ._storage import (
+    TrainingHistory,
+    check_unused,
+    has_checkpoint,
+    hold_folder,
+    save_history,
+    save_weights,
+)
 
-HISTORY = "history.json"
 
-
-def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) -> FederatedRun:
+def build_run(
+    config: TrainingConfig, data: Split | None = None, *, allow_imports: AllowImports = False
+) -> FederatedRun:
     """The run that a configuration describes, before its first round.
 
-    With `allow_imports`, its model and defense may be import paths, whose code is then run: True
-    for a configuration of the local user's own, or the paths that are allowed.
+    Args:
+        config: What to train.
+        data: What `load_split(config)` gave; loaded if `None`.
+        allow_imports: Whether model and defense may be import paths, whose code is then run: True
+            for a configuration of the local user's own, or the paths that are allowed.
     """
-    data = split_of(config)
+    data = load_split(config) if data is None else data
     return FederatedRun(
-        server_of(config, allow_imports=allow_imports),
-        clients_of(config, data, allow_imports=allow_imports),
-        loss_of(config),
+        build_server(config, data, allow_imports=allow_imports),
+        build_clients(config, data, allow_imports=allow_imports),
+        config.loss_fn,
         fraction=config.fraction,
         seed=config.seed,
         held_out=data.held_out,
@@ -42,6 +46,7 @@ def build_run(config: TrainingConfig, *, allow_imports: AllowImports = False) ->
 
 def train(
     config: TrainingConfig,
+    data: Split | None = None,
     *,
     out: Path | str | None = None,
     resume: bool = False,
@@ -55,7 +60,7 @@ def train(
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
-    `allow_imports` is that of `build_run`.
+    `data` and `allow_imports` are those of `build_run`.
     """
     check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
     check_flag(resume, "resume")
@@ -65,9 +70,11 @@ def train(
             "Parameter `out` should be the folder of the run to resume. Found None. Give it"
             " (`--out`), or leave `resume` out."
         )
-    run = build_run(config, allow_imports=allow_imports)
+    data = load_split(config) if data is None else data
+    config = config.fitted_to(data)
+    run = build_run(config, data, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
-    with held(folder):
+    with hold_folder(folder):
         if folder is not None and resume and has_checkpoint(folder):
             _continue(run, folder, on_notice)
         elif folder is not None:
@@ -78,55 +85,6 @@ def train(
             save_weights(run.server.model, folder / "model.pt")
             save_history(history, folder)
     return history
-
-
-def save_history(history: TrainingHistory, folder: Path) -> None:
-    """`history.json` with everything, `rounds.csv` without times: same seed, same bytes."""
-    write_atomically(folder / HISTORY, history.to_json())
-    write_atomically(folder / "rounds.csv", history.to_csv(times=False))
-
-
-def save_weights(model: torch.nn.Module, path: Path) -> None:
-    """The model's `state_dict`, whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    write_atomically(path, buffer.getvalue())
-
-
-def held(folder: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Make the folder, and keep other runs out of it."""
-    return contextlib.nullcontext() if folder is None else _held(folder)
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """The folder, locked. One that was made for a run that fails at once leaves no trace."""
-    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with alone_in(folder):
-            yield
-    except Exception:
-        if made and [path.name for path in folder.iterdir()] == [".lock"]:
-            (folder / ".lock").unlink()
-            with contextlib.suppress(OSError):
-                for path in made:
-                    path.rmdir()
-        raise
-
-
-def check_unused(folder: Path) -> None:
-    """Require a folder without the results or checkpoints of another run."""
-    if has_checkpoint(folder):
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
-            " it with `resume` (`--resume`), or choose another folder."
-        )
-    if (folder / HISTORY).exists():
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no results of an earlier run. Found `{HISTORY}`."
-            " Choose another folder, or remove it."
-        )
 
 
 def _continue(run: FederatedRun, folder: Path, on_notice: Callable[[str], None]) -> None:

@@ -10,12 +10,11 @@ from gradveil._imports import AllowImports
 from gradveil.federated import (
     RoundMetrics,
     Skip,
+    Split,
     TrainingConfig,
+    build_server,
     evaluate,
-    loss_of,
     sample_clients,
-    server_of,
-    split_of,
 )
 
 from ._strategy import DefendedStrategy
@@ -30,13 +29,14 @@ class SimulatedServer(DefendedStrategy):
     def __init__(
         self,
         config: TrainingConfig,
+        data: Split,
         on_round: Callable[[RoundMetrics], None],
         *,
         allow_imports: AllowImports = False,
     ) -> None:
-        super().__init__(server_of(config, allow_imports=allow_imports))
+        super().__init__(build_server(config, data, allow_imports=allow_imports))
         self.config, self.on_round = config, on_round
-        self.held_out = split_of(config).held_out
+        self.held_out = data.held_out
         self.history: list[RoundMetrics] = []
         self._clients: dict[int, int] = {}
 
@@ -64,14 +64,14 @@ class SimulatedServer(DefendedStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As always, and one more line of the history."""
         result = super().aggregate_train(server_round, replies)
-        found = self.rounds[-1]
+        summary = self.rounds[-1]
         loss, accuracy = self._evaluated(server_round)
         row = RoundMetrics(
             round=server_round,
-            clients=found.counted,
-            skipped=tuple(Skip(client, reason) for client, reason in found.skipped),
-            examples=found.examples,
-            bytes_sent=found.bytes_sent,
+            clients=summary.counted,
+            skipped=tuple(Skip(client, reason) for client, reason in summary.skipped),
+            examples=summary.examples,
+            bytes_sent=summary.bytes_sent,
             held_out_loss=loss,
             accuracy=accuracy,
         )
@@ -83,7 +83,7 @@ class SimulatedServer(DefendedStrategy):
         due = number == self.config.rounds or number % self.config.evaluate_every == 0
         if self.held_out is None or not due:
             return None, None
-        return evaluate(self.model, loss_of(self.config), *self.held_out)
+        return evaluate(self.model, self.config.loss_fn, *self.held_out)
 
 
 def _clients_by_node(grid: Grid, count: int) -> dict[int, int]:

@@ -22,15 +22,17 @@ from gradveil._imports import AllowImports
 from gradveil.federated import (
     Client,
     RoundMetrics,
+    Split,
     TrainingConfig,
     TrainingHistory,
-    clients_of,
-    loss_of,
-    model_of,
+    build_clients,
+    check_unused,
+    hold_folder,
+    initial_model,
+    load_split,
     save_history,
-    split_of,
+    save_weights,
 )
-from gradveil.federated._train import check_unused, held, save_weights
 
 from ._simulated_server import PARTITION, SimulatedServer
 from ._train import answer
@@ -38,6 +40,7 @@ from ._train import answer
 
 def run_simulation_of(
     config: TrainingConfig,
+    data: Split | None = None,
     *,
     out: Path | str | None = None,
     on_round: Callable[[RoundMetrics], None] = lambda _: None,
@@ -52,16 +55,19 @@ def run_simulation_of(
 
     Args:
         config: What to train.
+        data: What `load_split(config)` gave; loaded if `None`. Clients load their own.
         out: Folder for `history.json`, `rounds.csv` and `model.pt`.
         on_round: Called after every round.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
+    data = load_split(config) if data is None else data
+    config = config.fitted_to(data)
     folder = None if out is None else Path(out)
-    with held(folder):
+    with hold_folder(folder):
         if folder is not None:
             check_unused(folder)
-        model, history = _simulate(config, on_round, allow_imports)
+        model, history = _simulate(config, data, on_round, allow_imports)
         if folder is not None:
             save_weights(model, folder / "model.pt")
             save_history(history, folder)
@@ -69,11 +75,14 @@ def run_simulation_of(
 
 
 def _simulate(
-    config: TrainingConfig, on_round: Callable[[RoundMetrics], None], allow_imports: AllowImports
+    config: TrainingConfig,
+    data: Split,
+    on_round: Callable[[RoundMetrics], None],
+    allow_imports: AllowImports,
 ) -> tuple[nn.Module, TrainingHistory]:
     from flwr.simulation import run_simulation
 
-    strategy = SimulatedServer(config, on_round, allow_imports=allow_imports)
+    strategy = SimulatedServer(config, data, on_round, allow_imports=allow_imports)
     server = ServerApp()
 
     @server.main()
@@ -101,7 +110,7 @@ def client_app_of(config: TrainingConfig, *, allow_imports: AllowImports = False
     @app.train()
     def train(message: Message, context: Context) -> Message:
         identifier = int(context.node_config[PARTITION])
-        return answer(message, context, lambda: _made(config, identifier, allowed), loss_of(config))
+        return answer(message, context, lambda: _made(config, identifier, allowed), config.loss_fn)
 
     @app.query()
     def identify(message: Message, context: Context) -> Message:
@@ -123,8 +132,9 @@ def _made(
 def _in_this_process(
     config: TrainingConfig, allowed: bool | frozenset[str]
 ) -> tuple[list[Client], nn.Module]:
-    clients = clients_of(config, split_of(config), allow_imports=allowed)
-    return clients, model_of(config, allow_imports=allowed)
+    data = load_split(config)
+    clients = build_clients(config, data, allow_imports=allowed)
+    return clients, initial_model(config, data, allow_imports=allowed)
 
 
 @contextmanager

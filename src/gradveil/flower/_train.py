@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradveil.data import Dataset
 from gradveil.defenses import Defense
 from gradveil.federated import Client, Limits, LocalSteps, Reply, RoundSettings, load_received
-from gradveil.messages._functional import LossFunction
+from gradveil.messages import LossFunction
 
 from ._records import model_arrays, reply_to, round_config
 from ._state import load_client, save_client

@@ -1,4 +1,4 @@
-"""Levels: one number for all entries, or a tensor for each parameter."""
+"""Noise and keep levels: one number for all entries, or a tensor for each parameter."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Clipping, pruning and Gaussian noise: the one family that holds the paper's perturbations."""
+"""The mechanism of clipping, pruning and Gaussian noise."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The shape of a mechanism."""
+"""The protocol of mechanisms."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What a message says of its values to someone who knows the mechanism."""
+"""What a sent message tells someone who knows the mechanism."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

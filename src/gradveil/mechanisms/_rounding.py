@@ -1,4 +1,4 @@
-"""Rounding to a grid."""
+"""The mechanism that rounds to a grid."""
 
 from dataclasses import dataclass
 

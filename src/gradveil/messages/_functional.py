@@ -87,12 +87,12 @@ class FunctionalLoss:
         with _seeded(self.seed, device):
             loss = self.loss_fn(outputs, targets)
         if not isinstance(loss, Tensor) or loss.dim() > 0 or not loss.is_floating_point():
-            found: Any = type(loss).__name__
+            returned: Any = type(loss).__name__
             if isinstance(loss, Tensor):
-                found = tuple(loss.shape) if loss.dim() > 0 else loss.dtype
+                returned = tuple(loss.shape) if loss.dim() > 0 else loss.dtype
             raise ValueError(
                 "Parameter `loss_fn` should return one number (a 0-d tensor). Found a result of"
-                f" shape or type {found}. Use a loss with reduction 'mean' or 'sum'."
+                f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
 

@@ -23,7 +23,7 @@ from ._functional import (
     is_transformed,
     requires_grad,
 )
-from ._loss import loss_reduction, separates_at
+from ._loss import is_sum_over_examples, loss_reduction
 
 _INDEPENDENT: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
 """Whether a model treats examples one by one, found out once for each shape and mode."""
@@ -124,15 +124,11 @@ class GradientMessage:
         """The trainable parameters, by name, as they are now."""
         return self.loss.parameters
 
-    @property
-    def separable(self) -> bool:
-        """Whether examples enter as a sum, g(x) = Σ_b g_b(x_b), by what layers and loss say."""
-        if self._declared is not None:
-            return self._declared
-        return not couples_examples(self.loss.model) and self.reduction is not None
-
     def separates(self, inputs: Tensor) -> bool:
-        """Like `separable`; what a model or a loss does not say is tested on these inputs."""
+        """Whether examples enter as a sum, g(x) = Σ_b g_b(x_b), as declared or found out.
+
+        What layers and loss do not say of themselves is tested on these inputs.
+        """
         if self._declared is not None:
             return self._declared
         model = self.loss.model
@@ -178,14 +174,14 @@ class GradientMessage:
             loss = self.loss(own, view, self.targets)
             if not loss.requires_grad:
                 return None
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss,
                 list(own.values()),
                 create_graph=differentiable,
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return dict(zip(own, found, strict=True))
+        return dict(zip(own, gradients, strict=True))
 
     def output_gradient(self, inputs: Tensor) -> Tensor:
         """δ = ∇_outputs L, one row for each example."""
@@ -228,4 +224,4 @@ class GradientMessage:
     def _loss_separates(self, inputs: Tensor) -> bool:
         with torch.no_grad():
             outputs = self.loss.outputs(self.parameters, inputs)
-        return separates_at(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
+        return is_sum_over_examples(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)

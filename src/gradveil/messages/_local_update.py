@@ -53,7 +53,7 @@ class LocalUpdateMessage:
 
     Step t takes mini-batch t of the batch, in order and again from the start after the last, and
     v ← momentum · v + ∇L, Θ ← Θ - lr · v, as `torch.optim.SGD` does. Every step sees parameters
-    that earlier examples have moved, so examples do not enter as a sum: `separable` is False.
+    that earlier examples have moved, so examples do not enter as a sum.
 
     Args:
         model: Any module; never modified.
@@ -71,8 +71,6 @@ class LocalUpdateMessage:
     >>> sorted(message(torch.ones(2, 3)))
     ['bias', 'weight']
     """
-
-    separable = False
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether a loss is a sum of one term for each example."""
+"""Tests whether a loss is a sum over examples."""
 
 import functools
 import inspect
@@ -12,20 +12,20 @@ from torch.func import grad
 
 def loss_reduction(loss_fn: Any) -> str | None:
     """ "mean" or "sum" for a loss of PyTorch that says so, `None` for all others."""
-    found: Any = None
+    reduction: Any = None
     if isinstance(loss_fn, functools.partial):
         default = loss_reduction(loss_fn.func)
-        found = loss_fn.keywords.get("reduction", default) if default else None
+        reduction = loss_fn.keywords.get("reduction", default) if default else None
     elif isinstance(loss_fn, torch.nn.Module):
         is_torch = type(loss_fn).__module__.startswith("torch.nn")
-        found = getattr(loss_fn, "reduction", None) if is_torch else None
+        reduction = getattr(loss_fn, "reduction", None) if is_torch else None
     elif getattr(loss_fn, "__module__", None) == "torch.nn.functional":
         parameter = inspect.signature(loss_fn).parameters.get("reduction")
-        found = parameter.default if parameter else None
-    return found if found in ("mean", "sum") else None
+        reduction = parameter.default if parameter else None
+    return reduction if reduction in ("mean", "sum") else None
 
 
-def separates_at(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> bool:
+def is_sum_over_examples(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> bool:
     """Whether moving some examples' outputs leaves the other examples' gradients where they are.
 
     The property that matters is ∂²L/∂o_b∂o_c = 0 for b ≠ c. It is tested by moving the examples

@@ -1,4 +1,4 @@
-"""The shape of a message, and the question whether examples add up in it."""
+"""The protocols of messages and of messages that are sums over examples."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""How large a message is on its way."""
+"""The size of a message in bytes, dense or sparse."""
 
 from gradveil._typing import Tensors
 

@@ -1,6 +1,6 @@
-"""The paper's models, a few small ones for tests, and :func:`build_model`, which names them.
+"""The paper's models, a few small ones for tests, and `build_model`, which names them.
 
-Every model maps a batch of inputs to logits. :func:`build_model` is deterministic in its seed, does
+Every model maps a batch of inputs to logits. `build_model` is deterministic in its seed, does
 not touch the global random state, and returns the model in eval mode, as the paper uses it:
 
 >>> from gradveil.models import build_model
@@ -12,6 +12,7 @@ False
 """
 
 from gradveil.models._conv_net import ConvNet
+from gradveil.models._fitting import build_fitting_model, count_classes, default_model
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
@@ -24,7 +25,10 @@ __all__ = [
     "LeNet",
     "PatchTransformer",
     "SimpleConvNet",
+    "build_fitting_model",
     "build_model",
+    "count_classes",
+    "default_model",
     "model_names",
     "model_options",
 ]

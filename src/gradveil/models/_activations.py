@@ -17,7 +17,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def build_activation(name: str) -> nn.Module:
-    """A new module of the activation ``name``.
+    """A new module of the activation `name`.
 
     >>> build_activation("tanh")
     Tanh()

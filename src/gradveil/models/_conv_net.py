@@ -12,21 +12,22 @@ _WIDTHS = (1, 2, 2, 4, 4, 4, _POOL, 4, 4, _POOL)  # in units of `width`
 class ConvNet(nn.Module):
     """Eight 3x3 convolutions with BatchNorm, two max-pools of 3, one linear layer.
 
-    In units of ``width`` the convolutions have 1, 2, 2, 4, 4, 4, (pool), 4, 4, (pool) output
+    In units of `width` the convolutions have 1, 2, 2, 4, 4, 4, (pool), 4, 4, (pool) output
     channels; the linear layer reads the remaining 3x3 maps. For 3x32x32 images that makes
     2,904,970 parameters at the paper's width of 64, and 187,114 at width 16, for quick runs.
 
-    Use it in ``eval()`` mode, as the paper does (and as :func:`~gradveil.models.build_model`
+    Use it in `eval()` mode, as the paper does (and as `build_model`
     returns it): in train mode BatchNorm mixes the examples of a batch and keeps statistics of the
     private data.
 
     Reference: Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated
     learning?", NeurIPS 2020.
 
-    :param width: Channels of the first convolution.
-    :param num_classes: Number of logits.
-    :param num_channels: Channels of the input images, of 32x32 (or 28x28) pixels.
-    :param activation: ``"leaky_relu"`` (the paper's) or ``"relu"``; any known name works.
+    Args:
+        width: Channels of the first convolution.
+        num_classes: Number of logits.
+        num_channels: Channels of the input images, of 32x32 (or 28x28) pixels.
+        activation: `"leaky_relu"` (the paper's) or `"relu"`; any known name works.
 
     >>> import torch
     >>> ConvNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape

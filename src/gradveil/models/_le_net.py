@@ -19,10 +19,11 @@ class LeNet(nn.Module):
 
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
 
-    :param num_classes: Number of logits.
-    :param input_shape: Channels, height and width of the images.
-    :param activation: ``"sigmoid"`` (DLG's), ``"tanh"``, or another known name.
-    :param scale: Bound of the uniform initial parameters.
+    Args:
+        num_classes: Number of logits.
+        input_shape: Channels, height and width of the images.
+        activation: `"sigmoid"` (DLG's), `"tanh"`, or another known name.
+        scale: Bound of the uniform initial parameters.
 
     >>> import torch
     >>> LeNet()(torch.zeros(2, 3, 32, 32)).shape

@@ -11,9 +11,10 @@ from gradveil.models._activations import build_activation
 class MLP(nn.Module):
     """Linear layers of the given sizes with an activation between them; inputs are flattened.
 
-    :param sizes: Number of inputs, of each hidden layer's units, and of logits.
-    :param activation: ``"tanh"`` (smooth, hence good for tests of derivatives), ``"relu"``,
-        ``"leaky_relu"``, ``"gelu"``, ``"sigmoid"`` or ``"softplus"``.
+    Args:
+        sizes: Number of inputs, of each hidden layer's units, and of logits.
+        activation: `"tanh"` (smooth, hence good for tests of derivatives), `"relu"`,
+            `"leaky_relu"`, `"gelu"`, `"sigmoid"` or `"softplus"`.
 
     >>> import torch
     >>> MLP([4, 8, 3])(torch.zeros(5, 2, 2)).shape

@@ -11,11 +11,12 @@ class PatchTransformer(nn.Module):
 
     Written with plain linear layers, so that every derivative that the estimators need exists.
 
-    :param width: Size of a token.
-    :param depth: Number of blocks.
-    :param heads: Attention heads in each block.
-    :param patch: Side of a patch, in pixels.
-    :param image: Side of the square images.
+    Args:
+        width: Size of a token.
+        depth: Number of blocks.
+        heads: Attention heads in each block.
+        patch: Side of a patch, in pixels.
+        image: Side of the square images.
     """
 
     def __init__(

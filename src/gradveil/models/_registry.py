@@ -27,7 +27,7 @@ _MODELS: dict[str, Callable[..., Any]] = {
 
 
 def model_names() -> tuple[str, ...]:
-    """The names that :func:`build_model` knows.
+    """The names that `build_model` knows.
 
     >>> model_names()
     ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'simple-conv-net')
@@ -38,14 +38,14 @@ def model_names() -> tuple[str, ...]:
 def build_model(
     name_or_spec: str, seed: int = 0, *, allow_imports: AllowImports = False, **options: Any
 ) -> nn.Module:
-    """Build a model on the CPU, in eval mode, its initial weights a function of ``seed`` alone.
+    """Build a model on the CPU, in eval mode, its initial weights a function of `seed` alone.
 
     The global random state of torch is the same before and after. A user's factory should draw its
-    weights from it (as torch's layers do); randomness from elsewhere is not governed by ``seed``.
+    weights from it (as torch's layers do); randomness from elsewhere is not governed by `seed`.
 
     Args:
-        name_or_spec: One of :func:`model_names`, with options if need be (``conv-net(width=16)``),
-            or ``"package.module:factory"``: a subclass of ``nn.Module``, or a Python function that
+        name_or_spec: One of `model_names`, with options if need be (`conv-net(width=16)`),
+            or `"package.module:factory"`: a subclass of `nn.Module`, or a Python function that
             returns one.
         seed: Seed of the initial weights.
         allow_imports: Whether import paths are allowed, whose code is then run: True for text of
@@ -138,8 +138,8 @@ def _check_options(
     try:
         signature.bind(*positional, **options)
     except TypeError as error:
-        found = f"{options!r}" if not positional else f"{positional!r} and {options!r}"
+        given = f"{options!r}" if not positional else f"{positional!r} and {options!r}"
         raise ValueError(
-            f"Parameter `options` should fit `{name}{signature}`. Found {found}: {error}. "
+            f"Parameter `options` should fit `{name}{signature}`. Found {given}: {error}. "
             f"Pass what this signature asks for."
         ) from error

@@ -10,11 +10,12 @@ class SimpleConvNet(nn.Module):
 
     Each 3x3 convolution keeps the image's size and is followed by a max-pool of 2, so that 28x28
     images leave the convolutions as 64 maps of 7x7. With the default arguments there are 119,530
-    parameters. The submodules are named as in the paper's appendix (``conv_layers.0``,
-    ``conv_layers.3``, ``fc_layers.1``, ``fc_layers.3``), so that its tables can be compared.
+    parameters. The submodules are named as in the paper's appendix (`conv_layers.0`,
+    `conv_layers.3`, `fc_layers.1`, `fc_layers.3`), so that its tables can be compared.
 
-    :param num_classes: Number of logits.
-    :param num_channels: Channels of the 28x28 input images.
+    Args:
+        num_classes: Number of logits.
+        num_channels: Channels of the 28x28 input images.
 
     >>> import torch
     >>> SimpleConvNet()(torch.zeros(2, 1, 28, 28)).shape

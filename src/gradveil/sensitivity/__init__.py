@@ -2,13 +2,13 @@
 
 from ._along_steps import AlongSteps
 from ._auto import Auto
-from ._estimator import Estimator, Measurement, draw_probes
-from ._exact import Exact
+from ._estimator import Estimator, Measurement, chunk_size, draw_probes
+from ._exact import Exact, unit_vectors
 from ._hidden import HiddenPathWarning, other_inputs, rounding_of, spread_of
 from ._measure import check_estimator, measure, measure_with_values
 from ._moments import Moments, check_moments
 from ._per_example import PerExample
-from ._sketch import Sketch
+from ._sketch import Sketch, directional_derivatives
 from ._structured import Structured
 
 __all__ = [
@@ -24,10 +24,13 @@ __all__ = [
     "Structured",
     "check_estimator",
     "check_moments",
+    "chunk_size",
+    "directional_derivatives",
     "draw_probes",
     "measure",
     "measure_with_values",
     "other_inputs",
     "rounding_of",
     "spread_of",
+    "unit_vectors",
 ]

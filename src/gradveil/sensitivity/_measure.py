@@ -102,7 +102,6 @@ def measure_with_values(
     moments = Moments(
         squared_values=SquaresOf(measured.values),
         squared_sensitivities=squares,
-        variances=measured.variances,
         input_size=inputs.numel(),
         second_squares=second,
         hidden=0 if hidden is None else hidden.count,

@@ -41,8 +41,6 @@ class Moments:
     """E‖∇_x g_i‖²; `None` where only the values were taken."""
     input_size: int
     """m, the number of entries of the inputs: the dimension of what an attacker is after."""
-    variances: Tensors | None = None
-    """The variance of the estimate of `squared_sensitivities`; `None`: exact, or unknown."""
     count: float = 1
     """Over how many batches this is the mean."""
     clip: float | None = None
@@ -62,8 +60,8 @@ class Moments:
         check_positive(self.count, "count")
         if self.clip is not None:
             check_not_negative(self.clip, "clip")
-        if self.variances is not None:
-            check_values(self.variances, "variances")
+        if self.second_squares is not None:
+            check_values(self.second_squares, "second_squares")
         if self.squared_sensitivities is not None:
             check_values(self.squared_sensitivities, "squared_sensitivities")
         if self.squared_sensitivities is not None:
@@ -80,8 +78,8 @@ class Moments:
         return cls({name: value.square() for name, value in values.items()}, None, input_size)
 
     @property
-    def sensitivities(self) -> Tensors:
-        """E‖∇_x g_i‖², which must have been measured."""
+    def known_squared_sensitivities(self) -> Tensors:
+        """E‖∇_x g_i‖²; an error where only the values were taken."""
         if self.squared_sensitivities is None:
             raise ValueError(
                 "Parameter `moments` should hold sensitivities. Found moments of the values alone."
@@ -98,16 +96,7 @@ class Moments:
         """
         if self.second_squares is None:
             return self
-        return replace(
-            self, squared_sensitivities=self.second_squares, variances=None, second_squares=None
-        )
-
-    @property
-    def standard_errors(self) -> Tensors | None:
-        """The standard error of each squared sensitivity; `None`: exact, or unknown."""
-        if self.variances is None:
-            return None
-        return {name: variance.sqrt() for name, variance in self.variances.items()}
+        return replace(self, squared_sensitivities=self.second_squares, second_squares=None)
 
     @property
     def size(self) -> int:
@@ -131,7 +120,6 @@ class Moments:
             squared_sensitivities=_mix_known(
                 self.squared_sensitivities, ours, other.squared_sensitivities, theirs
             ),
-            variances=_mix_known(self.variances, ours**2, other.variances, theirs**2),
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
@@ -151,11 +139,6 @@ class Moments:
         if not isinstance(total, Moments):
             raise ValueError("Parameter `moments` should not be empty. Found no Moments in it.")
         return total
-
-    def weighted(self, weight: float) -> "Moments":
-        """The same moments, counting for `weight` times as many batches in later sums."""
-        check_positive(weight, "weight")
-        return replace(self, count=self.count * weight)
 
     def clipped(self, clip: float) -> "Moments":
         """The moments of the message clamped to [-clip, clip]: g_P of Theorem 3.
@@ -177,7 +160,6 @@ class Moments:
             self,
             squared_values={n: s.clamp(max=clip**2) for n, s in self.squared_values.items()},
             squared_sensitivities=_mask(self.squared_sensitivities, inside),
-            variances=_mask(self.variances, inside),
             second_squares=_mask(self.second_squares, inside),
             clip=clip,
         )
@@ -242,18 +224,18 @@ class SquaresOf(Mapping[str, Tensor]):
         return len(self._values)
 
 
-_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "variances", "second_squares")
+_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "second_squares")
 _PLAIN_FIELDS = ("input_size", "count", "clip", "hidden", "estimator")
 
 
 def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:
     prefix = f"{field}/"
-    found = {
+    tensors = {
         key.removeprefix(prefix): torch.from_numpy(archive[key])
         for key in archive.files
         if key.startswith(prefix)
     }
-    return found or None
+    return tensors or None
 
 
 def _mix(

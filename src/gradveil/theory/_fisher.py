@@ -11,10 +11,13 @@ from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
 from gradveil.messages import Message, explained
-from gradveil.sensitivity import Moments, check_moments
-from gradveil.sensitivity._estimator import chunk_size
-from gradveil.sensitivity._exact import unit_vectors
-from gradveil.sensitivity._sketch import directional_derivatives
+from gradveil.sensitivity import (
+    Moments,
+    check_moments,
+    chunk_size,
+    directional_derivatives,
+    unit_vectors,
+)
 
 from ._smoothness import Smoothness, smoothness
 
@@ -56,7 +59,9 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
     if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
         mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
     weights = mechanism.information(values)
-    return {name: _weigh(weights[name], s) for name, s in moments.sensitivities.items()}
+    return {
+        name: _weigh(weights[name], s) for name, s in moments.known_squared_sensitivities.items()
+    }
 
 
 class FisherInformation:

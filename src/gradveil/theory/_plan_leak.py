@@ -12,9 +12,7 @@ from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.messages import Message, check_message
-from gradveil.sensitivity import Estimator, Exact, measure
-from gradveil.sensitivity._estimator import draw_probes
-from gradveil.sensitivity._exact import unit_vectors
+from gradveil.sensitivity import Estimator, Exact, draw_probes, measure, unit_vectors
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense

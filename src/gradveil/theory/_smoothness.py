@@ -9,8 +9,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import Message, values_of
-from gradveil.sensitivity import other_inputs, rounding_of, spread_of
-from gradveil.sensitivity._sketch import directional_derivatives
+from gradveil.sensitivity import directional_derivatives, other_inputs, rounding_of, spread_of
 
 STEP = 0.1
 """Of the spread of the inputs: the distance over which derivatives must explain the change."""

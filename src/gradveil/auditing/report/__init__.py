@@ -3,6 +3,7 @@
 from ._numbers import estimate, number, plural, size
 from ._pictures import pictures
 from ._report import render_report, write_report
+from ._verdict import verdict
 from ._words import weights
 from ._write import as_csv, check_folder, output_folder, prepare_folder, write_results
 
@@ -17,6 +18,7 @@ __all__ = [
     "prepare_folder",
     "render_report",
     "size",
+    "verdict",
     "weights",
     "write_report",
     "write_results",

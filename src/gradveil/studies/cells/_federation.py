@@ -4,9 +4,8 @@ from gradveil.federated import (
     FederatedRun,
     Split,
     TrainingConfig,
-    clients_of,
-    loss_of,
-    server_of,
+    build_clients,
+    build_server,
 )
 from gradveil.studies.runner import Settings
 
@@ -33,11 +32,11 @@ def federation(settings: Settings) -> FederatedRun:
     held_out = inputs, targets
     if settings.get("held_out"):
         held_out = data.batch(settings["held_out_start"], settings["held_out"])
-    split = Split(inputs, targets, held_out)
+    split = Split(inputs, targets, held_out, data.num_classes)
     return FederatedRun(
-        server_of(config),
-        clients_of(config, split),
-        loss_of(config),
+        build_server(config, split),
+        build_clients(config, split),
+        config.loss_fn,
         seed=config.seed,
         held_out=held_out,
         evaluate_every=settings.get("evaluate_every", config.rounds),

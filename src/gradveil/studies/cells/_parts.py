@@ -12,7 +12,7 @@ from torch import nn
 
 from gradveil.bench import train
 from gradveil.data import Dataset, load_dataset
-from gradveil.federated import TrainingConfig, model_of
+from gradveil.models import build_model
 from gradveil.studies.runner import Settings, data_folder
 
 OFFICIAL = {"mnist-test": "mnist"}
@@ -56,7 +56,7 @@ def model(settings: Settings) -> nn.Module:
 
 @lru_cache(maxsize=4)
 def _model(spec: str, seed: int, steps: int, data: str) -> nn.Module:
-    made = model_of(TrainingConfig(model=spec, seed=seed))
+    made = build_model(spec, seed)
     if steps:
         train(made, dataset(data), steps)
     return made.eval()

@@ -8,9 +8,7 @@ from torch.nn.functional import cross_entropy
 from gradveil._random import named_stream
 from gradveil._tensors import flatten
 from gradveil.catalog import build_defense
-from gradveil.defenses import Defense
-from gradveil.defenses._pruning import PruningDefense
-from gradveil.defenses._selection import keep_within
+from gradveil.defenses import Defense, PruningDefense, keep_within
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import GradientMessage
 from gradveil.sensitivity import Moments, PerExample, measure
@@ -45,7 +43,9 @@ def plan_quality(settings: Settings) -> Mapping[str, Value]:
 
 def _share(defense: Defense, moments: Moments, exact: Moments) -> float:
     if isinstance(defense, PruningDefense):
-        ideal = flatten(exact.sensitivities) / flatten(exact.squared_values).clamp(min=1e-12)
+        ideal = flatten(exact.known_squared_sensitivities) / flatten(exact.squared_values).clamp(
+            min=1e-12
+        )
         scores = flatten(defense.scores(moments))
         return _revealed(ideal, exact) / _revealed(scores, exact)
     mechanism = defense.plan(moments)
@@ -55,6 +55,6 @@ def _share(defense: Defense, moments: Moments, exact: Moments) -> float:
 
 def _revealed(scores: Tensor, exact: Moments) -> float:
     """Σ_kept ‖∇g_i‖² when the lowest scores are kept until half of Σ g_i² is."""
-    squares, slopes = flatten(exact.squared_values), flatten(exact.sensitivities)
+    squares, slopes = flatten(exact.squared_values), flatten(exact.known_squared_sensitivities)
     kept = keep_within(scores, squares, float(squares.double().sum()) / 2)
     return float((kept * slopes).double().sum())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gradveil.federated import evaluate, loss_of
+from gradveil.federated import evaluate
 from gradveil.studies.runner import Settings, Value, cell_function
 
 from ._federation import config_of, federation
@@ -17,6 +17,6 @@ def short_training(settings: Settings) -> Mapping[str, Value]:
     """
     run = federation(settings)
     assert run.held_out is not None
-    before = evaluate(run.server.model, loss_of(config_of(settings)), *run.held_out).loss
+    before = evaluate(run.server.model, config_of(settings).loss_fn, *run.held_out).loss
     last = run.run(settings["rounds"]).rounds[-1]
     return {"before": before, "after": last.held_out_loss, "accuracy": last.accuracy}

@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from gradveil._locks import lock
+from gradveil._files import lock
 
 _STALE = 24 * 3600.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gradveil._locks import one_at_a_time
+from gradveil._files import one_at_a_time
 
 _APPLICATION = 0x67766C31
 _LAYOUT = 1

@@ -18,6 +18,7 @@ from gradveil import (
     GradientMessage,
     GradientNoise,
     GradientPruning,
+    Moments,
     NoDefense,
     NonFiniteError,
     OptimalDPSGD,
@@ -27,7 +28,7 @@ from gradveil import (
     Rounding,
     measure,
 )
-from gradveil.defenses._observer import _mix_known
+from gradveil.defenses._micro_batches._observer import _mix_known
 
 SIZES = (5, 3, 7, 1)
 EXACT = Exact()
@@ -299,6 +300,36 @@ def test_squares_that_get_too_small_are_not_lost() -> None:
     mixed = _mix_known(a, 1e-12, b, 0.25)
     assert mixed is not None
     torch.testing.assert_close(mixed["w"], torch.tensor([least, 0.0, 0.25]))
+
+
+class Told(NoDefense):
+    """Observes moments that are told in advance, one for each micro-batch."""
+
+    def __init__(self, parts: list[Moments]) -> None:
+        self.parts = parts
+
+    def observe(self, *_: object) -> tuple[dict[str, Tensor], Moments]:
+        return {"w": torch.ones(2)}, self.parts.pop(0)
+
+
+def test_the_second_estimate_is_that_of_all_micro_batches() -> None:
+    """A target error is judged by it: of the first micro-batch alone it would promise too much."""
+
+    def part(first: float, second: float, hidden: int) -> Moments:
+        squares = {"w": torch.tensor([first, 1.0])}
+        again = {"w": torch.tensor([second, 2.0])}
+        return Moments({"w": torch.ones(2)}, squares, 3, second_squares=again, hidden=hidden)
+
+    observer = Told([part(4.0, 8.0, 0), part(2.0, 16.0, 5)]).observer()
+    ignored: Any = None
+    observer.add(ignored, ignored, ignored)
+    observer.add(ignored, ignored, ignored, past=0.25, fresh=0.75)
+    joined = observer.finish()[1]
+    expected = (0.25**2 * 8 + 0.75**2 * 16, (0.25**2 + 0.75**2) * 2)
+    torch.testing.assert_close(
+        joined.judged().known_squared_sensitivities["w"], torch.tensor(expected)
+    )
+    assert (joined.hidden, joined.input_size) == (5, 6)
 
 
 def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ._result import AttackResult, BoundResult
+from .._result import AttackResult, BoundResult
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
 """Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from gradveil._tensors import flatten, unflatten
-from gradveil.defenses._selection import keep_lowest, keep_within
+from gradveil.defenses._planning import keep_lowest, keep_within
 
-from .cases import SWEEPS
+from ..cases import SWEEPS
 
 
 def test_flatten_and_back() -> None:

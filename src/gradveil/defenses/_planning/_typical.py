@@ -1,4 +1,4 @@
-"""Typical noise levels, and no entry that goes without."""
+"""Median noise levels, and a floor under every level."""
 
 from collections.abc import Mapping
 

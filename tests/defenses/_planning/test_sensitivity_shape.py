@@ -14,10 +14,10 @@ from gradveil import (
     OptimalRounding,
     measure,
 )
-from gradveil.defenses import _sensitivity_shape
+from gradveil.defenses._planning import _sensitivity_shape
 from tests.zoo import named
 
-from .cases import Sweep, moments_of, powers, row
+from ..cases import Sweep, moments_of, powers, row
 
 
 def ratios(values: list[float], slopes: list[float], **options: Any) -> list[float]:
@@ -81,7 +81,7 @@ def test_cap_is_the_largest_ratio_over_the_median(cap: float) -> None:
 def test_a_cap_beyond_all_ratios_changes_nothing(cap: float, dtype: torch.dtype) -> None:
     sweep = Sweep("plain")
     values = {n: v.to(dtype) for n, v in sweep.values().items()}
-    slopes = {n: s.sqrt().to(dtype) for n, s in sweep.moments().sensitivities.items()}
+    slopes = {n: s.sqrt().to(dtype) for n, s in sweep.moments().known_squared_sensitivities.items()}
     moments = moments_of(values, slopes)
     plans = [powers(OptimalNoise(0.1, cap=c).plan(moments)) for c in (cap, 1e6)]
     assert torch.equal(*plans)
@@ -104,7 +104,7 @@ def test_the_plan_does_not_depend_on_units(kind: type, values: float, slopes: fl
     plan = kind(0.1).plan(sweep.moments())
     scaled = moments_of(
         {n: values * v for n, v in sweep.values().items()},
-        {n: slopes * s.sqrt() for n, s in sweep.moments().sensitivities.items()},
+        {n: slopes * s.sqrt() for n, s in sweep.moments().known_squared_sensitivities.items()},
     )
     other = kind(0.1).plan(scaled)
     levels = [getattr(p, "std", None) or p.step for p in (plan, other)]
@@ -116,7 +116,7 @@ def test_what_is_pruned_does_not_depend_on_units(size: float) -> None:
     sweep = Sweep("wide", decades=2.0)
     scaled = moments_of(
         {n: size * v for n, v in sweep.values().items()},
-        {n: size * s.sqrt() for n, s in sweep.moments().sensitivities.items()},
+        {n: size * s.sqrt() for n, s in sweep.moments().known_squared_sensitivities.items()},
     )
     keeps = [OptimalPruning(0.5).plan(m).keep for m in (sweep.moments(), scaled)]
     assert torch.equal(row(keeps[0]), row(keeps[1]))
@@ -147,7 +147,7 @@ def test_dead_units_of_a_relu_network_do_not_stand_out() -> None:
     case = named("relu_in_place")
     message: GradientMessage = case.message()
     moments = measure(message, case.inputs(), "exact")
-    silent = {n: s == 0 for n, s in moments.sensitivities.items()}
+    silent = {n: s == 0 for n, s in moments.known_squared_sensitivities.items()}
     assert any(bool(mask.any()) for mask in silent.values()), "the case should have dead units"
     for defense in (OptimalNoise(0.1), OptimalDPSGD(0.1), OptimalNoise(0.1, cap=1e9)):
         assert bool((powers(defense.plan(moments)) > 0).all())

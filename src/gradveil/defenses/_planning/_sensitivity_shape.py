@@ -1,4 +1,4 @@
-"""The optimal shape √(E‖∇g_i‖² / E g_i²), with the care that small gradients need."""
+"""The shape √(E‖∇g_i‖² / E g_i²) of optimal noise, capped and floored."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +36,9 @@ def sensitivity_ratios(moments: Moments, granularity: str, cap: float, floor: fl
     """
     pooled = pool(moments, granularity)
     ratios = {
-        name: _ratio(pooled.sensitivities[name], squares, least_square(squares, floor))
+        name: _ratio(
+            pooled.known_squared_sensitivities[name], squares, least_square(squares, floor)
+        )
         for name, squares in pooled.squared_values.items()
     }
     limit = cap * typical(ratios)
@@ -56,8 +58,7 @@ def pool(moments: Moments, granularity: str) -> Moments:
     return replace(
         moments,
         squared_values=_means(moments.squared_values),
-        squared_sensitivities=_means(moments.sensitivities),
-        variances=None,
+        squared_sensitivities=_means(moments.known_squared_sensitivities),
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import Cached, GradientNoise, OptimalNoise
 from gradveil.federated import CheckpointError, FederatedRun, load_checkpoint, save_checkpoint
 
-from .small import assert_same, client, run, server
+from ..small import assert_same, client, run, server
 
 
 @pytest.fixture

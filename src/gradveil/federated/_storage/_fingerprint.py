@@ -1,4 +1,4 @@
-"""What a run is made of, as one short text: two runs that agree in it continue one another."""
+"""Fingerprints of training runs: equal ones may continue one another."""
 
 import functools
 import hashlib
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._client import Client
-from ._server import Server
+from .._client import Client
+from .._server import Server
 
 
-def fingerprint_of(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
+def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
     """SHA-256 of initial weights, optimizer, data, defenses and options."""
     content = {
         "weights": {n: digest(t) for n, t in server.model.state_dict().items()},

@@ -12,7 +12,7 @@ from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
-    from ._base import Defense
+    from .._base import Defense
 
 
 class Observer:
@@ -71,8 +71,9 @@ def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:
         squared_sensitivities=_mix_known(
             a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
         ),
-        variances=_mix_known(a.variances, past**4, b.variances, fresh**4),
+        second_squares=_mix_known(a.second_squares, past**2, b.second_squares, fresh**2),
         input_size=a.input_size + b.input_size,
+        hidden=max(a.hidden, b.hidden),
     )
 
 

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import Cached, GaussianPrior, GradientNoise, OptimalNoise, Sketch
 from gradveil.federated import FederatedRun, Server
-from gradveil.federated._fingerprint import describe, digest
+from gradveil.federated._storage import describe, digest
 
-from .small import client, examples, model, run
+from ..small import client, examples, model, run
 
 
 def prior(seed: int) -> GaussianPrior:

@@ -1,4 +1,4 @@
-"""Loss and accuracy over rounds, as a picture."""
+"""A figure of loss and accuracy over rounds."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which entries of a message to keep: the lowest scores, up to a budget."""
+"""Selection of the entries to keep, by rank or up to a budget."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole, that fit the run, and of which there is always a good one.
+"""Checkpoints of a training run, with checksums and a previous one to fall back on.
 
 A file holds a line that names the format, the SHA-256 of the rest, the fingerprint of the run, and
 what `torch.save` made of the state. It is written to a temporary name and renamed; the one before
@@ -84,8 +84,8 @@ def read_checkpoint(path: Path, fingerprint: str) -> dict[str, Any]:
             f"`{path}` should have the checksum that it states. Found another: it is truncated"
             " or damaged. It is not used."
         )
-    found, _, payload = parts[2].partition(b"\n")
-    if found != fingerprint.encode():
+    stored, _, payload = parts[2].partition(b"\n")
+    if stored != fingerprint.encode():
         raise CheckpointError(
             f"`{path}` should come from a run with this data, model, defense and settings. Found"
             " the fingerprint of another. Use the settings it was made with, or another folder."

@@ -1,4 +1,4 @@
-"""What the noise defenses share: a shape of the variances, and the constant λ before it."""
+"""The base class of the noise defenses."""
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
@@ -19,7 +19,7 @@ from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
 from gradveil.theory import GaussianPrior
 
-from ._base import Defense
+from .._base import Defense
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class NoiseDefense(Defense):
             flatten(tensors)[order].double()
             for tensors in (
                 self.raised(self.shape(moments)),
-                moments.sensitivities,
+                moments.known_squared_sensitivities,
                 moments.squared_values,
             )
         )
@@ -142,7 +142,7 @@ class NoiseDefense(Defense):
         if self.utility_budget is not None:
             spent = (g2 * shape[name] for name, g2 in moments.squared_values.items())
             return _divide(self.utility_budget, total(spent))
-        slopes = seen.judged().sensitivities
+        slopes = seen.judged().known_squared_sensitivities
         information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in shape.items())
         return total(information) / allowed_trace(self.target_error, moments, self.prior)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gradveil.auditing._result import AttackResult, BoundResult, RunResult
 from gradveil.auditing._summary import attack_result
-from gradveil.auditing._verdict import verdict
+from gradveil.auditing.report import verdict
 from gradveil.scoring import Interval
 
 BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)

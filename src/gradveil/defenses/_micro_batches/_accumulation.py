@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from gradveil._checks import check_choice, check_finite, check_inputs
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage
-from gradveil.messages._functional import LossFunction, check_match
+from gradveil.messages import GradientMessage, LossFunction, check_match
 
 from ._loss_weights import check_countable, reduction_at
 
 if TYPE_CHECKING:
-    from ._base import Defense
+    from .._base import Defense
 
 
 class Accumulation:

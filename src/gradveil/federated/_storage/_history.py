@@ -1,4 +1,4 @@
-"""What a training run found: plain, frozen and typed, to JSON and back without loss."""
+"""The results of a training run, round by round."""
 
 import csv
 import dataclasses

@@ -18,8 +18,8 @@ from gradveil import (
     reconstruction_bound,
 )
 
-from .cases import SWEEPS, Sweep, batch, message, powers, row
-from .properties import EXACT, assert_utility
+from ..cases import SWEEPS, Sweep, batch, message, powers, row
+from ..properties import EXACT, assert_utility
 
 Make = Callable[..., GradientNoise | OptimalNoise]
 
@@ -62,7 +62,7 @@ def test_utility_budget_in_single_precision(make: Make) -> None:
     """Float32: 1e-7 for each rounding, errors of the entries average out."""
     sweep = SWEEPS[0]
     values = {name: value.float() for name, value in sweep.values().items()}
-    slopes = {name: s.float() for name, s in sweep.moments().sensitivities.items()}
+    slopes = {name: s.float() for name, s in sweep.moments().known_squared_sensitivities.items()}
     moments = Moments({n: v.square() for n, v in values.items()}, slopes, 10)
     mechanism = make(utility_budget=2.0).plan(moments)
     assert_utility(values, mechanism, second=-2.0, rtol=1e-5)
@@ -114,7 +114,9 @@ def test_more_noise_reveals_less_and_costs_more(make: Make) -> None:
 def test_in_the_papers_form_nothing_to_hide_gets_no_noise(make: Make, option: str) -> None:
     silent = SWEEPS[0].moments()
     silent = Moments(
-        silent.squared_values, {n: 0 * s for n, s in silent.sensitivities.items()}, input_size=10
+        silent.squared_values,
+        {n: 0 * s for n, s in silent.known_squared_sensitivities.items()},
+        input_size=10,
     )
     mechanism = make(**{option: 0.5}, least=0.0).plan(silent)
     assert float(powers(mechanism).sum()) == 0.0
@@ -126,7 +128,9 @@ def test_no_sensitivity_anywhere_gets_isotropic_noise(make: Make) -> None:
     """650 of 650 entries of a head behind `detach` went out bare."""
     moments = SWEEPS[0].moments()
     silent = Moments(
-        moments.squared_values, {n: 0 * s for n, s in moments.sensitivities.items()}, input_size=10
+        moments.squared_values,
+        {n: 0 * s for n, s in moments.known_squared_sensitivities.items()},
+        input_size=10,
     )
     torch.testing.assert_close(
         powers(make(scale=0.5).plan(silent)), torch.full((moments.size,), 0.25).double()
@@ -136,11 +140,11 @@ def test_no_sensitivity_anywhere_gets_isotropic_noise(make: Make) -> None:
 @every_kind
 def test_planning_is_pure(make: Make) -> None:
     moments = SWEEPS[0].moments()
-    before = row(moments.squared_values).clone(), row(moments.sensitivities).clone()
+    before = row(moments.squared_values).clone(), row(moments.known_squared_sensitivities).clone()
     plans = [make(0.1).plan(moments) for _ in range(2)]
     assert torch.equal(powers(plans[0]), powers(plans[1]))
     assert torch.equal(row(moments.squared_values), before[0])
-    assert torch.equal(row(moments.sensitivities), before[1])
+    assert torch.equal(row(moments.known_squared_sensitivities), before[1])
 
 
 @every_kind

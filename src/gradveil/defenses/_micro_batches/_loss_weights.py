@@ -1,4 +1,4 @@
-"""How much a micro-batch counts in the loss of all of them: by examples, or not at all right."""
+"""How micro-batches are weighted in the loss of all of them."""
 
 import functools
 import math
@@ -77,10 +77,10 @@ def _split_losses(message: GradientMessage, inputs: Tensor) -> tuple[float, floa
             return None
         cuts = (slice(None), slice(0, 1), slice(1, None))
         try:
-            found = [float(loss.loss_of_outputs(outputs[cut], targets[cut])) for cut in cuts]
+            losses = [float(loss.loss_of_outputs(outputs[cut], targets[cut])) for cut in cuts]
         except (RuntimeError, ValueError, IndexError):  # not made for a single example
             return None
-    return (found[0], found[1], found[2]) if all(map(math.isfinite, found)) else None
+    return (losses[0], losses[1], losses[2]) if all(map(math.isfinite, losses)) else None
 
 
 def _is_cross_entropy(loss_fn: Any) -> bool:

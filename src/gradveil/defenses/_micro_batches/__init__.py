@@ -1,0 +1,6 @@
+"""Gradient accumulation: one defended step from several micro-batches."""
+
+from ._accumulation import Accumulation, add_to_grad
+from ._observer import Observer
+
+__all__ = ["Accumulation", "Observer", "add_to_grad"]

@@ -1,0 +1,18 @@
+"""Parts that defenses plan with: the base of noise defenses, shapes, selection."""
+
+from ._noise import NoiseDefense, allowed_trace
+from ._selection import keep_lowest, keep_within
+from ._sensitivity_shape import check_shape_options, least_square, pool, sensitivity_ratios
+from ._typical import raise_to_least
+
+__all__ = [
+    "NoiseDefense",
+    "allowed_trace",
+    "check_shape_options",
+    "keep_lowest",
+    "keep_within",
+    "least_square",
+    "pool",
+    "raise_to_least",
+    "sensitivity_ratios",
+]
