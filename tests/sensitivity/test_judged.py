@@ -60,6 +60,14 @@ def test_a_target_for_an_update_is_met_in_the_mean() -> None:
     assert abs(blind - 1) > 2 * abs(judged - 1)
 
 
+@pytest.mark.parametrize("noise", [OptimalNoise(0.1), GradientNoise(0.1)], ids=["optimal", "same"])
+def test_a_target_that_pruning_meets_is_judged_too(noise: OptimalNoise) -> None:
+    """It kept entries until its own estimates said enough: 0.005 of the target was true."""
+    defense = OptimalPruning(target_error=0.02, noise=noise)
+    found = torch.tensor([met(defense, seed) for seed in range(12)])
+    assert float(found[:, 0].mean()) > 0.8
+
+
 def test_the_gain_is_not_that_of_its_own_estimates() -> None:
     message, inputs = update()
     exact = measure(message, inputs, "exact")

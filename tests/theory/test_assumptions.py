@@ -1,11 +1,14 @@
 """Where the assumptions of the bound fail there is no bound, and the reason is said."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradveil import (
+    Bound,
     BoundCase,
     GaussianPrior,
     GradientMessage,
@@ -84,13 +87,104 @@ def test_units_that_switch_on_have_no_bound() -> None:
     assert (bound.total, bound.holds) == (0.0, False)
 
 
+def of_population(
+    model: nn.Module, mechanism: Mechanism, count: int = 8, examples: int = 1, **options: Any
+) -> Bound:
+    """The bound over batches of standard normal numbers, the attacker's prior."""
+    normal = GaussianPrior(torch.zeros(6).double(), torch.eye(6).double())
+    cases = [
+        BoundCase(
+            message_of(model, examples),
+            torch.randn(examples, 6, generator=seeded(seed), dtype=torch.float64),
+            mechanism,
+        )
+        for seed in range(count)
+    ]
+    return mean_bound(cases, normal, generator=seeded(), **options)
+
+
+def perceptron(read: Any = lambda x: x) -> nn.Module:
+    """A smooth model behind a reading of the inputs."""
+
+    class Perceptron(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 24), nn.Linear(24, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.last(F.gelu(self.first(read(x))))
+            return outputs
+
+    return made(Perceptron)
+
+
+def one_column(read: Any) -> Any:
+    return lambda x: torch.cat([x[:, :5], read(x[:, 5:])], dim=1)
+
+
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.Softplus])
 def test_smooth_models_keep_their_bound(activation: type[nn.Module]) -> None:
     model = made(lambda: nn.Sequential(nn.Linear(6, 40), activation(), nn.Linear(40, 3)))
-    bound = reconstruction_bound(message_of(model), batch(), Mechanism(1.0), prior())
-    assert bound.holds
-    assert bound.total > 0
-    assert bound.explained > 0.9
+    for mechanism in (Mechanism(1.0), Mechanism(1e-3)):
+        bound = of_population(model, mechanism)
+        assert bound.holds, bound.reason
+        assert bound.total > 0
+        assert bound.explained > 0.95
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.detach(),
+        lambda x: (255 * x).round() / 255,
+        lambda x: (10 * x).floor() / 10,
+        lambda x: (x > 0).to(x.dtype),
+        lambda x: 0.5 * x + 0.5 * x.detach(),
+    ],
+    ids=["detach", "pixels", "tenths", "sign", "half"],
+)
+def test_one_feature_that_derivatives_do_not_see(read: Any) -> None:
+    """The bound was 1.0 in all, that feature's variance; its gradients' ratio is the feature."""
+    model = perceptron(one_column(read))
+    bound = of_population(model, Mechanism(1e-5))
+    assert not bound.holds
+    inputs = torch.randn(1, 6, generator=seeded(), dtype=torch.float64)
+    sent = Mechanism(1e-7).apply(message_of(model, 1)(inputs), seeded(1))
+    unit = int(sent["first.bias"].abs().argmax())
+    feature = float(sent["first.weight"][unit, 5] / sent["first.bias"][unit])
+    assert feature == pytest.approx(float(one_column(read)(inputs)[0, 5]), abs=1e-3)
+
+
+def test_a_clip_far_below_the_gradient_sends_its_signs() -> None:
+    """Clamped entries have no information of their own, and yet their signs tell nearly all."""
+    for clip, std in ((1e-7, 1e-8), (1e-5, 1e-6)):
+        bound = of_population(perceptron(), Mechanism(std, clip=clip))
+        assert not bound.holds, (clip, bound)
+    assert of_population(perceptron(), Mechanism(0.1, clip=10.0)).holds
+
+
+@pytest.mark.parametrize("features", [1, 6])
+def test_a_coarse_grid_with_a_small_slope(features: int) -> None:
+    """Most batches are far from a step of the grid; their shares do not outvote the others."""
+
+    def read(x: Tensor) -> Tensor:
+        steps = 2 * (x[:, :features] / 2).round() + 1e-3 * x[:, :features]
+        return torch.cat([steps, x[:, features:]], dim=1)
+
+    assert not of_population(perceptron(read), Mechanism(0.01)).holds
+
+
+def test_a_steep_model_needs_more_batches() -> None:
+    bound = of_population(perceptron(lambda x: (40 * x).sigmoid()), Mechanism(0.01))
+    assert not bound.holds
+
+
+def test_fewer_than_eight_batches_are_no_guarantee() -> None:
+    """J = 4 x² at x | x |: the mean of bounds at single points is 14 times an attacker's error."""
+    bounds = [of_population(perceptron(), Mechanism(1.0), count) for count in (1, 7, 8)]
+    assert [bound.holds for bound in bounds] == [False, False, True]
+    assert all(bound.total > 0 for bound in bounds)
+    assert "the mean over 7 of the at least 8 batches" in bounds[1].reason
 
 
 def test_a_message_that_jumps_says_so() -> None:
@@ -102,7 +196,7 @@ def test_a_message_that_jumps_says_so() -> None:
     assert bound.total > 0
     assert bound.explained < 0.5
     assert not bound.holds
-    assert "jumps: derivatives explain" in bound.reason
+    assert "jumps or hides: derivatives explain" in bound.reason
 
 
 def test_half_of_a_path_behind_detach_is_noticed() -> None:
@@ -143,20 +237,20 @@ def test_the_pattern_of_clamped_entries_alone_goes_below_the_bound() -> None:
     [
         OptimalPruning(0.5, noise=OptimalNoise(0.1)),
         GradientPruning(0.5, noise=GradientNoise(0.1)),
-        OptimalDPSGD(0.1, clip=0.05, least=0.0),
     ],
-    ids=["optimal pruning", "pruning", "optimal DP-SGD"],
+    ids=["optimal pruning", "pruning"],
 )
 def test_a_visible_selection_has_a_bound_only_if_it_is_public(
     defense: OptimalNoise, method: str
 ) -> None:
-    message, inputs = message_of(made(lambda: Reading(torch.tanh))), batch()
-    mechanism = defense.plan(measure(message, inputs, "exact"))
-    private = reconstruction_bound(message, inputs, mechanism, prior(), method)
-    public = reconstruction_bound(message, inputs, mechanism, prior(), method, public_plan=True)
+    model = made(lambda: Reading(torch.tanh))
+    mechanism = defense.plan(measure(message_of(model), batch(), "exact"))
+    private = of_population(model, mechanism, examples=4, method=method)
+    public = of_population(model, mechanism, examples=4, method=method, public_plan=True)
     assert (private.total, private.holds) == (0.0, False)
+    assert "can be seen" in private.reason
     assert public.total > 0
-    assert public.holds
+    assert "can be seen" not in public.reason
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ class Cached(Defense):
     def _completed(self, moments: Moments) -> Moments:
         """The moments of this batch's values, with s̄² + κ g² for the sensitivities.
 
-        At least the smallest number: a square may be 0 only because it is lost (`not_lost`).
+        0 where nothing was ever seen and the value is 0, too: the defense's floor hides that.
         """
         if not self._mean:
             return moments
@@ -205,8 +205,6 @@ class Cached(Defense):
         fresh = float(total(squares.values()))
         level = min(self._past_total / fresh, LARGEST) if fresh > 0 else 0.0
         own = {n: p.add(squares[n], alpha=OWN_PART * level) for n, p in self._mean.items()}
-        for square in own.values():
-            square.clamp_min_(torch.finfo(square.dtype).tiny)
         return replace(moments, squared_sensitivities=own)
 
     def _adjust(self, values: Tensors) -> None:

@@ -11,6 +11,7 @@ from gradveil.sensitivity import Moments
 
 from ._dpsgd import DPSGD
 from ._optimal_noise import OptimalNoise
+from ._planning import median_level
 
 
 @dataclass(frozen=True)
@@ -57,4 +58,7 @@ class OptimalDPSGD(OptimalNoise):
                 for n, square in moments.squared_values.items()
             },
         )
-        return {name: r * inside[name] for name, r in super().shape(unclamped).items()}
+        ratios = {name: r * inside[name] for name, r in super().shape(unclamped).items()}
+        if not self.least:
+            return ratios
+        return {n: torch.where(inside[n], r, median_level(r)) for n, r in ratios.items()}

@@ -28,11 +28,12 @@ class OptimalNoise(NoiseDefense):
             an entry whose gradient is near 0 would soak up all the noise).
         floor: The least √E g_i² in the denominator, over the root mean square of the entry's
             tensor. The paper's c is 1e-6 in absolute terms, which depends on units.
-        least: The least standard deviation, as a share of the median one in the entry's tensor; an
-            entry without any sensitivity gets the median itself. So nothing is sent bare because
-            its sensitivity happens to be 0 on this batch. 0 is the paper's form (appendix B), which
-            sends such entries bare: for reproduction only. The default costs less than 1e-4 of the
-            optimal bound on the paper's models.
+        least: The least standard deviation, as a share of the median one in the entry's tensor
+            (and a 25th of it, of the median one in the message). An entry without any sensitivity,
+            or whose value is exactly 0, gets the mean level of its tensor. So nothing is sent bare,
+            or stands out, because of what happens to be 0 on this batch. 0 is the paper's form
+            (appendix B), which sends such entries bare: for reproduction only. The default costs
+            about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
     """
 
@@ -56,8 +57,12 @@ class OptimalNoise(NoiseDefense):
         return True
 
     def shape(self, moments: Moments) -> Tensors:
-        """r_i = √(E‖∇_x g_i‖² / E g_i²), capped."""
-        return sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
+        """r_i = √(E‖∇_x g_i‖² / E g_i²), capped; 0 for entries that are 0, which a floor hides."""
+        ratios = sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
+        if not self.least or self.granularity == "layer":
+            return ratios
+        squares = moments.squared_values
+        return {name: ratio * (squares[name] > 0) for name, ratio in ratios.items()}
 
     def raised(self, shape: Tensors) -> Tensors:
         """No entry below `least` of its tensor's median level."""

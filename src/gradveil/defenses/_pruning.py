@@ -21,7 +21,7 @@ from gradveil.theory import GaussianPrior
 from ._base import Defense
 from ._gradient_noise import GradientNoise
 from ._optimal_noise import OptimalNoise
-from ._planning import NoiseDefense, allowed_trace, keep_lowest, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_lowest, keep_within, roots
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class PruningDefense(Defense):
             return Mechanism(std=constant_like(0.0, moments.squared_values), keep=keep)
         support = {name: (share > 0).to(share.dtype) for name, share in keep.items()}
         variances = self.noise.variances(moments, moments, support)
-        return Mechanism(std={name: v.sqrt() for name, v in variances.items()}, keep=keep)
+        return Mechanism(std=roots(variances, moments), keep=keep)
 
     def _within_budget(self, scores: Tensor, moments: Moments) -> Tensor:
         assert self.utility_budget is not None

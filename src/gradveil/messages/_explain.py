@@ -21,6 +21,7 @@ from gradveil._checks import (
     check_values,
     first_line,
 )
+from gradveil._memory import is_out_of_memory
 
 from ._functional import check_match
 
@@ -41,6 +42,8 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
     except (ModelError, NonFiniteError, *_PASSED_ON):
         raise
     except (Exception, SystemExit) as error:  # a model may even leave
+        if is_out_of_memory(error):
+            raise
         _raise_cause(message, inputs)
         if isinstance(error, (ValueError, TypeError)) and "Found" in str(error):
             raise  # one of ours: the message works, and something else was wrong

@@ -24,6 +24,8 @@ def measure_in_range(
     """
     state = generator.get_state()
     measured = estimator(message, inputs, generator)
+    if not isinstance(measured, Measurement):  # a user's own estimator may return a plain tuple
+        measured = Measurement(*measured)
     known = isinstance(message, (GradientMessage, LocalUpdateMessage))
     if not known or inputs.dtype == torch.float64 or _fits(measured):
         return measured.values, measured

@@ -14,6 +14,7 @@ from gradveil._checks import (
     check_kind,
     check_methods,
 )
+from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, values_of
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 DENSE_LIMIT = 1024
 """Up to how many input entries the full bound is computed with the dense matrix."""
+
+ENOUGH_BATCHES = 8
+"""For a mean over the data. The value at fewer is given, and called no guarantee."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Bound:
     """Over how many batches J_F was averaged. The theorem has its mean over the data inside the
     inverse; the value at one batch is too large in the mean, by Jensen's inequality."""
     explained: float = 1.0
-    """The share of the message's change over a small step that derivatives explain."""
+    """The least share of the message's change over small steps that derivatives explain."""
     reason: str = ""
     """Why it does not hold as a guarantee for this message; empty where it does."""
 
@@ -90,9 +94,9 @@ def reconstruction_bound(
     - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
     - which entries are pruned or clamped can be seen, and the plan is not public.
 
-    Where the message jumps (ReLU, max-pooling) such that derivatives explain less than half of how
-    it changes over a step of a tenth of the inputs' spread, the number is given, and `reason` says
-    that it is no guarantee.
+    The number is given, and `reason` says that it is no guarantee, where derivatives explain less
+    than nine tenths of how the message changes over small steps, of all inputs or of a few features
+    (ReLU, max-pooling, a feature behind `detach`), and at fewer than 8 batches, as here.
 
     Args:
         message: What the client would send undefended.
@@ -156,9 +160,9 @@ def mean_bound(
     try:
         information = MeanInformation([FisherInformation(*case) for case in cases])
         seen = information.smoothness(generator)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ModelError):
+    except (RuntimeError, ModelError) as failure:
+        if is_out_of_memory(failure):
+            raise
         return _undifferentiable(cases, prior, method)
     shown = not public_plan and any(
         shows_selection(i.mechanism, i.values) for i in information.parts
@@ -180,7 +184,7 @@ def mean_bound(
         counts_plan=planned_by is not None and not any(selects(c.mechanism) for c in cases),
         batches=len(cases),
         explained=seen.explained,
-        reason=_reason(seen, shown, total),
+        reason=_reason(seen, shown, total, len(cases)),
     )
 
 
@@ -195,10 +199,17 @@ def _undifferentiable(
     return Bound(0.0, 0.0, method, 0.0, name, False, len(cases), 0.0, reason)
 
 
-def _reason(seen: Smoothness, shown: bool, total: float) -> str:
+def _reason(seen: Smoothness, shown: bool, total: float, batches: int) -> str:
     if shown:
         return SHOWN
-    return seen.reason or ("entries are sent without noise" if total == 0 else "")
+    if seen.reason or total == 0:
+        return seen.reason or "entries are sent without noise"
+    if batches < ENOUGH_BATCHES:
+        return (
+            f"the information is the mean over {batches} of the at least {ENOUGH_BATCHES} batches"
+            " that a bound needs"
+        )
+    return ""
 
 
 def _check(

@@ -85,7 +85,6 @@ class FisherInformation:
         self._entries = sum(value.numel() for value in values.values())
         self._chunk = chunk_size(values)
         information = mechanism.information(self.values)
-        self._information = information
         self._bare = {name: w.isinf() for name, w in information.items()}
         self._weights = {n: w.masked_fill(self._bare[n], 0.0) for n, w in information.items()}
 
@@ -115,9 +114,14 @@ class FisherInformation:
         )
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
 
-    def smoothness(self, generator: torch.Generator) -> Smoothness:
-        """What derivatives see of the message here."""
-        return smoothness(self.message, self.inputs, self.values, self._information, generator)
+    def smoothness(self, generator: torch.Generator, groups: bool = True) -> Smoothness:
+        """What derivatives see of the message here, before noise, clamped entries included."""
+        mechanism, sent = self.mechanism, None
+        if isinstance(mechanism, Mechanism) and mechanism.clip is not None:
+            sent = Mechanism(0.0, clip=mechanism.clip).mean
+            mechanism = Mechanism(mechanism.std, mechanism.keep)
+        weights = mechanism.information(self.values)
+        return smoothness(self.message, self.inputs, sent, weights, generator, groups)
 
     def _from_jacobian(self) -> Tensor:
         """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory.
@@ -179,11 +183,9 @@ class MeanInformation:
         return any(part.is_infinite() for part in self.parts)
 
     def smoothness(self, generator: torch.Generator) -> Smoothness:
-        """What derivatives see: the most hidden entries of a batch, the mean explained share."""
-        each = [part.smoothness(generator) for part in self.parts]
-        return Smoothness(
-            max(one.hidden for one in each), sum(one.explained for one in each) / len(each)
-        )
+        """What derivatives see around all batches; groups of features move at the first two."""
+        each = (part.smoothness(generator, place < 2) for place, part in enumerate(self.parts))
+        return sum(each, Smoothness())
 
 
 def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:

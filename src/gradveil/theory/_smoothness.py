@@ -1,7 +1,8 @@
 """Whether derivatives show all that a message tells of its inputs."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -11,27 +12,60 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message, values_of
 from gradveil.sensitivity import directional_derivatives, other_inputs, rounding_of, spread_of
 
-STEP = 0.1
-"""Of the spread of the inputs: the distance over which derivatives must explain the change."""
+LENGTH, STEPS = 0.5, 8
+"""Of the paths along which differences are taken: so many spreads of the inputs, in so many
+steps."""
 
-ENOUGH = 0.5
-"""The least share of the change that derivatives must explain for a bound to hold."""
+GROUPS, FEW = 64, 16
+"""Features are moved in at most so many groups, to find those that derivatives do not see. So few
+are moved one by one, and far."""
 
-DIRECTIONS = 3
+FAR = 2.0
+"""The length of the paths of single features, in spreads of the inputs."""
+
+LOCALLY, AROUND = 0.9, 0.5
+"""The least shares that derivatives must explain: of each step, and of the whole paths."""
 
 
-class Smoothness(NamedTuple):
-    """What derivatives see of a message.
+@dataclass(frozen=True)
+class Smoothness:
+    """What derivatives see of a message, in the weights w_i that entries have in J_F.
 
-    The Cramér-Rao argument needs a message that changes smoothly with the inputs. Where it moves
-    without a derivative, or jumps (a unit switches on, another pixel wins the pooling), the
-    information is larger than derivatives say, and the bound too large.
+    The Cramér-Rao argument needs a message that changes smoothly with the inputs, and J_F at
+    batches that stand for the data. Where the message moves without a derivative, or jumps (a unit
+    switches on, another pixel wins the pooling), the information is larger than derivatives say,
+    and the bound too large.
     """
 
-    hidden: int
+    hidden: int = 0
     """Entries without a derivative that move with the inputs all the same."""
-    explained: float
-    """(Σ w_i (h ∂_v g_i)²) / (Σ w_i (g_i(x + h v) - g_i(x))²), at most 1."""
+    seen: float = 0.0
+    """Σ w_i (h ∂_v g_i)² over the steps of all paths, in the middle of each step."""
+    moved: float = 0.0
+    """Σ w_i (Δg_i)² over the same steps."""
+    at_batches: float = 0.0
+    """Σ w_i (h ∂_v g_i)² at the batches themselves, for as many steps."""
+    least_seen: float = 1.0
+    """The least share that derivatives explain when one group of features moves."""
+
+    def __add__(self, other: "Smoothness") -> "Smoothness":
+        return Smoothness(
+            max(self.hidden, other.hidden),
+            self.seen + other.seen,
+            self.moved + other.moved,
+            self.at_batches + other.at_batches,
+            min(self.least_seen, other.least_seen),
+        )
+
+    @property
+    def explained(self) -> float:
+        """The share of the change along the paths that derivatives explain, at most 1."""
+        return min(1.0, self.seen / self.moved, self.least_seen) if self.moved > 0 else 1.0
+
+    @property
+    def represented(self) -> float:
+        """The share of the change along the paths that J_F at the batches has, at most 1."""
+        return min(1.0, self.at_batches / self.moved) if self.moved > 0 else 1.0
 
     @property
     def reason(self) -> str:
@@ -41,10 +75,15 @@ class Smoothness(NamedTuple):
                 f"{self.hidden} entries move with the inputs although they have no derivative here"
                 " (detach, rounding, an index, units that switch on)"
             )
-        if self.explained < ENOUGH:
+        if self.explained < LOCALLY:
             return (
-                f"the message jumps: derivatives explain {self.explained:.0%} of how it changes"
-                f" over a step of {STEP:g} of the inputs' spread (ReLU, max-pooling)"
+                f"the message jumps or hides: derivatives explain {self.explained:.0%} of how it"
+                " changes over small steps (ReLU, max-pooling, detach, rounding)"
+            )
+        if self.represented < AROUND:
+            return (
+                f"the information at the batches is {self.represented:.0%} of what it is around"
+                " them: they are too few to stand for the data"
             )
         return ""
 
@@ -52,35 +91,126 @@ class Smoothness(NamedTuple):
 def smoothness(
     message: Message,
     inputs: Tensor,
-    values: Tensors,
+    sent: Callable[[Tensors], Tensors] | None,
     weights: Tensors,
     generator: torch.Generator,
+    groups: bool = True,
 ) -> Smoothness:
-    """Compare derivatives with differences, in the weights that entries have in J_F.
+    """Compare derivatives with differences around one batch.
 
     Where the message does not accept inputs that are a small step away (an index out of range),
     nothing is proven: all of it counts as hidden.
 
     Args:
         message: What the client would send.
-        inputs: The batch at which it is looked at.
-        values: The message there.
-        weights: w_i ≥ 0 of `Mechanism.information`; infinite where an entry is sent bare.
+        inputs: The batch.
+        sent: What is left of the values before noise, if some are clamped.
+        weights: 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
         generator: For the directions.
+        groups: Whether to move groups of features by themselves, too.
     """
-    like = inputs.new_empty(()).expand(DIRECTIONS, *inputs.shape)
-    directions = STEP * spread_of(inputs) * normal_like(like, generator)
-    tangents = directional_derivatives(message, inputs, directions)
-    steps = _accepted(message, (inputs + direction for direction in directions))
-    others = _accepted(message, other_inputs(inputs, generator))
-    if len(steps) < DIRECTIONS:
-        return Smoothness(sum(value.numel() for value in values.values()), 0.0)
-    rounding = rounding_of(values)
-    hidden = 0
+    look = _Look(message, sent, {n: _finite(w) for n, w in weights.items()})
+    values = values_of(message, inputs)
+    try:
+        found = look.path(inputs, generator)
+        if groups:
+            few = inputs[0].numel() <= FEW
+            found = found + (look.features if few else look.groups)(inputs, generator)
+    except (RuntimeError, ValueError, IndexError):
+        values_of(message, inputs)  # an error of the message itself is raised as it is
+        return Smoothness(hidden=sum(value.numel() for value in values.values()))
+    return found + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
+
+
+class _Look:
+    """Derivatives and differences of what is left of a message before noise."""
+
+    def __init__(
+        self, message: Message, clamp: Callable[[Tensors], Tensors] | None, weights: Tensors
+    ) -> None:
+        self.message, self.clamp, self.weights = message, clamp, weights
+
+    def sent(self, values: Tensors) -> Tensors:
+        """What is left of the values."""
+        return values if self.clamp is None else self.clamp(values)
+
+    def path(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
+        """Steps from the batch along one direction, each step with its derivative."""
+        step = LENGTH / STEPS * spread_of(inputs) * normal_like(inputs, generator)
+        seen, moved = self._along(inputs, step)
+        start = STEPS * self._energy(self._derivative(inputs, step))
+        return Smoothness(seen=seen, moved=moved, at_batches=start)
+
+    def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
+        """A long path of each feature by itself, in all examples."""
+        found = [self._along(inputs, step) for step in _group_steps(inputs, FAR, generator)]
+        return Smoothness(least_seen=_least_share(found))
+
+    def _along(self, inputs: Tensor, step: Tensor) -> tuple[float, float]:
+        """What derivatives see of the steps of a path, and how the message moves."""
+        points = [inputs + place * step for place in range(STEPS + 1)]
+        values = [self.sent(values_of(self.message, point)) for point in points]
+        moved = sum(self._energy(_difference(b, a)) for a, b in pairwise(values))
+        seen = sum(self._energy(self._derivative(point + step / 2, step)) for point in points[:-1])
+        return seen, moved
+
+    def groups(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
+        """One small step of each group of features, in all examples."""
+        found = []
+        for step in _group_steps(inputs, LENGTH, generator):
+            ends = (values_of(self.message, inputs + side * step / 2) for side in (1, -1))
+            moved = self._energy(_difference(*map(self.sent, ends)))
+            found.append((self._energy(self._derivative(inputs, step)), moved))
+        return Smoothness(least_seen=_least_share(found))
+
+    def _derivative(self, point: Tensor, step: Tensor) -> Tensors:
+        """h ∂_v of what is sent: that of the message, 0 where clamping makes it constant."""
+        tangents = directional_derivatives(self.message, point, step.unsqueeze(0))
+        if self.clamp is None:
+            return {name: tangent[0] for name, tangent in tangents.items()}
+        values = values_of(self.message, point)
+        clamped = self.sent(values)
+        return {n: t[0] * (clamped[n] == values[n]) for n, t in tangents.items()}
+
+    def _energy(self, change: Tensors) -> float:
+        return sum(
+            float((change[n].double().square() * weight).sum())
+            for n, weight in self.weights.items()
+        )
+
+
+def _least_share(found: list[tuple[float, float]]) -> float:
+    return min((seen / moved for seen, moved in found if moved > 0), default=1.0)
+
+
+def _group_steps(inputs: Tensor, length: float, generator: torch.Generator) -> Iterator[Tensor]:
+    """A small step of each group of features, with random signs and sizes."""
+    features = inputs[0].numel()
+    order = torch.randperm(features, generator=generator).to(inputs.device)
+    size = -(-features // GROUPS)
+    step = length / STEPS * spread_of(inputs) * normal_like(inputs, generator)
+    for group in order.split(size):
+        mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
+        mask[group] = 1
+        yield step * mask.view(inputs.shape[1:])
+
+
+def _hidden(
+    message: Message, inputs: Tensor, values: Tensors, weights: Tensors, generator: torch.Generator
+) -> int:
+    """How many entries are sent, have no derivative, and move for other inputs."""
+    tangents = directional_derivatives(
+        message, inputs, normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
+    )
+    others, rounding = _accepted(message, other_inputs(inputs, generator)), rounding_of(values)
+    count = 0
     for name, weight in weights.items():
-        moved = torch.stack([(other[name] - values[name]).abs() for other in steps + others])
-        hidden += _hidden(moved > rounding, tangents[name], weight)
-    return Smoothness(hidden, _explained(values, tangents, weights, steps))
+        silent = (weight > 0) & (tangents[name][0] == 0)
+        for other in others if bool(silent.any()) else []:
+            moves = (other[name] - values[name]).abs() > rounding
+            count += int((silent & moves).sum())
+            silent = silent & ~moves
+    return count
 
 
 def _accepted(message: Message, moved: Iterable[Tensor]) -> list[Tensors]:
@@ -94,16 +224,9 @@ def _accepted(message: Message, moved: Iterable[Tensor]) -> list[Tensors]:
     return found
 
 
-def _hidden(moves: Tensor, tangents: Tensor, weight: Tensor) -> int:
-    """How many entries are sent, have no derivative, and move for some of the other inputs."""
-    return int(((weight > 0) & ~tangents.any(0) & moves.any(0)).sum())
+def _difference(a: Tensors, b: Tensors) -> Tensors:
+    return {name: a[name] - b[name] for name in a}
 
 
-def _explained(values: Tensors, tangents: Tensors, weights: Tensors, steps: list[Tensors]) -> float:
-    seen = moved = 0.0
-    for name, weight in weights.items():
-        finite = weight.masked_fill(weight.isinf(), 0.0).double()
-        seen += float((tangents[name].double().square() * finite).sum())
-        for step in steps:
-            moved += float(((step[name] - values[name]).double().square() * finite).sum())
-    return min(1.0, seen / moved) if moved > 0 else 1.0
+def _finite(weight: Tensor) -> Tensor:
+    return weight.masked_fill(weight.isinf(), 0.0).double()

@@ -8,6 +8,7 @@ import torch
 
 from gradveil import (
     GradientMessage,
+    GradientNoise,
     OptimalDPSGD,
     OptimalNoise,
     OptimalPruning,
@@ -33,10 +34,38 @@ def test_in_the_papers_form_no_sensitivity_gets_no_noise(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
-def test_no_sensitivity_gets_the_median_level(value: float) -> None:
+def test_no_sensitivity_gets_the_mean_level(value: float) -> None:
     """Which entries are without sensitivity is information, too: they must not stand out."""
     slopes = [0.0, 1.0, 2.0, 4.0, 1.0]
-    assert ratios([value, 1.0, 1.0, 1.0, 1.0], slopes)[0] == pytest.approx(1.0)
+    assert ratios([value, 1.0, 1.0, 1.0, 1.0], slopes)[0] == pytest.approx(2.0)
+
+
+def test_no_value_gets_the_mean_level() -> None:
+    """An entry that is exactly 0 would otherwise have the largest level of all."""
+    found = ratios([0.0, 1.0, 1.0, 1.0], [5.0, 1.0, 4.0, 1.0])
+    assert found[0] == pytest.approx(2.0)
+
+
+def test_no_tensor_is_far_below_the_others() -> None:
+    """A head behind `detach`, beside a path of 1e-6 that autograd sees: it was next to bare."""
+    values = {"head": torch.ones(4).double(), "rest": torch.ones(9).double()}
+    slopes = {"head": torch.full((4,), 1e-12).double(), "rest": torch.ones(9).double()}
+    for granularity in ("parameter", "layer"):
+        std = OptimalNoise(1.0, granularity=granularity).plan(moments_of(values, slopes)).std
+        assert isinstance(std, dict)
+        assert float(std["head"].min() / std["rest"].median()) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e-15, 1e15, 1e18])
+@pytest.mark.parametrize("kind", [OptimalNoise, GradientNoise, OptimalDPSGD])
+def test_scales_at_the_ends_of_float32(kind: type, scale: float) -> None:
+    sweep = Sweep("plain")
+    values = {n: v.float() for n, v in sweep.values().items()}
+    slopes = {n: s.sqrt().float() for n, s in sweep.moments().known_squared_sensitivities.items()}
+    found = kind(scale).plan(moments_of(values, slopes)).std
+    assert all(bool((std > 0).all()) for std in found.values())
+    squares = torch.cat([std.flatten().double() for std in found.values()]).square()
+    assert float(squares.mean().sqrt()) == pytest.approx(scale, rel=1e-4)
 
 
 def test_no_level_is_below_a_share_of_the_median() -> None:
@@ -44,25 +73,26 @@ def test_no_level_is_below_a_share_of_the_median() -> None:
     assert found == pytest.approx([0.25 * 0.9, 0.25 * 0.9, 0.9, 1.5, 1.0])
 
 
-def test_the_median_is_that_of_the_tensor() -> None:
+def test_levels_are_compared_inside_of_a_tensor() -> None:
     values = {"a": torch.ones(3).double(), "b": torch.ones(3).double()}
     slopes = {"a": torch.tensor([1.0, 2.0, 0.0]).double(), "b": 100 * torch.ones(3).double()}
     std = OptimalNoise(1.0, least=0.25).plan(moments_of(values, slopes)).std
     assert isinstance(std, dict)
-    assert float((std["a"][2] / std["a"][0]).square()) == pytest.approx(1.0)
+    assert float((std["a"][2] / std["a"][0]).square()) == pytest.approx(1.5)
     assert float((std["b"][0] / std["a"][0]).square()) == pytest.approx(100.0)
 
 
-def test_the_median_of_a_large_tensor_is_that_of_a_sample() -> None:
+def test_the_level_of_a_silent_entry_in_a_large_tensor() -> None:
     generator = torch.Generator().manual_seed(0)
     slopes = torch.rand(3 * 2**15, generator=generator).double() + 0.5
     slopes[7] = 0.0
     moments = moments_of({"w": torch.ones(len(slopes)).double()}, {"w": slopes})
     found = powers(OptimalNoise(1.0).plan(moments))
-    assert float(found[7] / found.median()) == pytest.approx(1.0, rel=0.05)
+    others = torch.cat([found[:7], found[8:]])
+    assert float(found[7] / others.mean()) == pytest.approx(1.0, rel=0.01)
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-12, 1e-7, 5e-3])
+@pytest.mark.parametrize("value", [1e-12, 1e-7, 5e-3])
 def test_small_gradients_are_capped(value: float) -> None:
     assert ratios([value, 1.0, 1.0], [1.0, 1.0, 1.0])[0] == pytest.approx(100.0)
 

@@ -1,9 +1,9 @@
 """Parts that defenses plan with: the base of noise defenses, shapes, selection."""
 
-from ._noise import NoiseDefense, allowed_trace
+from ._noise import NoiseDefense, allowed_trace, roots
 from ._selection import keep_lowest, keep_within
 from ._sensitivity_shape import check_shape_options, least_square, pool, sensitivity_ratios
-from ._typical import raise_to_least
+from ._typical import median_level, raise_to_least
 
 __all__ = [
     "NoiseDefense",
@@ -12,7 +12,9 @@ __all__ = [
     "keep_lowest",
     "keep_within",
     "least_square",
+    "median_level",
     "pool",
     "raise_to_least",
+    "roots",
     "sensitivity_ratios",
 ]

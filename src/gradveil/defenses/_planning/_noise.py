@@ -94,7 +94,7 @@ class NoiseDefense(Defense):
         seen = moments
         if clip is not None and self.needs_sensitivities:
             seen = moments.clipped(clip)
-        std = {n: v.sqrt_() for n, v in self.variances(moments, seen).items()}
+        std = roots(self.variances(moments, seen), moments)
         return Mechanism(std, constant_like(1.0, moments.squared_values), clip)
 
     def variances(self, moments: Moments, seen: Moments, support: Tensors | None = None) -> Tensors:
@@ -106,6 +106,8 @@ class NoiseDefense(Defense):
         if support is not None:
             shape = {name: r * support[name] for name, r in shape.items()}
         factor = self._factor(shape, moments, seen, support)
+        if not 1 / LARGE < float(factor.detach()) < LARGE:  # squares that float32 may not hold
+            return {name: factor * shape.pop(name).double() for name in [*shape]}
         return {name: factor.to(shape[name].dtype) * shape.pop(name) for name in [*shape]}
 
     def raised(self, shape: Tensors) -> Tensors:
@@ -118,7 +120,7 @@ class NoiseDefense(Defense):
             flatten(tensors)[order].double()
             for tensors in (
                 self.raised(self.shape(moments)),
-                moments.known_squared_sensitivities,
+                moments.judged().known_squared_sensitivities,
                 moments.squared_values,
             )
         )
@@ -145,6 +147,16 @@ class NoiseDefense(Defense):
         slopes = seen.judged().known_squared_sensitivities
         information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in shape.items())
         return total(information) / allowed_trace(self.target_error, moments, self.prior)
+
+
+LARGE = 1e25
+"""Of λ: beyond, and below its inverse, variances are computed in float64."""
+
+
+def roots(variances: Tensors, moments: Moments) -> Tensors:
+    """Standard deviations in the precision of the message."""
+    kinds = {name: square.dtype for name, square in moments.squared_values.items()}
+    return {name: v.sqrt_().to(kinds[name]) for name, v in variances.items()}
 
 
 def allowed_trace(

@@ -1,4 +1,4 @@
-"""Median noise levels, and a floor under every level."""
+"""Typical noise levels, and a floor under every level."""
 
 from collections.abc import Mapping
 
@@ -10,19 +10,24 @@ from gradveil._typing import Tensors
 SAMPLE = 2**10
 """At most about so many entries of a tensor, evenly spread, stand for all in a median."""
 
+ACROSS = 1 / 25
+"""The floor over all tensors, as a share of the one inside each: tensors may differ by much."""
+
 
 def raise_to_least(levels: Mapping[str, Tensor], least: float) -> Tensors:
     """Variances with a floor: no entry is sent (nearly) bare.
 
-    An entry of level 0 gets the median level of its tensor, so that it looks like the others: a
-    sensitivity of 0 on this batch (an unused row, a dead unit, a clamped entry) is information,
-    too. All others get at least least² times that median. Where a whole tensor has level 0, the
-    median of the other tensors' medians stands for its own; where all have, 1 does.
+    An entry of level 0 gets the mean level of its tensor, so that it looks like the others: no
+    sensitivity or no value on this batch (an unused row, a dead unit, a clamped entry) is
+    information, too. All others get at least least² times the median of their tensor, and
+    (least/25)² times the median of the message: a path that autograd hardly sees must not leave a
+    whole tensor next to bare. Where a whole tensor has level 0, the median of the message stands
+    for its mean; where all have, 1 does.
     """
-    medians = {name: _median(level) for name, level in levels.items()}
-    positive = [median for median in medians.values() if float(median) > 0]
-    other = float(torch.stack(positive).median()) if positive else 1.0
-    return {name: _raised(level, medians[name], other, least) for name, level in levels.items()}
+    middle = typical(levels)
+    middle = middle if middle < torch.inf else 1.0
+    least_of_all = (ACROSS * least) ** 2 * middle
+    return {name: _raised(level, least, middle, least_of_all) for name, level in levels.items()}
 
 
 def typical(levels: Mapping[str, Tensor]) -> float:
@@ -31,24 +36,32 @@ def typical(levels: Mapping[str, Tensor]) -> float:
     spread = max(1, size // SAMPLE)
     sample = torch.cat([level.detach().reshape(-1)[::spread] for level in levels.values()])
     positive = sample[sample > 0]
+    if not len(positive):
+        rows = [level.detach().reshape(-1) for level in levels.values()]
+        positive = torch.cat([row[row > 0] for row in rows])
     return float(positive.median()) if len(positive) else torch.inf
 
 
-def _raised(level: Tensor, median: Tensor, other: float, least: float) -> Tensor:
-    middle = median if float(median) > 0 else torch.full_like(median, other)
-    if not any(level.stride()):  # one number, expanded: it stays one
-        return torch.where(level.as_strided((), ()) > 0, median, middle).expand(level.shape)
+def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> Tensor:
+    if level.numel() and not any(level.stride()):  # one number, expanded: it stays one
+        number = level.as_strided((), ())
+        filled = torch.where(number > 0, number.clamp(min=least_of_all), middle)
+        return filled.expand(level.shape)
+    floor = max(least**2 * median_level(level), least_of_all)
     lowest = float(level.detach().min()) if level.numel() else torch.inf
     if lowest > 0:
-        return level if lowest >= least**2 * float(middle) else level.clamp(min=least**2 * middle)
-    return torch.where(level > 0, torch.maximum(level, least**2 * middle), middle)
+        return level if lowest >= floor else level.clamp(min=floor)
+    positive = level > 0
+    count = positive.sum()
+    mean = torch.where(count > 0, level.sum() / count.clamp(min=1), middle)
+    return torch.where(positive, level.clamp(min=floor), mean)
 
 
-def _median(level: Tensor) -> Tensor:
+def median_level(level: Tensor) -> float:
     """The median of the positive entries; 0 where there is none."""
-    row = level.reshape(-1)
+    row = level.detach().reshape(-1)
     sample = row[:: max(1, len(row) // SAMPLE)]
     positive = sample[sample > 0]
     if not len(positive):
         positive = row[row > 0]
-    return positive.median() if len(positive) else row.new_zeros(())
+    return float(positive.median()) if len(positive) else 0.0
