@@ -16,7 +16,7 @@ LENGTH, STEPS = 0.5, 8
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
 steps."""
 
-GROUPS, FEW = 64, 16
+GROUPS = FEW = 16
 """Features are moved in at most so many groups, to find those that derivatives do not see. So few
 are moved one by one, and far."""
 
@@ -113,9 +113,10 @@ def smoothness(
     values = values_of(message, inputs)
     try:
         found = look.path(inputs, generator)
-        if groups:
-            few = inputs[0].numel() <= FEW
-            found = found + (look.features if few else look.groups)(inputs, generator)
+        if groups and inputs[0].numel() <= FEW:
+            found = found + look.features(inputs, generator)
+        elif groups:
+            found = found + look.groups(inputs, generator)
     except (RuntimeError, ValueError, IndexError):
         values_of(message, inputs)  # an error of the message itself is raised as it is
         return Smoothness(hidden=sum(value.numel() for value in values.values()))
