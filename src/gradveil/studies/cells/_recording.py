@@ -32,8 +32,8 @@ def mean_levels(recordings: Sequence[Recording]) -> dict[str, list[float]]:
     """The mean over clients for each tensor and round; empty where no noise was planned."""
     rounds = min(len(recording.levels) for recording in recordings)
     names = recordings[0].levels[0] if rounds else {}
-    found = {
+    means = {
         name: [sum(r.levels[t][name] for r in recordings) / len(recordings) for t in range(rounds)]
         for name in names
     }
-    return found if any(any(levels) for levels in found.values()) else {}
+    return means if any(any(levels) for levels in means.values()) else {}

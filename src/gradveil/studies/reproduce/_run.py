@@ -134,8 +134,8 @@ def _write_study(store: Store, study: Study, cells: list[Cell], folder: Path) ->
 def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:
     """Time spent in the done cells of a preset."""
     cells = distinct_cells(work_of(studies, preset))
-    found = store.progress(cells).values()
-    return sum(each.seconds or 0.0 for each in found if each.state == "done")
+    progress = store.progress(cells).values()
+    return sum(each.seconds or 0.0 for each in progress if each.state == "done")
 
 
 class _Throttled:

@@ -150,8 +150,8 @@ def data_folder() -> Path | None:
     The folder is no part of a cell's key: settings name a data set whose content is fixed, and the
     folder only says where this machine keeps it.
     """
-    found = os.environ.get(DATA_VARIABLE)
-    return Path(found) if found else None
+    folder = os.environ.get(DATA_VARIABLE)
+    return Path(folder) if folder else None
 
 
 def _sha256(value: object) -> str:
