@@ -1,4 +1,4 @@
-"""Share of the optimum against cost, as a picture."""
+"""Chart of the share of the optimum against cost."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The kinds of things that specifications describe, and what a user's own must be like."""
+"""The kinds of things that specifications describe, and the checks on a user's own classes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

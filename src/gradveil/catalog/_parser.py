@@ -34,7 +34,7 @@ Make = Callable[[str, dict[int | str, Any]], Any]
 
 @dataclass(frozen=True)
 class Unwritable:
-    """A value that has no specification, as data that a prior was fitted to."""
+    """A value that has no specification, such as the data that a prior was fitted to."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""What several commands take: data, a model, its weights, a device."""
+"""Loading of data, models, weights and devices, shared by the commands."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options as the user typed them: in errors, and where one has no use without another."""
+"""Errors that name command-line options, and a check for options without effect."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A client's state in records, where a new process for each message finds it again.
+"""Saving and loading a client's state in Flower's records, between processes.
 
 `context.state` stays with the node: Flower keeps it in the SuperNode and sends none of it.
 """

@@ -18,7 +18,7 @@ _log = logging.getLogger("gradveil.flower")
 
 
 class RoundReplies(NamedTuple):
-    """Who answered in a round."""
+    """The replies of one round: which count, and why others do not."""
 
     counted: tuple[int, ...]
     """The nodes whose replies moved the model."""
@@ -30,7 +30,7 @@ class RoundReplies(NamedTuple):
 
 
 class DefendedStrategy(FedAvg):
-    """What both strategies share: replies are checked, averaged, and given to an optimizer."""
+    """The base of both strategies: replies are checked, averaged, and given to an optimizer."""
 
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(**{"min_train_nodes": 1, **options})

@@ -1,4 +1,4 @@
-"""What comparing images place by place hides: the paper's attacks, scored both ways."""
+"""The paper's attacks, scored with and without matching of images."""
 
 from dataclasses import dataclass
 from pathlib import Path

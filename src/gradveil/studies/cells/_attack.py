@@ -1,4 +1,4 @@
-"""One batch, one defense, one attack: how near the attacker came."""
+"""The `attack` cell: one attack on one defended batch, scored."""
 
 from collections.abc import Mapping
 

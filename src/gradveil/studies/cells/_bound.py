@@ -1,4 +1,4 @@
-"""The lower bound on any attacker's error at one batch."""
+"""The `bound` cell: the lower bound on any attacker's error at one batch."""
 
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""How much noise each layer gets while a model trains."""
+"""A record of the noise that each layer gets while a model trains."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from gradveil.messages import Message
 
 
 class Recording(Defense):
-    """Another defense, which keeps the mean standard deviation of each tensor it planned."""
+    """A wrapper of a defense that records the mean standard deviation of each tensor."""
 
     def __init__(self, defense: Defense) -> None:
         self.defense = defense

@@ -1,4 +1,4 @@
-"""What became of each claim of the paper, from the finished cells alone."""
+"""The verdict on each claim of the paper, from the finished cells alone."""
 
 import json
 import math

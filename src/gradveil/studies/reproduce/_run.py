@@ -34,7 +34,7 @@ Show = Callable[[Mapping[Cell, Progress]], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run found to do again: damaged files, and failed cells if the user asked."""
+    """Counts of cells to run again: damaged files, and failed cells if the user asked."""
 
     damaged: int
     retried: int
@@ -139,7 +139,7 @@ def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:
 
 
 class _Throttled:
-    """Calls on at most once in a while."""
+    """A callback that passes calls on at most once per interval."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call, self._next = call, 0.0

@@ -80,7 +80,7 @@ class Cell:
 
 
 class Result(Mapping[str, Any]):
-    """What one cell found; tensors are read from their files when they are asked for.
+    """The result of one cell; tensors are read from their files when they are asked for.
 
     >>> Result({"mse": 0.5})["mse"]
     0.5

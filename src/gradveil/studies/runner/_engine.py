@@ -1,4 +1,4 @@
-"""What every engine does: run one cell, and work through a store until nothing is left."""
+"""The base of all engines: run one cell, and work through a store until nothing is left."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _TABLES = (
 
 
 class StoreError(ValueError):
-    """A file that is no store of ours, or a damaged one."""
+    """The error for a file that is not a store, or is a damaged one."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:

@@ -1,4 +1,4 @@
-"""The store: which cells are done, and what they found; it survives being killed."""
+"""The store: a crash-safe database of cells, their states and their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CRASHES = 2
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running a cell gave: its values as JSON and its arrays packed, or a traceback."""
+    """The outcome of one run of a cell: values as JSON and packed arrays, or a traceback."""
 
     values: str = "{}"
     arrays: Mapping[str, bytes] | None = None
@@ -34,7 +34,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where one cell stands: pending, running, done or failed."""
+    """The state of one cell: pending, running, done or failed."""
 
     state: str
     seconds: float | None
@@ -173,7 +173,7 @@ class Store:
         return {cell: self._progress(cell) for cell in cells}
 
     def results(self, cells: Iterable[Cell]) -> dict[Cell, Result]:
-        """What the done ones among the cells found."""
+        """The results of those cells that are done."""
         results = {}
         for cell in cells:
             row = self._row("SELECT result FROM cells WHERE key = ? AND state = 'done'", cell)
@@ -202,7 +202,7 @@ class Store:
         ]
 
     def dump(self) -> str:
-        """All that was found, without times and owners: equal work gives equal text."""
+        """All cells and arrays as text, without times and owners: equal work gives equal text."""
         cells = self._database.execute(
             "SELECT key, kind, settings, version, state, result FROM cells ORDER BY key"
         )

@@ -42,7 +42,7 @@ def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, 
 
 
 def units_of(pairs: Iterable[Pair], value: str) -> dict[Unit, Tensor]:
-    """What cells found, by batch and seed."""
+    """One value of each cell's result, by batch and seed."""
     units: dict[Unit, Tensor] = {}
     for settings, result in pairs:
         unit = (settings.get("start", 0), settings.get("seed", 0))
