@@ -1,4 +1,4 @@
-"""Costs and qualities, measured side by side in one run."""
+"""Benchmarks: costs and qualities, measured side by side in one run."""
 
 from gradveil._timing import time_ratios
 

@@ -1,4 +1,4 @@
-"""What each attack reaches in a given time."""
+"""Benchmark of attacks: the PSNR that each reaches in a given time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -101,11 +101,15 @@ def _run(
     observation, batch = _observed(data, start, images)
     begin = time.perf_counter()
     configured = attack.configured(time_budget=budget, progress=count)
-    found = configured(observation, torch.Generator().manual_seed(start))
+    reconstruction = configured(observation, torch.Generator().manual_seed(start))
     seconds = time.perf_counter() - begin
-    psnr = score(found, batch, normalization=data, ssim=False).psnr
+    psnr = score(reconstruction, batch, normalization=data, ssim=False).psnr
     assert psnr is not None
-    return seconds, max(steps, found.history[-1][0] if found.history else 0), float(psnr.mean())
+    return (
+        seconds,
+        max(steps, reconstruction.history[-1][0] if reconstruction.history else 0),
+        float(psnr.mean()),
+    )
 
 
 def _observed(data: Dataset, start: int, images: int) -> tuple[Observation, Any]:

@@ -1,4 +1,4 @@
-"""What attacks reach against time, as a picture."""
+"""Chart of the attacks' PSNR against time."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cached plan keeps of the optimum while a model trains, and what it costs."""
+"""Benchmark of cached plans: share of the optimum during training, and cost."""
 
 import statistics
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Share of the optimum against cost, as a picture."""
+"""Chart of the share of the optimum against cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,10 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     markers = "oXPsD^v*<>"
     for panel, axis in zip(panels, axes.flat, strict=False):
         for index, name in enumerate(names):
-            found = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
+            points = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
             axis.plot(
-                [row.time_ratio for row in found],
-                [row.share_of_optimum for row in found],
+                [row.time_ratio for row in points],
+                [row.share_of_optimum for row in points],
                 markers[index % len(markers)],
                 color=COLORS[index % len(COLORS)],
                 markersize=8,

@@ -1,4 +1,4 @@
-"""What a defense adds to a whole round of federated training."""
+"""Benchmark of the time that a defense adds to a round of federated training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class FederatedRow:
 
 
 class Bare(NoDefense):
-    """Sends the plain gradient without looking at it: what a round costs at the least."""
+    """A defense that only sends the plain gradient: the least that a round can cost."""
 
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None

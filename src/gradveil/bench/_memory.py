@@ -1,4 +1,4 @@
-"""The peak of live tensor memory, traced allocation by allocation."""
+"""Measurement of the peak of live tensor memory, allocation by allocation."""
 
 import weakref
 from typing import Any

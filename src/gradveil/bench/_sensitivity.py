@@ -1,4 +1,4 @@
-"""What each estimator of sensitivities is worth, and what it costs."""
+"""Benchmark of sensitivity estimators: share of the optimum, and cost."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

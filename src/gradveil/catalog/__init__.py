@@ -1,4 +1,4 @@
-"""Defenses, attacks and estimators by name: what the command line and the studies speak.
+"""Defenses, attacks and estimators by name, for the command line and the studies.
 
 A specification (`Spec`) reads as in Python, with the class's name in lower case and hyphens. Texts
 name registered entries only; import paths need `allow_imports`, in the local user's own code:

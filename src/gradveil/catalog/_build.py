@@ -1,4 +1,4 @@
-"""One builder for each kind of thing."""
+"""Builders of defenses, attacks and estimators from specifications."""
 
 from gradveil._imports import AllowImports
 from gradveil.attacks import Attack

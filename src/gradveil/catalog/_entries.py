@@ -1,4 +1,4 @@
-"""Everything that has a name, each with one line and its reference."""
+"""The registry of names, each with a one-line description and its reference."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The kinds of things that specifications describe, and what a user's own must be like."""
+"""The kinds of things that specifications describe, and the checks on a user's own classes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,8 +24,10 @@ class Kind:
     def find(self, name: str, allow_imports: AllowImports) -> Callable[..., Any]:
         """The class or factory of this name."""
         if ":" in name:
-            found = import_object(name, self.word, allow_imports)
-            make: Callable[..., Any] = check_class(found, name, self.word, self.fits, self.wanted)
+            imported = import_object(name, self.word, allow_imports)
+            make: Callable[..., Any] = check_class(
+                imported, name, self.word, self.fits, self.wanted
+            )
             return make
         if name not in self.entries:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What can be the name of a specification, and what its options."""
+"""Checks of the name and the options of a specification."""
 
 import re
 from collections.abc import Mapping

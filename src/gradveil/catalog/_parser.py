@@ -34,7 +34,7 @@ Make = Callable[[str, dict[int | str, Any]], Any]
 
 @dataclass(frozen=True)
 class Unwritable:
-    """A value that has no specification, as data that a prior was fitted to."""
+    """A value that has no specification, such as the data that a prior was fitted to."""
 
     text: str
 
@@ -52,19 +52,19 @@ class Parser:
         """The specification that the whole text is."""
         if self._kind != "name":
             self._fail()
-        found = self._spec()
+        spec = self._spec()
         if self._kind != "end":
             self._fail()
-        return found
+        return spec
 
     def _next(self) -> None:
-        found = _TOKEN.match(self._text, self._place)
-        if found is None:
+        matched = _TOKEN.match(self._text, self._place)
+        if matched is None:
             self._start = self._place
             self._fail()
-        self._kind = str(found.lastgroup)
-        self._token = found.group(self._kind)
-        self._start, self._place = found.start(self._kind), found.end()
+        self._kind = str(matched.lastgroup)
+        self._token = matched.group(self._kind)
+        self._start, self._place = matched.start(self._kind), matched.end()
 
     def _taken(self) -> str:
         token = self._token
@@ -103,9 +103,9 @@ class Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._fail(f"values nested more than {_DEEPEST} deep")
-        found = self._plain() if self._kind != "sign" else self._collection()
+        value = self._plain() if self._kind != "sign" else self._collection()
         self._depth -= 1
-        return found
+        return value
 
     def _plain(self) -> Any:
         if self._kind == "name":
@@ -134,21 +134,21 @@ class Parser:
 
     def _until(self, end: str, read: Callable[[], Any]) -> list[Any]:
         """Values with commas between them, up to the closing sign; a last comma is allowed."""
-        found, comma = [], True
+        values, comma = [], True
         while not self._takes(end):
             if not comma:
                 self._fail()
-            found.append(read())
+            values.append(read())
             comma = self._takes(",")
         self._last_comma = comma
-        return found
+        return values
 
-    def _fail(self, found: str | None = None) -> NoReturn:
+    def _fail(self, problem: str | None = None) -> NoReturn:
         rest = self._text[self._start :][:40]
-        found = found or (f"`{rest}` at character {self._start + 1}" if rest else "its end")
+        problem = problem or (f"`{rest}` at character {self._start + 1}" if rest else "its end")
         raise ValueError(
             f"A {self._what} should read `name` or `name(option=value, ...)`, where values are"
             " plain values or names with options of their own, as in"
-            f" `cached(optimal-noise(scale=0.1), refresh_every=10)`. Found {found} in"
+            f" `cached(optimal-noise(scale=0.1), refresh_every=10)`. Found {problem} in"
             f" {self._text[:200]!r}."
         )

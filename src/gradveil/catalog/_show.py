@@ -1,4 +1,4 @@
-"""Specifications that results hold, read to be shown: a text that is none is shown as it is."""
+"""Display of the specifications in results; other text is shown as it is."""
 
 from ._spec import Spec
 

@@ -1,4 +1,4 @@
-"""What a class or factory takes, and a call whose errors name it."""
+"""Signatures of classes and factories, and calls whose errors name them."""
 
 import inspect
 from collections.abc import Callable

@@ -59,8 +59,8 @@ class Spec:
         """
         if not isinstance(text, str):
             raise TypeError(f"A {what} should be a text. Found {type(text).__name__} ({text!r}).")
-        found: Spec = Parser(text, what, cls, allow_words=allow_words).whole()
-        return found
+        spec: Spec = Parser(text, what, cls, allow_words=allow_words).whole()
+        return spec
 
     def __str__(self) -> str:
         items = [
@@ -134,13 +134,13 @@ class Spec:
         [('ratio', 0.9), ('scale', 0.01)]
         """
         whole = self.named() if self.name in EVERYTHING else self
-        found: list[tuple[str, float]] = []
+        amounts: list[tuple[str, float]] = []
         for key, value in whole.arguments.items():
             if isinstance(value, Spec):
-                found += value.amounts
+                amounts += value.amounts
             elif key in _AMOUNTS and isinstance(value, (int, float)):
-                found.append((str(key), float(value)))
-        return found
+                amounts.append((str(key), float(value)))
+        return amounts
 
     def rounded(self, digits: int = 4) -> "Spec":
         """The same with numbers of so many significant digits, to be shown.

@@ -39,7 +39,7 @@ OWN = own_options(
 
 
 class Match(str, Enum):
-    """What is held equal."""
+    """The quantity that is equal for all defenses of an audit."""
 
     utility = "utility"
     scale = "scale"
@@ -47,7 +47,7 @@ class Match(str, Enum):
 
 
 class MessageKind(str, Enum):
-    """What clients send."""
+    """The kind of message that clients send."""
 
     gradient = "gradient"
     update = "update"

@@ -112,8 +112,8 @@ def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
     if labels:
-        found = attack.label_accuracy
-        cells.append("-" if found is None else f"{found:.0%}")
+        accuracy = attack.label_accuracy
+        cells.append("-" if accuracy is None else f"{accuracy:.0%}")
     return cells
 
 

@@ -108,11 +108,11 @@ def _points(study: BoundStudy, sweep: bool) -> list[BoundPoint]:
 def flat_row(point: BoundPoint) -> dict[str, Any]:
     """One level of names, for CSV files and tables."""
     row = dataclasses.asdict(point)
-    found = row.pop("bound") or {}
+    bound = row.pop("bound") or {}
     names = [field.name for field in dataclasses.fields(BoundPoint)]
     del names[names.index("bound")]
     keys = ("method", "prior", "mse", "mse_standard_error", "trace_mse", "psnr_ceiling", "batches")
-    return {**{n: row[n] for n in names}, **{f"bound_{key}": found.get(key) for key in keys}}
+    return {**{n: row[n] for n in names}, **{f"bound_{key}": bound.get(key) for key in keys}}
 
 
 def _write(points: Sequence[BoundPoint], out: Path) -> None:
@@ -148,13 +148,13 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
 
 
 def _cells(point: BoundPoint) -> list[str]:
-    found, gain = point.bound, point.gain_over_isotropic
+    bound, gain = point.bound, point.gain_over_isotropic
     return [
         escape(shown_text(point.defense)),
         number(point.utility_first),
         number(point.utility_second),
-        f"{number(found.mse)}{'' if found.holds else ' †'}" if found else "no guarantee",
-        number(found.trace_mse) if found else "-",
-        number(found.psnr_ceiling) if found else "-",
+        f"{number(bound.mse)}{'' if bound.holds else ' †'}" if bound else "no guarantee",
+        number(bound.trace_mse) if bound else "-",
+        number(bound.psnr_ceiling) if bound else "-",
         "-" if gain is None else f"{number(gain)}×",
     ]

@@ -1,4 +1,4 @@
-"""What several commands take: data, a model, its weights, a device."""
+"""Loading of data, models, weights and devices, shared by the commands."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,9 +68,9 @@ def _if_imported(text: str, kind: str) -> Any:
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put a state dict into a model; a file that could run code is refused."""
     if not path.is_file():
-        found = "is a folder" if path.is_dir() else "does not exist"
+        reason = "is a folder" if path.is_dir() else "does not exist"
         raise FileNotFoundError(
-            f"Parameter `weights` should be a file. Found that `{path}` {found}."
+            f"Parameter `weights` should be a file. Found that `{path}` {reason}."
         )
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)

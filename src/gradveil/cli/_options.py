@@ -1,4 +1,4 @@
-"""Options as the user typed them: in errors, and where one has no use without another."""
+"""Errors that name command-line options, and a check for options without effect."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,8 +57,8 @@ def own_options(*names: str) -> dict[str, str]:
 def useless(name: str, value: object, needed: bool, where: str) -> None:
     """Refuse an option that would be ignored: it was given, and what needs it was not."""
     if value is not None and value is not False and not needed:
-        found = f"{name}" if value is True else f"{name} {getattr(value, 'value', value)}"
-        raise ValueError(f"Option `{name}` should be left out {where}. Found `{found}`.")
+        typed = f"{name}" if value is True else f"{name} {getattr(value, 'value', value)}"
+        raise ValueError(f"Option `{name}` should be left out {where}. Found `{typed}`.")
 
 
 def check_values_given(words: Sequence[str]) -> None:

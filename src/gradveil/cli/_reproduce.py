@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Preset(str, Enum):
-    """How much is run."""
+    """The size of a run."""
 
     quick = "quick"
     standard = "standard"
@@ -29,7 +29,7 @@ class Preset(str, Enum):
 
 
 class EngineName(str, Enum):
-    """Where it is run."""
+    """The engine that runs the cells."""
 
     local = "local"
     ray = "ray"

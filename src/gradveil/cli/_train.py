@@ -37,7 +37,7 @@ NAMES = {
 
 
 class Engine(str, Enum):
-    """One process, or Flower's simulation."""
+    """The engine that trains: one process, or Flower's simulation."""
 
     local = "local"
     flower = "flower"

@@ -1,4 +1,4 @@
-"""Replies as Flower's records and back: the defended values, the number of examples, no more."""
+"""Conversion of replies to Flower's records and back: defended values and example counts."""
 
 from collections.abc import Mapping
 from typing import Any

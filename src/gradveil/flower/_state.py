@@ -1,4 +1,4 @@
-"""A client's state in records, where a new process for each message finds it again.
+"""Saving and loading a client's state in Flower's records, between processes.
 
 `context.state` stays with the node: Flower keeps it in the SuperNode and sends none of it.
 """
@@ -42,8 +42,8 @@ def load_client(client: Client, records: RecordDict) -> None:
     numbers = records.config_records[_NUMBERS]
     remembered = client.defense.state_dict()
     if numbers["defense.kind"] == _kind(client):
-        found = records.array_records.get(_TENSORS)
-        tensors = {} if found is None else tensors_of(found)
+        record = records.array_records.get(_TENSORS)
+        tensors = {} if record is None else tensors_of(record)
         remembered = read_tree(str(numbers["defense"]), tensors)
     client.load_state_dict(
         {"root": numbers["root"], "step": numbers["step"], "defense": remembered}

@@ -18,7 +18,7 @@ _log = logging.getLogger("gradveil.flower")
 
 
 class RoundReplies(NamedTuple):
-    """Who answered in a round."""
+    """The replies of one round: which count, and why others do not."""
 
     counted: tuple[int, ...]
     """The nodes whose replies moved the model."""
@@ -30,7 +30,7 @@ class RoundReplies(NamedTuple):
 
 
 class DefendedStrategy(FedAvg):
-    """What both strategies share: replies are checked, averaged, and given to an optimizer."""
+    """The base of both strategies: replies are checked, averaged, and given to an optimizer."""
 
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(**{"min_train_nodes": 1, **options})
@@ -99,14 +99,14 @@ class DefendedStrategy(FedAvg):
         heard = {node for node, _ in [*received, *skipped]}
         asked = [self.client_of(question.dst_node_id) for question in self._questions]
         silent = [(node, "No answer in time.") for node in asked if node not in heard]
-        found = _summary(counted, [*skipped, *refused, *silent])
-        self.rounds.append(found)
-        for node, reason in found.skipped:
+        summary = _summary(counted, [*skipped, *refused, *silent])
+        self.rounds.append(summary)
+        for node, reason in summary.skipped:
             _log.warning("round %d: node %d does not count: %s", server_round, node, reason)
         if counted:
             self.server.step(counted)
         arrays = record_of(self.model.state_dict()) if counted else None
-        return arrays, _metrics(found)
+        return arrays, _metrics(summary)
 
     def client_of(self, node: int) -> int:
         """The identifier by which replies are told apart, ordered and counted."""
@@ -185,11 +185,11 @@ def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -
     )
 
 
-def _metrics(found: RoundReplies) -> MetricRecord:
+def _metrics(replies: RoundReplies) -> MetricRecord:
     return MetricRecord(
         {
-            "num-examples": found.examples,
-            "replies": len(found.counted),
-            "skipped": len(found.skipped),
+            "num-examples": replies.examples,
+            "replies": len(replies.counted),
+            "skipped": len(replies.skipped),
         }
     )

@@ -113,14 +113,14 @@ def _checked(values: Nested) -> Nested:
         values = values.detach().to("cpu", torch.float64)
         if values.dim() == 1 and len(values) > 0 and all_finite(values):
             return values
-        found = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
+        description = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
     elif isinstance(values, Sequence) and len(values) > 0 and not isinstance(values, str):
         return [_checked(child) for child in values]
     else:
-        found = f"{type(values).__name__} ({values!r})"
+        description = f"{type(values).__name__} ({values!r})"
     raise ValueError(
         "Parameter `values` should be a non-empty, finite 1-d tensor of values of images, or nested"
-        f" sequences of them. Found {found}. Drop what failed, and pass the rest."
+        f" sequences of them. Found {description}. Drop what failed, and pass the rest."
     )
 
 

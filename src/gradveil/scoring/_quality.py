@@ -23,7 +23,7 @@ def psnr(mse: Tensor) -> Tensor:
     return -10 * torch.log10(mse.clamp_min(least))
 
 
-def structural_similarity(found: Tensor, truth: Tensor) -> Tensor | None:
+def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | None:
     """SSIM of each pair of images in [0, 1] units; `None` for images smaller than 3x3.
 
     The usual window is Gaussian, σ = 1.5, 11x11. Where an image is smaller than that, σ shrinks so
@@ -37,7 +37,7 @@ def structural_similarity(found: Tensor, truth: Tensor) -> Tensor | None:
         return None
     sigma = min(_SIGMA, radius / _SPREAD)
     values: Tensor = _ssim()(
-        found, truth, gaussian_kernel=True, sigma=sigma, reduction="none", data_range=1.0
+        reconstruction, truth, gaussian_kernel=True, sigma=sigma, reduction="none", data_range=1.0
     )
     return values.reshape(len(truth))
 

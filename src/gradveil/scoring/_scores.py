@@ -105,24 +105,24 @@ def score(
     """
     check_flag(ssim, "ssim")
     check_optional_callable(lpips, "lpips", "Give a distance of two batches of images.")
-    found, found_labels = _parts(reconstruction, "reconstruction")
+    guesses, guessed_labels = _parts(reconstruction, "reconstruction")
     inputs, labels = _parts(truth, "truth")
-    _check(found, inputs)
-    found, inputs = found.detach().to(inputs), inputs.detach()
-    assignment = match(found, inputs)
-    pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (found, inputs))
+    _check(guesses, inputs)
+    guesses, inputs = guesses.detach().to(inputs), inputs.detach()
+    assignment = match(guesses, inputs)
+    pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (guesses, inputs))
     matched = _compare(pixels[assignment], true_pixels, ssim)
     unmatched = _compare(pixels, true_pixels, ssim)
     images = inputs.dim() == 4
     return Scores(
-        mse=_mse(found[assignment], inputs),
+        mse=_mse(guesses[assignment], inputs),
         mse_pixels=matched[0],
         psnr=matched[1],
         ssim=matched[2],
         lpips=_each(lpips, pixels[assignment], true_pixels) if lpips and images else None,
-        label_accuracy=_label_accuracy(found_labels, labels),
+        label_accuracy=_label_accuracy(guessed_labels, labels),
         assignment=assignment,
-        unmatched_mse=_mse(found, inputs),
+        unmatched_mse=_mse(guesses, inputs),
         unmatched_mse_pixels=unmatched[0],
         unmatched_psnr=unmatched[1],
         unmatched_ssim=unmatched[2],
@@ -130,22 +130,22 @@ def score(
 
 
 def _compare(
-    found: Tensor, truth: Tensor, ssim: bool
+    guesses: Tensor, truth: Tensor, ssim: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    mse = _mse(found, truth)
+    mse = _mse(guesses, truth)
     if truth.dim() != 4:
         return mse, None, None
-    return mse, psnr(mse), structural_similarity(found, truth) if ssim else None
+    return mse, psnr(mse), structural_similarity(guesses, truth) if ssim else None
 
 
-def _mse(found: Tensor, truth: Tensor) -> Tensor:
-    return (found - truth).square().flatten(1).mean(dim=1)
+def _mse(guesses: Tensor, truth: Tensor) -> Tensor:
+    return (guesses - truth).square().flatten(1).mean(dim=1)
 
 
-def _each(distance: Distance, found: Tensor, truth: Tensor) -> Tensor:
+def _each(distance: Distance, guesses: Tensor, truth: Tensor) -> Tensor:
     with torch.no_grad():
         try:
-            values = torch.as_tensor(distance(found, truth)).flatten()
+            values = torch.as_tensor(distance(guesses, truth)).flatten()
         except Exception as error:
             raise ValueError(
                 "Parameter `lpips` should take two batches of images. Found that it fails with"
@@ -177,12 +177,12 @@ def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Te
     return inputs * std + mean
 
 
-def _label_accuracy(found: Tensor | None, truth: Tensor | None) -> float | None:
-    if found is None or truth is None:
+def _label_accuracy(guessed: Tensor | None, truth: Tensor | None) -> float | None:
+    if guessed is None or truth is None:
         return None
-    found, truth = (labels[labels >= 0].cpu() for labels in (found, truth))  # -1: not told
-    size = int(torch.cat([found, truth]).max()) + 1
-    both = [torch.bincount(labels, minlength=size) for labels in (found, truth)]
+    guessed, truth = (labels[labels >= 0].cpu() for labels in (guessed, truth))  # -1: not told
+    size = int(torch.cat([guessed, truth]).max()) + 1
+    both = [torch.bincount(labels, minlength=size) for labels in (guessed, truth)]
     return float(torch.minimum(*both).sum()) / len(truth)
 
 
@@ -202,11 +202,11 @@ def _parts(
     return batch.inputs, batch.targets
 
 
-def _check(found: Tensor, truth: Tensor) -> None:
+def _check(guesses: Tensor, truth: Tensor) -> None:
     check_inputs(truth, "truth")
-    check_inputs(found, "reconstruction")
-    if found.shape != truth.shape:
+    check_inputs(guesses, "reconstruction")
+    if guesses.shape != truth.shape:
         raise ValueError(
             "Parameter `reconstruction` should have the shape of `truth`. Found"
-            f" {tuple(found.shape)} instead of {tuple(truth.shape)}. Score each batch by itself."
+            f" {tuple(guesses.shape)} instead of {tuple(truth.shape)}. Score each batch by itself."
         )

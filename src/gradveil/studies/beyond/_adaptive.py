@@ -99,5 +99,5 @@ class AdaptiveStudy:
 
 def _handles(axes: "list[Axes]") -> tuple[list[Any], list[str]]:
     """The first panel that has curves tells what they are."""
-    found = (axis.get_legend_handles_labels() for axis in axes)
-    return next((pair for pair in found if pair[0]), ([], []))
+    legends = (axis.get_legend_handles_labels() for axis in axes)
+    return next((pair for pair in legends if pair[0]), ([], []))

@@ -50,11 +50,13 @@ class FedAvgStudy:
         """The attack's error and the loss at the end, with intervals."""
         attacks = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
         runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
-        found = [(key, "mse", summarise(pairs, "mse")) for key, pairs in attacks.items()]
-        found += [(key, "loss", summarise(pairs, "held_out_loss")) for key, pairs in runs.items()]
+        summaries = [(key, "mse", summarise(pairs, "mse")) for key, pairs in attacks.items()]
+        summaries += [
+            (key, "loss", summarise(pairs, "held_out_loss")) for key, pairs in runs.items()
+        ]
         columns = {"defense": str, "level": float, "metric": str}
         numbers = {"mean": float, "low": float, "high": float, "n": int}
-        return Table({**columns, **numbers}, [(*key, name, *s) for key, name, s in found])
+        return Table({**columns, **numbers}, [(*key, name, *s) for key, name, s in summaries])
 
     def draw(self, table: Table, path_stem: Path) -> None:
         """Errors to the left, losses to the right."""

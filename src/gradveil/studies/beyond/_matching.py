@@ -1,4 +1,4 @@
-"""What comparing images place by place hides: the paper's attacks, scored both ways."""
+"""The paper's attacks, scored with and without matching of images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ class MatchingStudy:
         for defense in sorted(cells, key=lambda d: (order.index(d[0]), d[1] or 0.0)):
             pairs = cells[defense]
             moved = [
-                place != found for _, r in pairs for place, found in enumerate(r["assignment"])
+                place != partner for _, r in pairs for place, partner in enumerate(r["assignment"])
             ]
             away = sum(moved) / len(moved)
             rows += [(*defense, score, *summarise(pairs, score), away) for score in SCORES]

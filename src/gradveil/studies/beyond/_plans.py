@@ -76,12 +76,12 @@ class PlanStudy:
                     no_cells(axis)
                 for place, (plan, (colour, label)) in enumerate(PLANNED.items()):
                     for group, pair in enumerate(THEOREMS.values()):
-                        found = [r for r in mine if r["plan"] == plan and r["defense"] in pair]
+                        planned = [r for r in mine if r["plan"] == plan and r["defense"] in pair]
                         axis.bar(
-                            [group + 0.27 * (place - 1)] * len(found),
-                            [number(row["mean"]) for row in found],
+                            [group + 0.27 * (place - 1)] * len(planned),
+                            [number(row["mean"]) for row in planned],
                             0.25,
-                            yerr=bars(found) if found else None,
+                            yerr=bars(planned) if planned else None,
                             color=colour,
                             hatch=("", "//", "..")[place],
                             edgecolor="white",

@@ -1,4 +1,4 @@
-"""One batch, one defense, one attack: how near the attacker came."""
+"""The `attack` cell: one attack on one defended batch, scored."""
 
 from collections.abc import Mapping
 
@@ -34,14 +34,14 @@ def attack(settings: Settings) -> Mapping[str, Value]:
     data, net, seed = dataset(settings["data"]), model(settings), settings["seed"]
     batch = data.batch(settings["start"], settings["size"])
     seen = _observation(settings, data, net, batch)
-    found = build_attack(settings["attack"])(
+    reconstruction = build_attack(settings["attack"])(
         seen, named_stream("studies", seed, "attack", settings["start"])
     )
     return {
-        **_scores(score(found, batch, normalization=data)),
-        **_outcome(found),
+        **_scores(score(reconstruction, batch, normalization=data)),
+        **_outcome(reconstruction),
         "blank_mse": batch[0].square().flatten(1).mean(1).tolist(),
-        "images": data.to_pixels(found.inputs).clamp(0, 1),
+        "images": data.to_pixels(reconstruction.inputs).clamp(0, 1),
         "originals": data.to_pixels(batch[0]).clamp(0, 1),
     }
 
@@ -70,13 +70,13 @@ def _observation(
 
 def _scores(scores: Scores) -> dict[str, Value]:
     names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
-    found = {name: getattr(scores, name) for name in (*names, "assignment")}
-    return {name: value.tolist() for name, value in found.items() if value is not None}
+    tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
+    return {name: value.tolist() for name, value in tensors.items() if value is not None}
 
 
-def _outcome(found: Reconstruction) -> dict[str, Value]:
+def _outcome(reconstruction: Reconstruction) -> dict[str, Value]:
     return {
-        "loss": found.loss,
-        "status": found.status,
-        "history": [[*row] for row in found.history],
+        "loss": reconstruction.loss,
+        "status": reconstruction.status,
+        "history": [[*row] for row in reconstruction.history],
     }

@@ -1,4 +1,4 @@
-"""The lower bound on any attacker's error at one batch."""
+"""The `bound` cell: the lower bound on any attacker's error at one batch."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -34,12 +34,12 @@ def bound(settings: Settings) -> Mapping[str, Value]:
         moments = public_moments(net, data, public, defense.clip)
     mechanism = defense.plan(moments)
     prior = _prior(settings["data"], settings["prior_samples"])
-    found = reconstruction_bound(message, inputs, mechanism, prior, generator=generator)
+    error_bound = reconstruction_bound(message, inputs, mechanism, prior, generator=generator)
     first, second = utility(values, mechanism)
     return {
-        "bound": found.per_entry,
-        "standard_error": found.standard_error / inputs.numel(),
-        "prior": found.prior,
+        "bound": error_bound.per_entry,
+        "standard_error": error_bound.standard_error / inputs.numel(),
+        "prior": error_bound.prior,
         "prior_variance": float(prior.covariance.diagonal().mean()),
         "utility_first": first,
         "utility_second": second,

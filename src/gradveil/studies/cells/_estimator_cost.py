@@ -1,4 +1,4 @@
-"""What an estimate of the sensitivities costs on this machine."""
+"""The `estimator-cost` cell: the cost of estimating sensitivities on this machine."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What an estimate of the sensitivities is worth."""
+"""The `estimator-share` cell: the share of the optimum that an estimator reaches."""
 
 import json
 from collections.abc import Mapping

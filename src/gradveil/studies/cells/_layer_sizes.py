@@ -1,4 +1,4 @@
-"""How many parameters each layer has."""
+"""The `layer-sizes` cell: the number of parameters of each layer."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What cells name in their settings: data sets and models.
+"""Data sets and models from the names in a cell's settings.
 
 Random numbers of cells come from the streams ("studies", seed, purpose, first image of the batch):
 what one part draws does not shift another's. Batches must not share the noise or the start of an

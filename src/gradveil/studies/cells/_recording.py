@@ -1,4 +1,4 @@
-"""How much noise each layer gets while a model trains."""
+"""A record of the noise that each layer gets while a model trains."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from gradveil.messages import Message
 
 
 class Recording(Defense):
-    """Another defense, which keeps the mean standard deviation of each tensor it planned."""
+    """A wrapper of a defense that records the mean standard deviation of each tensor."""
 
     def __init__(self, defense: Defense) -> None:
         self.defense = defense
@@ -32,8 +32,8 @@ def mean_levels(recordings: Sequence[Recording]) -> dict[str, list[float]]:
     """The mean over clients for each tensor and round; empty where no noise was planned."""
     rounds = min(len(recording.levels) for recording in recordings)
     names = recordings[0].levels[0] if rounds else {}
-    found = {
+    means = {
         name: [sum(r.levels[t][name] for r in recordings) / len(recordings) for t in range(rounds)]
         for name in names
     }
-    return found if any(any(levels) for levels in found.values()) else {}
+    return means if any(any(levels) for levels in means.values()) else {}

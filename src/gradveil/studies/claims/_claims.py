@@ -1,4 +1,4 @@
-"""What became of each claim of the paper, from the finished cells alone."""
+"""The verdict on each claim of the paper, from the finished cells alone."""
 
 import json
 import math
@@ -40,13 +40,13 @@ def find(results: StoreResults, claims: Sequence[Claim] = CLAIMS) -> list[Findin
 
 
 def _judged(claim: Claim, measure: Measure, results: StoreResults) -> Judgement:
-    found = judge(measure(results), claim.margin)
-    if claim.precondition is None or found.mean is None:
-        return found
+    judgement = judge(measure(results), claim.margin)
+    if claim.precondition is None or judgement.mean is None:
+        return judgement
     condition, otherwise = claim.precondition
     if judge(condition(results)).verdict == REPRODUCED:
-        return found
-    return found._replace(verdict=UNDECIDED, reason=otherwise)
+        return judgement
+    return judgement._replace(verdict=UNDECIDED, reason=otherwise)
 
 
 def write_claims(results: StoreResults, folder: Path) -> None:
@@ -95,30 +95,30 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
 def _basis(results: StoreResults) -> list[str]:
     """A line for each study: how many cells are finished, and how hard was attacked."""
     lines = []
-    for name, found in results.items():
-        settings = [cell.settings for cell in found if cell.kind == "attack"]
+    for name, cells in results.items():
+        settings = [cell.settings for cell in cells if cell.kind == "attack"]
         attacks = ", ".join(sorted({f"`{s['attack']}`" for s in settings}))
         batches = len({(s["start"], s["size"]) for s in settings})
         sizes = "/".join(sorted({str(s["size"]) for s in settings}))
         detail = f"; {batches} batches of {sizes}, attacked with {attacks}" if settings else ""
-        if found:
-            lines.append(f"- `{name}`: {len(found)} cells{detail}.")
+        if cells:
+            lines.append(f"- `{name}`: {len(cells)} cells{detail}.")
     return lines
 
 
 def _row(finding: Finding) -> str:
-    claim, found = finding.claim, finding.judgement
+    claim, judgement = finding.claim, finding.judgement
     first = finding.variant == PAPER
     numbers = "-"
-    if found.mean is not None:
-        numbers = f"{found.mean:.3g}"
-        if found.low is not None and found.high is not None:
-            numbers += f" [{found.low:.3g}, {found.high:.3g}]"
+    if judgement.mean is not None:
+        numbers = f"{judgement.mean:.3g}"
+        if judgement.low is not None and judgement.high is not None:
+            numbers += f" [{judgement.low:.3g}, {judgement.high:.3g}]"
         numbers += f" ({claim.unit})" if first else ""
-    effect = "-" if found.effect is None else f"{found.effect:.2g}"
+    effect = "-" if judgement.effect is None else f"{judgement.effect:.2g}"
     return (
         f"| {claim.text if first else ''} | {claim.source if first else ''} | {finding.variant} |"
-        f" **{found.verdict}**: {found.reason} | {numbers} | {effect} | {found.pairs} |"
+        f" **{judgement.verdict}**: {judgement.reason} | {numbers} | {effect} | {judgement.pairs} |"
     )
 
 
@@ -147,12 +147,12 @@ def _compared_with(variant: str) -> str:
     return CONTROL if variant in (TUNED, AWARE) else PAPER
 
 
-def _interval(found: Judgement) -> str:
-    if found.mean is None:
+def _interval(judgement: Judgement) -> str:
+    if judgement.mean is None:
         return "no pairs"
-    if found.low is None or found.high is None:
-        return f"{found.mean:.3g}"
-    return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    if judgement.low is None or judgement.high is None:
+        return f"{judgement.mean:.3g}"
+    return f"{judgement.mean:.3g} [{judgement.low:.3g}, {judgement.high:.3g}]"
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -49,8 +49,8 @@ def judge(units: Units, margin: float | None = None) -> Judgement:
     reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
     low, high = None, None
     if len(groups) > 1:
-        found = interval(groups)
-        low, high = found.low, found.high
+        mean_interval = interval(groups)
+        low, high = mean_interval.low, mean_interval.high
         if len(groups) >= MINIMUM_GROUPS:
             verdict, reason = _verdict(low, high, margin)
     mean = float(means.mean())

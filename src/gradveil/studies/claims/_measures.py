@@ -56,9 +56,9 @@ def largest_difference(
     classical, optimal = PAIRS[family]
 
     def measure(results: StoreResults) -> Units:
-        found = errors_of(results.get(study, {}), metric, attacker)
-        levels = [level for name, level in found if name == optimal and level is not None]
-        each = [difference(found, (optimal, level), (classical, level)) for level in levels]
+        errors = errors_of(results.get(study, {}), metric, attacker)
+        levels = [level for name, level in errors if name == optimal and level is not None]
+        each = [difference(errors, (optimal, level), (classical, level)) for level in levels]
         return max((u for u in each if u), key=lambda units: abs(_mean(units)), default={})
 
     return measure
@@ -75,8 +75,8 @@ def fixed_error(
     """The error of the optimal defense at one level over that of its twin at another."""
 
     def measure(results: StoreResults) -> Units:
-        found = errors_of(results.get(study, {}), metric, attacker)
-        return difference(found, (optimal, level), (TWINS[optimal], twin_level))
+        errors = errors_of(results.get(study, {}), metric, attacker)
+        return difference(errors, (optimal, level), (TWINS[optimal], twin_level))
 
     return measure
 
@@ -85,8 +85,8 @@ def fixed_loss(study: str, optimal: str, level: float, twin_level: float) -> Mea
     """How much lower the optimal defense's loss after the short training is than its twin's."""
 
     def measure(results: StoreResults) -> Units:
-        found = losses_of(results.get(study, {}))
-        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+        losses = losses_of(results.get(study, {}))
+        return difference(losses, (TWINS[optimal], twin_level), (optimal, level))
 
     return measure
 
@@ -95,8 +95,8 @@ def run_gain(study: str, optimal: str, level: float, twin_level: float) -> Measu
     """How much lower the optimal defense's mean loss over a training run is than its twin's."""
 
     def measure(results: StoreResults) -> Units:
-        found = mean_losses_of(results.get(study, {}))
-        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+        losses = mean_losses_of(results.get(study, {}))
+        return difference(losses, (TWINS[optimal], twin_level), (optimal, level))
 
     return measure
 
@@ -139,12 +139,12 @@ def growing_loss_gain(study: str) -> Measure:
     classical, optimal = NOISE
 
     def measure(results: StoreResults) -> Units:
-        found = losses_of(results.get(study, {}))
-        levels = sorted(level for name, level in found if name == optimal and level is not None)
+        losses = losses_of(results.get(study, {}))
+        levels = sorted(level for name, level in losses if name == optimal and level is not None)
         if len(levels) < 2:
             return {}
         small, large = (
-            difference(found, (classical, level), (optimal, level))
+            difference(losses, (classical, level), (optimal, level))
             for level in (levels[0], levels[-1])
         )
         return {unit: large[unit] - small[unit] for unit in large if unit in small}
@@ -203,13 +203,13 @@ def best_attack_above_bound(study: str) -> Measure:
     """The error over the bound, of the attack with the least such mean."""
 
     def measure(results: StoreResults) -> Units:
-        found = results.get(study, {})
+        cells = results.get(study, {})
         bounds = {
             (s["defense"], s["start"]): torch.tensor([r["bound"]], dtype=torch.float64)
-            for s, r in select(found, "bound")
+            for s, r in select(cells, "bound")
         }
         margins: list[Units] = []
-        for pairs in grouped(select(found, "attack"), lambda s: s["attack"]).values():
+        for pairs in grouped(select(cells, "attack"), lambda s: s["attack"]).values():
             by_defense = grouped(pairs, lambda s: s["defense"])
             each = [
                 {

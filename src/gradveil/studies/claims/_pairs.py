@@ -19,15 +19,15 @@ from gradveil.studies.shared import (
 )
 
 Defense = tuple[str, float | None]
-Found = Mapping[Defense, Units]
-"""What was found for each defense and level."""
+ByDefense = Mapping[Defense, Units]
+"""The measured values of each defense and level."""
 
 LEAST_OVERLAP = 1 / 3
 POINTS = 33
 """At how many losses two trade-off curves are compared."""
 
 
-def errors_of(results: Results, metric: str, attacker: str | None = None) -> Found:
+def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByDefense:
     """A score of the attacks, by defense; of one attacker where several were run."""
     cells: Iterable[Pair] = select(results, "attack")
     if attacker is not None:
@@ -35,12 +35,12 @@ def errors_of(results: Results, metric: str, attacker: str | None = None) -> Fou
     return _by_defense(cells, metric)
 
 
-def losses_of(results: Results) -> Found:
+def losses_of(results: Results) -> ByDefense:
     """The loss after the short trainings, by defense."""
     return _by_defense(select(results, "short-training"), "after")
 
 
-def mean_losses_of(results: Results) -> Found:
+def mean_losses_of(results: Results) -> ByDefense:
     """The mean loss over the rounds of the training runs, by defense: the less, the faster."""
     runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
     return {
@@ -52,9 +52,9 @@ def mean_losses_of(results: Results) -> Found:
     }
 
 
-def difference(found: Found, first: Defense, second: Defense) -> dict[Unit, Tensor]:
+def difference(measured: ByDefense, first: Defense, second: Defense) -> dict[Unit, Tensor]:
     """first - second on the batches and seeds that both have."""
-    ours, theirs = found.get(first, {}), found.get(second, {})
+    ours, theirs = measured.get(first, {}), measured.get(second, {})
     return {
         unit: ours[unit] - theirs[unit]
         for unit in ours
@@ -63,19 +63,21 @@ def difference(found: Found, first: Defense, second: Defense) -> dict[Unit, Tens
 
 
 def at_equal_level(
-    found: Found, first: str, second: str, low: float = 0.0, high: float = float("inf")
+    measured: ByDefense, first: str, second: str, low: float = 0.0, high: float = float("inf")
 ) -> dict[Unit, Tensor]:
     """first - second at the same level, averaged over the levels in (low, high] both have."""
-    levels = [level for name, level in found if name == first and level is not None]
+    levels = [level for name, level in measured if name == first and level is not None]
     each = [
-        difference(found, (first, level), (second, level))
+        difference(measured, (first, level), (second, level))
         for level in levels
         if low < level <= high
     ]
     return mean_of(each)
 
 
-def at_equal_loss(errors: Found, losses: Found, first: str, second: str) -> dict[Unit, Tensor]:
+def at_equal_loss(
+    errors: ByDefense, losses: ByDefense, first: str, second: str
+) -> dict[Unit, Tensor]:
     """The error of first - second where both train equally well.
 
     Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
@@ -113,12 +115,12 @@ def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
     return {unit: torch.stack([units[unit] for units in each]).mean(0) for unit in sorted(common)}
 
 
-def _by_defense(pairs: Iterable[Pair], value: str) -> Found:
+def _by_defense(pairs: Iterable[Pair], value: str) -> ByDefense:
     groups = grouped(pairs, lambda s: name_and_level(s["defense"]))
-    return {defense: units_of(found, value) for defense, found in groups.items()}
+    return {defense: units_of(cells, value) for defense, cells in groups.items()}
 
 
-def _curve(errors: Found, losses: Found, name: str) -> tuple[list[Defense], list[float]]:
+def _curve(errors: ByDefense, losses: ByDefense, name: str) -> tuple[list[Defense], list[float]]:
     """The levels of a defense in the order of their mean losses, and these."""
     means = {
         d: float(torch.cat([*losses[d].values()]).mean())

@@ -65,12 +65,12 @@ class ImagesStudy:
         shown = sorted(set.intersection(*starts)) if starts else []
         for (name, level), pairs in cells.items() if shown else ():
             by_start = {s["start"]: r for s, r in pairs}
-            found = [by_start[start] for start in shown]
-            arrays["originals"] = torch.cat([r["originals"] for r in found])
+            attacked = [by_start[start] for start in shown]
+            arrays["originals"] = torch.cat([r["originals"] for r in attacked])
             arrays[defense_spec(name, level)] = torch.cat(
-                [r["images"][torch.tensor(r["assignment"])] for r in found]
+                [r["images"][torch.tensor(r["assignment"])] for r in attacked]
             )
-            errors = [(m, p) for r in found for m, p in zip(r["mse"], r["psnr"], strict=True)]
+            errors = [(m, p) for r in attacked for m, p in zip(r["mse"], r["psnr"], strict=True)]
             rows += [(name, level, place, m, p) for place, (m, p) in enumerate(errors)]
         columns = {"defense": str, "level": float, "image": int, "mse": float, "psnr": float}
         return Table(columns, rows, arrays)

@@ -34,7 +34,7 @@ Show = Callable[[Mapping[Cell, Progress]], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run found to do again: damaged files, and failed cells if the user asked."""
+    """Counts of cells to run again: damaged files, and failed cells if the user asked."""
 
     damaged: int
     retried: int
@@ -134,12 +134,12 @@ def _write_study(store: Store, study: Study, cells: list[Cell], folder: Path) ->
 def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:
     """Time spent in the done cells of a preset."""
     cells = distinct_cells(work_of(studies, preset))
-    found = store.progress(cells).values()
-    return sum(each.seconds or 0.0 for each in found if each.state == "done")
+    progress = store.progress(cells).values()
+    return sum(each.seconds or 0.0 for each in progress if each.state == "done")
 
 
 class _Throttled:
-    """Calls on at most once in a while."""
+    """A callback that passes calls on at most once per interval."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call, self._next = call, 0.0

@@ -1,4 +1,4 @@
-"""One page that leads to all that was written."""
+"""The summary page: an index of all files that were written."""
 
 from __future__ import annotations
 

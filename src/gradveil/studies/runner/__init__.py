@@ -1,4 +1,4 @@
-"""Cells, the store that keeps what they found, and the engines that run them."""
+"""Cells, the store of their results, and the engines that run them."""
 
 from ._cell import (
     DATA_VARIABLE,

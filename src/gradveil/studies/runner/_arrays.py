@@ -1,4 +1,4 @@
-"""Large arrays: one file each, whole or not there, with a checksum kept elsewhere."""
+"""Large arrays in files: atomic writes, and reads that verify a checksum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STALE = 24 * 3600.0
 
 
 class DamagedArrayError(ValueError):
-    """A file that is missing or does not have the bytes that were written."""
+    """The error for an array file that is missing or whose content has changed."""
 
 
 def pack_array(name: str, tensor: Tensor) -> bytes:

@@ -80,7 +80,7 @@ class Cell:
 
 
 class Result(Mapping[str, Any]):
-    """What one cell found; tensors are read from their files when they are asked for.
+    """The result of one cell; tensors are read from their files when they are asked for.
 
     >>> Result({"mse": 0.5})["mse"]
     0.5
@@ -150,8 +150,8 @@ def data_folder() -> Path | None:
     The folder is no part of a cell's key: settings name a data set whose content is fixed, and the
     folder only says where this machine keeps it.
     """
-    found = os.environ.get(DATA_VARIABLE)
-    return Path(found) if found else None
+    folder = os.environ.get(DATA_VARIABLE)
+    return Path(folder) if folder else None
 
 
 def _sha256(value: object) -> str:

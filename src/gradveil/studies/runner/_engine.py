@@ -1,4 +1,4 @@
-"""What every engine does: run one cell, and work through a store until nothing is left."""
+"""The base of all engines: run one cell, and work through a store until nothing is left."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def execute(cell: Cell) -> Outcome:
         function = function_of(cell.kind)
         _check_sources(cell)
         with _isolated(int(cell.identity[:8], 16)):
-            found = function(cell.settings)
-        arrays = {name: pack_array(name, v) for name, v in found.items() if isinstance(v, Tensor)}
-        values = {name: v for name, v in found.items() if not isinstance(v, Tensor)}
+            measured = function(cell.settings)
+        arrays = {
+            name: pack_array(name, v) for name, v in measured.items() if isinstance(v, Tensor)
+        }
+        values = {name: v for name, v in measured.items() if not isinstance(v, Tensor)}
         text = canonical_json(values, allow_nan=True)
     except Exception:
         return Outcome(error=traceback.format_exc(), seconds=time.perf_counter() - start)

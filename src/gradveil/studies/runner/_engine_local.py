@@ -1,4 +1,4 @@
-"""Cells on this machine: in this process, or in several that claim from the store themselves."""
+"""The engine for this machine: one process, or several that claim cells from the store."""
 
 from __future__ import annotations
 

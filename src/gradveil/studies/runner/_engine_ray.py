@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster: this process claims and keeps, the cluster computes."""
+"""The engine for a Ray cluster: this process claims cells and stores results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on a cell, in a way that cannot outlive the process."""
+"""Owners of running cells, marked by file locks that end with their process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STALE = 24 * 3600.0
 
 
 class Owner:
-    """A name with a locked file; the operating system unlocks it when the process ends.
+    """The owner of cells: a name and a file that stays locked until the process ends.
 
     There is no clock, no heartbeat and no process number that could be used again: an owner is
     alive exactly as long as its file is locked. SQLite relies on locks of the same kind, so this

@@ -37,7 +37,7 @@ _TABLES = (
 
 
 class StoreError(ValueError):
-    """A file that is no store of ours, or a damaged one."""
+    """The error for a file that is not a store, or is a damaged one."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -68,10 +68,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(statement)
         connection.execute("COMMIT")
     connection.execute("PRAGMA synchronous = FULL")
-    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
     layout = connection.execute("PRAGMA user_version").fetchone()[0]
-    if (found, layout) != (_APPLICATION, _LAYOUT):
-        whose = f"layout {layout} of it" if found == _APPLICATION else "another program's database"
+    if (application, layout) != (_APPLICATION, _LAYOUT):
+        whose = (
+            f"layout {layout} of it"
+            if application == _APPLICATION
+            else "another program's database"
+        )
         raise StoreError(
             f"File `{path}` should be the database of a store, layout {_LAYOUT}. Found {whose}."
             " Choose another folder with --out."

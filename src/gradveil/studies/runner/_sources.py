@@ -36,17 +36,17 @@ def sources_hash(module: str) -> str:
 
 def dependencies(module: str) -> set[str]:
     """The module and what it imports of gradveil and of its own package, directly or not."""
-    found: set[str] = set()
+    modules: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = source_path(name)
-        if name in found or path is None:
+        if name in modules or path is None:
             continue
-        found.add(name)
+        modules.add(name)
         roots = {_PACKAGE, module.partition(".")[0]}
         waiting += [each for each in _imports(name, path) if each.partition(".")[0] in roots]
-    return found
+    return modules
 
 
 def source_path(module: str) -> Path | None:
@@ -85,8 +85,8 @@ def _named(node: ast.AST, package: str) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         yield from _named_from(node, package)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        found = _MODULE_NAME.match(node.value)  # "gradveil.module:name", as registries have it
-        yield from [found.group()] if found else []
+        matched = _MODULE_NAME.match(node.value)  # "gradveil.module:name", as registries have it
+        yield from [matched.group()] if matched else []
 
 
 def _named_from(node: ast.ImportFrom, package: str) -> Iterator[str]:

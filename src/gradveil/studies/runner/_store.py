@@ -1,4 +1,4 @@
-"""The store: which cells are done, and what they found; it survives being killed."""
+"""The store: a crash-safe database of cells, their states and their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CRASHES = 2
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running a cell gave: its values as JSON and its arrays packed, or a traceback."""
+    """The outcome of one run of a cell: values as JSON and packed arrays, or a traceback."""
 
     values: str = "{}"
     arrays: Mapping[str, bytes] | None = None
@@ -34,7 +34,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where one cell stands: pending, running, done or failed."""
+    """The state of one cell: pending, running, done or failed."""
 
     state: str
     seconds: float | None
@@ -87,13 +87,13 @@ class Store:
         The cell is the one that was wanted: what the file says of it names no code to run.
         """
         with self._transaction():
-            found = self._database.execute(
+            row = self._database.execute(
                 "SELECT key FROM temp.wanted JOIN cells USING (key)"
                 " WHERE state = 'pending' ORDER BY place LIMIT 1"
             ).fetchone()
-            if found is None:
+            if row is None:
                 return None
-            (key,) = found
+            (key,) = row
             self._database.execute(
                 "UPDATE cells SET state = 'running', owner = ? WHERE key = ?", (owner.name, key)
             )
@@ -173,8 +173,8 @@ class Store:
         return {cell: self._progress(cell) for cell in cells}
 
     def results(self, cells: Iterable[Cell]) -> dict[Cell, Result]:
-        """What the done ones among the cells found."""
-        found = {}
+        """The results of those cells that are done."""
+        results = {}
         for cell in cells:
             row = self._row("SELECT result FROM cells WHERE key = ? AND state = 'done'", cell)
             if row is not None:
@@ -182,8 +182,8 @@ class Store:
                     name: partial(read_array, self._arrays, cell.key, name, digest)
                     for name, digest in self._kept(cell)
                 }
-                found[cell] = Result(json.loads(row[0]), arrays)
-        return found
+                results[cell] = Result(json.loads(row[0]), arrays)
+        return results
 
     def with_any_sources(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells, those that are not done as other sources of this version last did them."""
@@ -202,7 +202,7 @@ class Store:
         ]
 
     def dump(self) -> str:
-        """All that was found, without times and owners: equal work gives equal text."""
+        """All cells and arrays as text, without times and owners: equal work gives equal text."""
         cells = self._database.execute(
             "SELECT key, kind, settings, version, state, result FROM cells ORDER BY key"
         )
@@ -210,8 +210,8 @@ class Store:
         return "\n".join(json.dumps(row) for row in [*cells, *arrays])
 
     def _running_owners(self, team: str | None = None) -> list[str]:
-        found = self._database.execute("SELECT DISTINCT owner FROM cells WHERE state = 'running'")
-        return [name for (name,) in found.fetchall() if team in (None, team_of(name))]
+        owners = self._database.execute("SELECT DISTINCT owner FROM cells WHERE state = 'running'")
+        return [name for (name,) in owners.fetchall() if team in (None, team_of(name))]
 
     def _progress(self, cell: Cell) -> Progress:
         row = self._row("SELECT state, seconds, error FROM cells WHERE key = ?", cell)
@@ -233,10 +233,10 @@ class Store:
 
     def _kept(self, cell: Cell) -> list[tuple[str, str]]:
         """Names and checksums of a cell's arrays."""
-        found = self._database.execute(
+        rows = self._database.execute(
             "SELECT name, checksum FROM arrays WHERE key = ?", (cell.key,)
         )
-        return found.fetchall()
+        return rows.fetchall()
 
     def _row(self, query: str, cell: Cell) -> Any:
         return self._database.execute(query, (cell.key,)).fetchone()

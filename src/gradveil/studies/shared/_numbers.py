@@ -42,17 +42,17 @@ def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, 
 
 
 def units_of(pairs: Iterable[Pair], value: str) -> dict[Unit, Tensor]:
-    """What cells found, by batch and seed."""
-    found: dict[Unit, Tensor] = {}
+    """One value of each cell's result, by batch and seed."""
+    units: dict[Unit, Tensor] = {}
     for settings, result in pairs:
         unit = (settings.get("start", 0), settings.get("seed", 0))
-        if unit in found:
+        if unit in units:
             raise ValueError(
                 "Parameter `pairs` should hold one cell for each batch and seed. Found two for the"
                 f" batch at {unit[0]} with seed {unit[1]}. Group the cells first."
             )
-        found[unit] = torch.tensor(result[value], dtype=torch.float64).view(-1)
-    return found
+        units[unit] = torch.tensor(result[value], dtype=torch.float64).view(-1)
+    return units
 
 
 def nested(units: Units) -> list[list[Tensor]]:
@@ -68,10 +68,10 @@ def summary(units: Units) -> Cells:
     groups = nested(units)
     if len(groups) == 1:  # seeds of one batch are all that varies
         groups = [[values] for values in groups[0]]
-    found = interval(groups)
+    mean_interval = interval(groups)
     if len(groups) == 1:
-        return found.mean, None, None, 1
-    return found.mean, found.low, found.high, len(units)
+        return mean_interval.mean, None, None, 1
+    return mean_interval.mean, mean_interval.low, mean_interval.high, len(units)
 
 
 def interval(groups: list[list[Tensor]]) -> Interval:
