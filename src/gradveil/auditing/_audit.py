@@ -20,14 +20,14 @@ from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES
+from ._defense_measurement import Measurement, measure_defense
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
+from ._requested_defenses import RequestedDefense, requested_defenses
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
-from ._wanted import Wanted, wanted_defenses
 from .report import pictures, verdict
 
 MEASURING = 300.0
@@ -119,7 +119,7 @@ def audit(
     for name, asked in (("defenses", defenses), ("attacks", attacks)):
         if asked is not None:
             check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
-    wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
+    requested = requested_defenses(DEFENSES if defenses is None else defenses)
     subject = make_subject(
         model,
         loss_fn,
@@ -130,11 +130,11 @@ def audit(
         local=local,
         name=names.get("data", "data"),
     )
-    check_use(wanted, match, scale, ratio)
+    check_use(requested, match, scale, ratio)
     attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
-    meter = Meter(work * len(wanted), progress)
-    budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
+    meter = Meter(work * len(requested), progress)
+    budget, solved = _solved(subject, requested, match, scale, ratio, seed)
     measured, found = _measured(subject, solved, seed, training, meter), Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
@@ -142,7 +142,7 @@ def audit(
         found = runs.run()
     else:
         found.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = _setup(subject, seeds, seed, match, threat, budget, wanted, names)
+    setup = _setup(subject, seeds, seed, match, threat, budget, requested, names)
     return _result(subject, setup, solved, measured, attackers, found)
 
 
@@ -154,7 +154,7 @@ class _Measured:
 
 def _solved(
     subject: Subject,
-    wanted: Sequence[Wanted],
+    requested: Sequence[RequestedDefense],
     match: str,
     scale: float | None,
     ratio: float | None,
@@ -169,7 +169,7 @@ def _solved(
         judged=match == "error",
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    return budget, {one.name: solve(one, budget, moments) for one in wanted}
+    return budget, {one.name: solve(one, budget, moments) for one in requested}
 
 
 def _measured(
@@ -180,7 +180,7 @@ def _measured(
     try:
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
-            costs = measure_one(subject, defense, seed)
+            costs = measure_defense(subject, defense, seed)
             meter.at(0.7)
             trained = defended_training(subject, defense, seed) if training else None
             found[name] = _Measured(costs, trained)
@@ -242,12 +242,12 @@ def _setup(
     match: str,
     threat: ThreatModel,
     budget: Budget,
-    wanted: Sequence[Wanted],
+    requested: Sequence[RequestedDefense],
     names: Mapping[str, str],
 ) -> Setup:
     from gradveil import __version__
 
-    solved = any(one.open for one in wanted)
+    solved = any(one.open for one in requested)
     return Setup(
         data=subject.data.name,
         model=names.get("model", type(subject.model).__name__),

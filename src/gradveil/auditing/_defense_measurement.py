@@ -37,7 +37,7 @@ class Measurement:
     layers: tuple[LayerResult, ...]
 
 
-def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
+def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
