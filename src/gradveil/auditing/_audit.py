@@ -1,4 +1,4 @@
-"""The audit itself: measure every defense, attack it, and say what was found."""
+"""The audit: measures every defense, attacks it and collects the results."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def audit(
     >>> model = build_model("mlp", sizes=[4, 6, 2])
     >>> private = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
     >>> result = audit(model, nn.functional.cross_entropy, private, ["optimal-noise"], [])
-    >>> [(found.name, found.bound is not None) for found in result.defenses]
+    >>> [(defense.name, defense.bound is not None) for defense in result.defenses]
     [('optimal noise', True)]
     """
     require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
@@ -135,15 +135,15 @@ def audit(
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(requested), progress)
     budget, solved = _solved(subject, requested, match, scale, ratio, seed)
-    measured, found = _measured(subject, solved, seed, training, meter), Attacked()
+    measured, attacked = _measured(subject, solved, seed, training, meter), Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
         runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
-        found = runs.run()
+        attacked = runs.run()
     else:
-        found.stop("interrupted", "Stopped by the user before all defenses were measured.")
+        attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
     setup = _setup(subject, seeds, seed, match, threat, budget, requested, names)
-    return _result(subject, setup, solved, measured, attackers, found)
+    return _result(subject, setup, solved, measured, attackers, attacked)
 
 
 @dataclass(frozen=True)
@@ -176,17 +176,17 @@ def _measured(
     subject: Subject, solved: Mapping[str, Defense], seed: int, training: bool, meter: Meter
 ) -> dict[str, _Measured]:
     """All defenses, or those that were finished before Ctrl-C."""
-    found: dict[str, _Measured] = {}
+    measured: dict[str, _Measured] = {}
     try:
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
             costs = measure_defense(subject, defense, seed)
             meter.at(0.7)
             trained = defended_training(subject, defense, seed) if training else None
-            found[name] = _Measured(costs, trained)
+            measured[name] = _Measured(costs, trained)
     except KeyboardInterrupt:
         pass
-    return found
+    return measured
 
 
 def _result(
@@ -195,12 +195,12 @@ def _result(
     solved: Mapping[str, Defense],
     measured: Mapping[str, _Measured],
     attackers: Sequence[Named],
-    found: Attacked,
+    attacked: Attacked,
 ) -> AuditResult:
     guess = _guess_error(subject)
     results = []
     for name, one in measured.items():
-        attacks = found.results(name, attackers)
+        attacks = attacked.results(name, attackers)
         results.append(
             DefenseResult(
                 name=name,
@@ -214,7 +214,7 @@ def _result(
                 **identity(solved[name]),
             )
         )
-    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *found.notes]
+    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *attacked.notes]
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])
@@ -222,9 +222,9 @@ def _result(
         setup=setup,
         defenses=tuple(results),
         originals=pictures(pixels),
-        complete=found.stopped is None,
+        complete=attacked.stopped is None,
         notes=tuple(notes),
-        stopped=found.stopped,
+        stopped=attacked.stopped,
     )
 
 

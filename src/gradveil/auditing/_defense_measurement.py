@@ -25,7 +25,7 @@ TIMINGS = 9
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that needs no attack and no training."""
+    """What is measured of a defense without attacks and training."""
 
     utility_first: float | None
     utility_second: float | None

@@ -1,4 +1,4 @@
-"""The defenses that an audit is asked for, some with amounts that are still to be found."""
+"""The defenses that an audit is asked for, some with amounts that are still to be solved for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class RequestedDefense:
 
 def requested_defenses(asked: Sequence[str | Defense]) -> list[RequestedDefense]:
     """The defenses by unique names; specifications may leave their amounts out."""
-    found = [_requested(one) for one in asked]
+    requested = [_requested(one) for one in asked]
     names: dict[str, int] = {}
     unique = []
-    for one in found:
+    for one in requested:
         names[one.name] = count = names.get(one.name, 0) + 1
         name = one.name if count == 1 else f"{one.name} ({count})"
         unique.append(RequestedDefense(name, one.defense, one.open))

@@ -1,4 +1,4 @@
-"""The settings of an audit, checked before any work: numbers, attacks, amounts of use to nobody."""
+"""Checks of an audit's settings before any work: numbers, attacks, amounts that nothing uses."""
 
 from collections.abc import Sequence
 
