@@ -20,10 +20,10 @@ def check_batch(
     check_inputs(inputs, "inputs")
     labels = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
     if not labels or len(targets) != len(inputs):
-        found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
+        kind = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
         raise ValueError(
             "Parameter `targets` should hold one class label (int64) for each of the"
-            f" {len(inputs)} inputs. Found {found or type(targets).__name__}. Convert them with"
+            f" {len(inputs)} inputs. Found {kind or type(targets).__name__}. Convert them with"
             " `torch.as_tensor(targets).long()`."
         )
     check_labels(targets, "targets", num_classes)
@@ -33,10 +33,10 @@ def check_batch(
 def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
     """Require two things; returns them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        found = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
+        length = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
         raise TypeError(
             f"Parameter `{name}` should be a pair, as (inputs, targets) or (low, high). Found"
-            f" {type(pair).__name__}{found}."
+            f" {type(pair).__name__}{length}."
         )
     return pair[0], pair[1]
 

@@ -1,4 +1,4 @@
-"""Every check of what a user hands in: what was expected, what was found, what to do."""
+"""Checks of arguments; errors say what was expected, what was found and what to do."""
 
 import math
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ def check_tensor(value: object, name: str) -> None:
             " Convert it with torch.as_tensor."
         )
     if value.layout is not torch.strided or value.is_nested or value.is_meta:
-        found = "device meta, without numbers" if value.is_meta else f"layout {value.layout}"
+        kind = "device meta, without numbers" if value.is_meta else f"layout {value.layout}"
         raise ValueError(
-            f"Parameter `{name}` should be a dense tensor. Found one of {found}. Convert it with"
+            f"Parameter `{name}` should be a dense tensor. Found one of {kind}. Convert it with"
             " `.to_dense()`, or move it to a device of this machine."
         )
 
@@ -77,10 +77,10 @@ def check_values(values: object, name: str = "values") -> None:
         )
     for key, value in values.items():
         if not isinstance(value, Tensor) or value.dtype not in REAL or value.is_meta:
-            found = f"{value.dtype} on {value.device}" if isinstance(value, Tensor) else ""
+            shown = f"{value.dtype} on {value.device}" if isinstance(value, Tensor) else ""
             raise TypeError(
                 f"Parameter `{name}` should hold tensors of float32 or float64. Found"
-                f" {found or type(value).__name__} for `{key}`. Convert it with"
+                f" {shown or type(value).__name__} for `{key}`. Convert it with"
                 " `torch.as_tensor(value).float()`."
             )
 
@@ -97,17 +97,17 @@ def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
 
 
 def check_structure(
-    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], name: str, reference: str
+    given: Mapping[str, Tensor], expected: Mapping[str, Tensor], name: str, reference: str
 ) -> None:
     """Require the same names and shapes as `expected`."""
-    if found.keys() != expected.keys():
-        missing = sorted(expected.keys() - found.keys())
-        unknown = sorted(found.keys() - expected.keys())
+    if given.keys() != expected.keys():
+        missing = sorted(expected.keys() - given.keys())
+        unknown = sorted(given.keys() - expected.keys())
         raise ValueError(
             f"Parameter `{name}` should have the names of `{reference}`. Found missing names"
             f" {missing} and unknown names {unknown}. Make both from the same message."
         )
-    for key, value in found.items():
+    for key, value in given.items():
         if value.shape != expected[key].shape:
             raise ValueError(
                 f"Parameter `{name}` should have the shapes of `{reference}`. Found shape"

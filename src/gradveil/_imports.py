@@ -1,4 +1,4 @@
-"""Objects by import path, `package.module:name`: the one loader, closed unless the user opens it.
+"""Imports of objects by path, `package.module:name`, refused unless the user allows them.
 
 Importing a module runs its code, and so does calling what is in it. Text that comes from elsewhere
 (a run's configuration, a message, a file) must therefore never get here with `allow_imports`.
@@ -40,48 +40,50 @@ def import_object(path: str, what: str, allow_imports: AllowImports, name: str =
         ) from error
 
 
-def check_factory(found: Any, path: str, what: str, result: type) -> None:
+def check_factory(factory: Any, path: str, what: str, result: type) -> None:
     """Require a class or a function that may be called to make a `result`.
 
     A class should be a subclass of `result`. A function should be written in Python, outside of
     the standard library and torch, and its return type, where it states one, a `result`: so
     `os:system` is refused before it is called.
     """
-    if not callable(found):
+    if not callable(factory):
         raise ValueError(
             f"A {what} of your own should name a class or function. Found that {path!r} is a"
-            f" `{type(found).__name__}`. Name what builds it."
+            f" `{type(factory).__name__}`. Name what builds it."
         )
-    if isinstance(found, type):
-        fits = issubclass(found, result)
+    if isinstance(factory, type):
+        fits = issubclass(factory, result)
     else:
-        fits = _is_of_a_user(found) and _may_return(found, result)
+        fits = _is_of_a_user(factory) and _may_return(factory, result)
     if not fits:
         raise ValueError(
             f"A {what} of your own should be a subclass of `{result.__name__}`, or a Python"
             f" function of yours that returns one. Found {path!r}, which is"
-            f" {_description(found)}. It was not called."
+            f" {_description(factory)}. It was not called."
         )
 
 
-def check_function(found: Any, path: str, what: str) -> None:
+def check_function(function: Any, path: str, what: str) -> None:
     """Require a Python function outside of the standard library and torch."""
-    if isinstance(found, type) or not _is_of_a_user(found):
+    if isinstance(function, type) or not _is_of_a_user(function):
         raise ValueError(
             f"A {what} of your own should be a Python function of yours. Found {path!r}, which is"
-            f" {_description(found)}. It was not called."
+            f" {_description(function)}. It was not called."
         )
 
 
-def check_class(found: Any, path: str, what: str, fits: Callable[[type], bool], wanted: str) -> Any:
+def check_class(
+    imported: Any, path: str, what: str, fits: Callable[[type], bool], wanted: str
+) -> Any:
     """Require a class that fits, or a class method of one (`Class.preset`)."""
-    owner = found if isinstance(found, type) else getattr(found, "__self__", None)
+    owner = imported if isinstance(imported, type) else getattr(imported, "__self__", None)
     if not isinstance(owner, type) or not fits(owner):
         raise ValueError(
             f"A {what} of your own should be {wanted}. Found {path!r}, which is"
-            f" {_description(found)}. It was not called."
+            f" {_description(imported)}. It was not called."
         )
-    return found
+    return imported
 
 
 def takes(kind: type, count: int) -> bool:
@@ -108,29 +110,29 @@ def _check_allowed(path: str, what: str, allow_imports: AllowImports) -> None:
     )
 
 
-def _is_of_a_user(found: Any) -> bool:
+def _is_of_a_user(imported: Any) -> bool:
     """Whether it is a Python function that the standard library and torch do not define."""
-    while isinstance(found, functools.partial):
-        found = found.func
-    if isinstance(found, type):
-        return str(found.__module__).partition(".")[0] not in _NOT_FACTORIES
-    function = inspect.unwrap(getattr(found, "__func__", found))
+    while isinstance(imported, functools.partial):
+        imported = imported.func
+    if isinstance(imported, type):
+        return str(imported.__module__).partition(".")[0] not in _NOT_FACTORIES
+    function = inspect.unwrap(getattr(imported, "__func__", imported))
     if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
         function = inspect.getattr_static(type(function), "__call__", None)
     is_python = isinstance(function, types.FunctionType)
     return is_python and str(function.__module__).partition(".")[0] not in _NOT_FACTORIES
 
 
-def _may_return(found: Any, result: type) -> bool:
+def _may_return(factory: Any, result: type) -> bool:
     try:
-        stated = get_type_hints(found).get("return", result)
+        stated = get_type_hints(factory).get("return", result)
     except Exception:  # a hint that cannot be read says nothing
         return True
     return not isinstance(stated, type) or issubclass(stated, result) or stated is object
 
 
-def _description(found: Any) -> str:
-    home = getattr(found, "__module__", None)
-    name = getattr(found, "__qualname__", None)
-    kind = type(found).__name__
+def _description(imported: Any) -> str:
+    home = getattr(imported, "__module__", None)
+    name = getattr(imported, "__qualname__", None)
+    kind = type(imported).__name__
     return f"`{home}.{name}`, a {kind}" if home and name else f"a {kind}"

@@ -1,4 +1,4 @@
-"""Times as ratios to a baseline in the same run: all that a noisy machine can tell."""
+"""Times as ratios to a baseline that is timed in the same run."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ def time_ratios(baseline: Job, contenders: Mapping[str, Job], repeats: int) -> d
         for name, job in contenders.items():
             before = _seconds(baseline)
             ratios[name].append(_seconds(job) / before)
-    return {name: statistics.median(found) for name, found in ratios.items()}
+    return {name: statistics.median(values) for name, values in ratios.items()}
 
 
 def _seconds(job: Job) -> float:

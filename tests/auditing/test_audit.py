@@ -306,7 +306,7 @@ def test_stopped_while_measuring(monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradveil.auditing._audit.measure_one", stop)
+    monkeypatch.setattr("gradveil.auditing._audit.measure_defense", stop)
     result = small_audit(table(), table_model(), defenses=["no-defense"])
     assert (result.complete, result.stopped, result.defenses) == (False, "interrupted", ())
 

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import GaussianPrior, GradientMessage, fisher_trace, measure, utility
 from gradveil.auditing._defaults import DEFENSES
 from gradveil.auditing._matching_budget import make_budget, solve
-from gradveil.auditing._wanted import wanted_defenses
+from gradveil.auditing._requested_defenses import requested_defenses
 from gradveil.models import build_model
 
 from .small import images
@@ -27,8 +27,8 @@ def case():
 def mechanisms(match, case, **options):
     values, moments, prior = case
     budget = make_budget(match, values, moments, prior, **options)
-    wanted = wanted_defenses(DEFENSES)
-    solved = {one.name: solve(one, budget, moments) for one in wanted}
+    requested = requested_defenses(DEFENSES)
+    solved = {one.name: solve(one, budget, moments) for one in requested}
     return budget, solved, {name: one.plan(moments) for name, one in solved.items()}
 
 

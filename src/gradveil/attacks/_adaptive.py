@@ -91,7 +91,7 @@ class Adaptive(Attack):
             self.unaware, time_budget=watch.left(), progress=self.progress or self.unaware.progress
         )
         warm = unaware.many(known, generator)
-        if any(found.status != FINISHED for found in warm):
+        if any(result.status != FINISHED for result in warm):
             return warm
         return PosteriorSearch(self, known, generator, watch).from_warm_starts(warm)
 

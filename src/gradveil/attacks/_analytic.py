@@ -57,27 +57,29 @@ class Analytic(Attack):
         layer = first_layer(observation, generator)
         weight, bias = observation.sent[layer.weight], observation.sent[layer.bias]
         if observation.batch_size == 1:
-            found = combine_rows(weight, bias).unsqueeze(0)
+            flat_inputs = combine_rows(weight, bias).unsqueeze(0)
         else:
-            found = self._separate(weight, bias, observation)
+            flat_inputs = self._separate(weight, bias, observation)
         shape = (observation.batch_size, *observation.input_shape)
-        inputs = clamp(found.reshape(shape), observation.low, observation.high)
-        loss = unexplained(weight, bias, found)
+        inputs = clamp(flat_inputs.reshape(shape), observation.low, observation.high)
+        loss = unexplained(weight, bias, flat_inputs)
         return Reconstruction(inputs, _labels(observation, generator), loss)
 
     def _separate(self, weight: Tensor, bias: Tensor, observation: Observation) -> Tensor:
         rows = torch.nonzero(bias.abs() > 1e-6 * bias.abs().max()).flatten()
         rows = rows[bias[rows].abs().argsort(descending=True)]
         ratios = weight[rows] / bias[rows, None]
-        found = self._agreeing(weight, bias, rows, ratios)[: observation.batch_size]
+        recovered = self._agreeing(weight, bias, rows, ratios)[: observation.batch_size]
         order = _in_range_first(ratios, observation)
-        while len(found) < observation.batch_size and len(rows) > 0:
-            residual = _residual(weight[rows], bias[rows], torch.stack(found) if found else None)
-            worst = (residual * (order == order.min())).argmax() if found else order.argmin()
-            found.append(ratios[worst])
+        while len(recovered) < observation.batch_size and len(rows) > 0:
+            residual = _residual(
+                weight[rows], bias[rows], torch.stack(recovered) if recovered else None
+            )
+            worst = (residual * (order == order.min())).argmax() if recovered else order.argmin()
+            recovered.append(ratios[worst])
             order[worst] = 2
-        missing = observation.batch_size - len(found)
-        return torch.stack([*found, *[torch.zeros_like(weight[0])] * missing])
+        missing = observation.batch_size - len(recovered)
+        return torch.stack([*recovered, *[torch.zeros_like(weight[0])] * missing])
 
     def _agreeing(self, weight: Tensor, bias: Tensor, rows: Tensor, ratios: Tensor) -> list[Tensor]:
         """One estimate for each set of at least two rows of the same ratio, largest set first."""
@@ -105,10 +107,10 @@ def first_layer(observation: Observation, generator: torch.Generator) -> Call:
         )
         if reads_inputs and {call.weight, call.bias} <= observation.sent.keys():
             return call
-    found = f"`{calls[0].name}`, {calls[0].layer}" if calls else "no linear layer"
+    first = f"`{calls[0].name}`, {calls[0].layer}" if calls else "no linear layer"
     raise ValueError(
         "Parameter `observation.model` should start with a trainable `nn.Linear` with a bias that"
-        f" reads the flattened inputs. Found {found}, which does not read them or has no bias. Use"
+        f" reads the flattened inputs. Found {first}, which does not read them or has no bias. Use"
         " `InvertingGradients` or `IDLG` for other models."
     )
 
@@ -121,18 +123,18 @@ def combine_rows(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.where(power > 0, top / power.clamp_min(torch.finfo(bias.dtype).tiny), 0.0)
 
 
-def unexplained(weight: Tensor, bias: Tensor, found: Tensor) -> float:
+def unexplained(weight: Tensor, bias: Tensor, recovered: Tensor) -> float:
     """The share of ‖[W, b]‖² outside of the span of the rows [x̂_n, 1]."""
     total = weight.square().sum() + bias.square().sum()
-    return float(_residual(weight, bias, found).sum() / total.clamp_min(1e-30))
+    return float(_residual(weight, bias, recovered).sum() / total.clamp_min(1e-30))
 
 
-def _residual(weight: Tensor, bias: Tensor, found: Tensor | None) -> Tensor:
+def _residual(weight: Tensor, bias: Tensor, recovered: Tensor | None) -> Tensor:
     """The squared part of each row of [W, b] that the inputs found so far do not explain."""
     rows = torch.cat([weight, bias[:, None]], dim=1)
-    if found is None:
+    if recovered is None:
         return rows.square().sum(dim=1)
-    basis = torch.cat([found, torch.ones_like(found[:, :1])], dim=1)
+    basis = torch.cat([recovered, torch.ones_like(recovered[:, :1])], dim=1)
     directions, sizes, _ = torch.linalg.svd(basis.T, full_matrices=False)
     kept: Tensor = directions[:, sizes > 1e-6 * sizes.max()]
     return (rows - rows @ kept @ kept.T).square().sum(dim=1)

@@ -1,4 +1,4 @@
-"""GradInversion: several seeds that agree, and BatchNorm's memory."""
+"""GradInversion: gradient matching with BatchNorm statistics and a consensus of several seeds."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -100,13 +100,13 @@ class GradInversion(Attack):
         now = noise_start(observation, self.seeds, generator)
         history: list[tuple[int, float]] = []
         for number in range(self.rounds):
-            found = self._round(cost, now, labels, observation, number, watch)
+            minimum = self._round(cost, now, labels, observation, number, watch)
             steps = number * self._steps_of_round
-            history += [(steps + step, float(costs.min())) for step, costs in found.history]
-            now = found.inputs
-            if found.status != FINISHED:
+            history += [(steps + step, float(costs.min())) for step, costs in minimum.history]
+            now = minimum.inputs
+            if minimum.status != FINISHED:
                 break
-        return self._picked(cost, found, labels, history)
+        return self._picked(cost, minimum, labels, history)
 
     def _round(
         self,
@@ -170,15 +170,15 @@ class GradInversion(Attack):
         return cost
 
     def _picked(
-        self, cost: Cost, found: Minimum, labels: Tensor, history: list[tuple[int, float]]
+        self, cost: Cost, minimum: Minimum, labels: Tensor, history: list[tuple[int, float]]
     ) -> Reconstruction:
         """The best of the seeds and their consensus, by the cost without the group term."""
-        best = int(found.costs.argmin())
-        inputs, own = found.inputs[best], float(found.costs[best])
-        if found.status != INTERRUPTED:
-            mean = consensus(found.inputs, labels)[best]
+        best = int(minimum.costs.argmin())
+        inputs, own = minimum.inputs[best], float(minimum.costs[best])
+        if minimum.status != INTERRUPTED:
+            mean = consensus(minimum.inputs, labels)[best]
             with torch.no_grad():
-                shared = float(cost(mean, 1.0, mean, torch.zeros_like(found.costs[0]))[1])
+                shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
             if shared < own:
                 inputs, own = mean, shared
-        return Reconstruction(inputs, labels, own, history, found.status)
+        return Reconstruction(inputs, labels, own, history, minimum.status)

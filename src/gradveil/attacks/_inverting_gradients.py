@@ -166,15 +166,15 @@ class InvertingGradients(Attack):
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels = [labels_of(o, generator) for o in observations]
         peeled = [
-            self._peeled(observation, found, generator, watch)
-            for observation, found in zip(observations, labels, strict=True)
+            self._peeled(observation, own_labels, generator, watch)
+            for observation, own_labels in zip(observations, labels, strict=True)
         ]
-        rest = [number for number, found in enumerate(peeled) if found is None]
+        rest = [number for number, result in enumerate(peeled) if result is None]
         if rest:
             left = [observations[number] for number in rest]
             others = iter(self._descend(left, [labels[n] for n in rest], generator, watch))
-            return [found or next(others) for found in peeled]
-        return [found for found in peeled if found is not None]
+            return [result or next(others) for result in peeled]
+        return [result for result in peeled if result is not None]
 
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
@@ -196,7 +196,7 @@ class InvertingGradients(Attack):
         sent = torch.stack([sent_row(o) for o in observations])
         start = torch.cat([noise_start(o, self.restarts, generator) for o in observations])
         first = observations[0]
-        found = minimise(
+        minimum = minimise(
             self.cost(first),
             start,
             replace(self.descent(), time_budget=watch.left()),
@@ -207,9 +207,9 @@ class InvertingGradients(Attack):
         )
         results: list[Reconstruction] = []
         for row, observation in enumerate(observations):
-            result = self._best(labels[row], found, row)
+            result = self._best(labels[row], minimum, row)
             if self.finish is not None and all(r.status == FINISHED for r in (result, *results)):
-                result = self._refined(observation, result, self._ranked(found, row), watch)
+                result = self._refined(observation, result, self._ranked(minimum, row), watch)
             results.append(result)
         return results
 
@@ -228,17 +228,19 @@ class InvertingGradients(Attack):
 
         return cost
 
-    def _best(self, labels: Tensor, found: Minimum, row: int) -> Reconstruction:
+    def _best(self, labels: Tensor, minimum: Minimum, row: int) -> Reconstruction:
         """The start with the least cost among those of one observation."""
         mine = slice(row * self.restarts, (row + 1) * self.restarts)
-        history = [(step, float(past[mine].min())) for step, past in found.history]
-        best = self._ranked(found, row)[0]
-        return Reconstruction(best, labels, float(found.costs[mine].min()), history, found.status)
+        history = [(step, float(past[mine].min())) for step, past in minimum.history]
+        best = self._ranked(minimum, row)[0]
+        return Reconstruction(
+            best, labels, float(minimum.costs[mine].min()), history, minimum.status
+        )
 
-    def _ranked(self, found: Minimum, row: int) -> Tensor:
+    def _ranked(self, minimum: Minimum, row: int) -> Tensor:
         """The candidates of one observation, the best first."""
         mine = slice(row * self.restarts, (row + 1) * self.restarts)
-        return found.inputs[mine][found.costs[mine].argsort()]
+        return minimum.inputs[mine][minimum.costs[mine].argsort()]
 
     def _refined(
         self, observation: Observation, result: Reconstruction, starts: Tensor, watch: Watch

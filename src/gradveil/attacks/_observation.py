@@ -1,4 +1,4 @@
-"""All that an attacker has. The truth is not in it."""
+"""What an attacker sees and knows; the private batch is not part of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -125,15 +125,15 @@ class Peel(Attack):
     ) -> tuple[Reconstruction, bool]:
         """The best guess, and whether the head was solved; noise if it was not."""
         outputs, status = _solve_head(head, labels, self.steps, generator, watch, progress)
-        found = noise_start(observation, 1, generator)[0]
+        inputs = noise_start(observation, 1, generator)[0]
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:
-            features = _features(head, outputs, labels).to(found)
-            found, status = self._invert(head, observation, features, generator, watch)
-        found = clamp(found, observation.low, observation.high)
-        message = message_of(observation)(found, labels)
+            features = _features(head, outputs, labels).to(inputs)
+            inputs, status = self._invert(head, observation, features, generator, watch)
+        inputs = clamp(inputs, observation.low, observation.high)
+        message = message_of(observation)(inputs, labels)
         own = float(relative_misfit(message, sent_row(observation)))
-        return Reconstruction(found, labels, own, [(self.steps, own)], status), solved
+        return Reconstruction(inputs, labels, own, [(self.steps, own)], status), solved
 
     def _invert(
         self,
@@ -153,12 +153,12 @@ class Peel(Attack):
             if status != FINISHED or not bool(open_.any()):
                 break
             start = noise_start(observation, 1, generator)[:, open_]
-            found = self._descend(head, observation, features[open_], spread, start, watch)
-            status = found.status
+            minimum = self._descend(head, observation, features[open_], spread, start, watch)
+            status = minimum.status
             with torch.no_grad():
-                errors = (own(found.inputs[0]) - features[open_]).square().sum(1) / spread
+                errors = (own(minimum.inputs[0]) - features[open_]).square().sum(1) / spread
             places = open_.nonzero().flatten()[errors < misfits[open_]]
-            best[places] = found.inputs[0][errors < misfits[open_]]
+            best[places] = minimum.inputs[0][errors < misfits[open_]]
             misfits[places] = errors[errors < misfits[open_]]
         return best, status
 
@@ -210,12 +210,12 @@ def _solve_head(
     blank = head.outputs.new_empty(STARTS, len(labels), head.outputs.shape[1])
     start = head.outputs.mean(0) + scale * normal_like(blank, generator)
     descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=watch.left(), settled=0.9)
-    found = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
+    minimum = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
     head.twin.set_width(1e-4 * scale)
-    best = found.inputs[int(found.costs.argmin())]
+    best = minimum.inputs[int(minimum.costs.argmin())]
     objective = Objective(equations, equations.evidence, TotalVariation(0.0))
     refined = refine(objective, best, steps=10, products=100, watch=watch, tolerance=1e-3)
-    status = found.status if found.status != FINISHED else refined.status
+    status = minimum.status if minimum.status != FINISHED else refined.status
     return (refined.inputs if refined.cost < SOLVED else None), status
 
 

@@ -3,13 +3,14 @@
 from gradveil.scoring import Interval
 
 from ._audit import audit
-from ._bound_only import BoundPoint, BoundStudy, draw_sweep
+from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
 )
 from ._meter import Progress
+from ._requested_defenses import requested_defenses
 from ._result import (
     AttackResult,
     AuditResult,
@@ -23,7 +24,6 @@ from ._result import (
 )
 from ._settings import check_attacks, check_settings
 from ._subject import make_subject
-from ._wanted import wanted_defenses
 from .report import write_results
 
 __all__ = [
@@ -48,6 +48,6 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
-    "wanted_defenses",
+    "requested_defenses",
     "write_results",
 ]

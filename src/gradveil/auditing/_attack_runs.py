@@ -1,4 +1,4 @@
-"""Every attack on every defense, batch and seed, until time or patience end."""
+"""Runs every attack on every defense, batch and seed, within the time budget."""
 
 import math
 import time
@@ -32,7 +32,7 @@ from .report import pictures
 
 @dataclass
 class Attacked:
-    """What was found so far, by defense and attack."""
+    """The attack runs so far, by defense and attack."""
 
     runs: dict[tuple[str, str], list[RunResult]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -41,8 +41,8 @@ class Attacked:
 
     def results(self, name: str, attacks: Sequence["Named"]) -> tuple[AttackResult, ...]:
         """The attacks on one defense that gave something."""
-        found = [(one, self.runs.get((name, one.spec), [])) for one in attacks]
-        return tuple(attack_result(one.spec, one.knows, runs) for one, runs in found if runs)
+        attack_runs = [(one, self.runs.get((name, one.spec), [])) for one in attacks]
+        return tuple(attack_result(one.spec, one.knows, runs) for one, runs in attack_runs if runs)
 
     def stop(self, reason: StopReason, text: str) -> None:
         """Note that it ended early, and why."""
@@ -94,7 +94,7 @@ class AttackRuns:
     seed: int
     watch: Watch
     meter: Meter
-    found: Attacked = field(default_factory=Attacked)
+    attacked: Attacked = field(default_factory=Attacked)
 
     def run(self) -> Attacked:
         """All of it; what is finished when it is stopped (Ctrl-C, the time budget)."""
@@ -103,8 +103,8 @@ class AttackRuns:
             for place, (attack, names, batch, seed) in enumerate(jobs):
                 if self.watch.is_over():
                     text = "The time budget ended before all attacks had run."
-                    self.found.stop("time budget", text)
-                    return self.found
+                    self.attacked.stop("time budget", text)
+                    return self.attacked
                 left = self.watch.left()
                 rest = sum(one.work * len(them) for one, them, *_ in jobs[place:])
                 budget = None if left is None else left * attack.work * len(names) / rest
@@ -112,16 +112,16 @@ class AttackRuns:
                     return self._interrupted()
         except KeyboardInterrupt:
             return self._interrupted()
-        return self.found
+        return self.attacked
 
     def _interrupted(self) -> Attacked:
-        self.found.stop("interrupted", "Stopped by the user before all attacks had run.")
-        return self.found
+        self.attacked.stop("interrupted", "Stopped by the user before all attacks had run.")
+        return self.attacked
 
     def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
         """Attacks that take several observations and do not look at the defense get all at once."""
         if attack.knows and self.threat.mechanism == "unknown":
-            self.found.note(
+            self.attacked.note(
                 f"`{attack.spec}` was left out: the threat model does not tell the mechanism."
             )
             return []
@@ -154,13 +154,13 @@ class AttackRuns:
             }
         except Exception as error:  # an attack of the user's may raise anything: the rest is kept
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            self.found.note(f"`{attack.spec}` was left out on {whom}: {kind}{_one_line(error)}")
+            self.attacked.note(f"`{attack.spec}` was left out on {whom}: {kind}{_one_line(error)}")
             return True
         for name, run in scored.items():
-            self.found.runs.setdefault((name, attack.spec), []).append(run)
+            self.attacked.runs.setdefault((name, attack.spec), []).append(run)
         if any(result.status == TIME_BUDGET for result in results):
             text = "The time budget cut attacks short: with more time they may find more."
-            self.found.stop("time budget", text)
+            self.attacked.stop("time budget", text)
         return all(result.status != INTERRUPTED for result in results)
 
     def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:

@@ -1,4 +1,4 @@
-"""The audit itself: measure every defense, attack it, and say what was found."""
+"""The audit: measures every defense, attacks it and collects the results."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from gradveil.sensitivity import measure_with_values
 
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES
+from ._defense_measurement import Measurement, measure_defense
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import Measurement, measure_one
 from ._meter import Meter, Progress
+from ._requested_defenses import RequestedDefense, requested_defenses
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
 from ._training import defended_training
-from ._wanted import Wanted, wanted_defenses
 from .report import pictures, verdict
 
 MEASURING = 300.0
@@ -106,7 +106,7 @@ def audit(
     >>> model = build_model("mlp", sizes=[4, 6, 2])
     >>> private = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
     >>> result = audit(model, nn.functional.cross_entropy, private, ["optimal-noise"], [])
-    >>> [(found.name, found.bound is not None) for found in result.defenses]
+    >>> [(defense.name, defense.bound is not None) for defense in result.defenses]
     [('optimal noise', True)]
     """
     require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
@@ -119,7 +119,7 @@ def audit(
     for name, asked in (("defenses", defenses), ("attacks", attacks)):
         if asked is not None:
             check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
-    wanted = wanted_defenses(DEFENSES if defenses is None else defenses)
+    requested = requested_defenses(DEFENSES if defenses is None else defenses)
     subject = make_subject(
         model,
         loss_fn,
@@ -130,20 +130,20 @@ def audit(
         local=local,
         name=names.get("data", "data"),
     )
-    check_use(wanted, match, scale, ratio)
+    check_use(requested, match, scale, ratio)
     attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
-    meter = Meter(work * len(wanted), progress)
-    budget, solved = _solved(subject, wanted, match, scale, ratio, seed)
-    measured, found = _measured(subject, solved, seed, training, meter), Attacked()
+    meter = Meter(work * len(requested), progress)
+    budget, solved = _solved(subject, requested, match, scale, ratio, seed)
+    measured, attacked = _measured(subject, solved, seed, training, meter), Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
         runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
-        found = runs.run()
+        attacked = runs.run()
     else:
-        found.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = _setup(subject, seeds, seed, match, threat, budget, wanted, names)
-    return _result(subject, setup, solved, measured, attackers, found)
+        attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
+    setup = _setup(subject, seeds, seed, match, threat, budget, requested, names)
+    return _result(subject, setup, solved, measured, attackers, attacked)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Measured:
 
 def _solved(
     subject: Subject,
-    wanted: Sequence[Wanted],
+    requested: Sequence[RequestedDefense],
     match: str,
     scale: float | None,
     ratio: float | None,
@@ -169,24 +169,24 @@ def _solved(
         judged=match == "error",
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    return budget, {one.name: solve(one, budget, moments) for one in wanted}
+    return budget, {one.name: solve(one, budget, moments) for one in requested}
 
 
 def _measured(
     subject: Subject, solved: Mapping[str, Defense], seed: int, training: bool, meter: Meter
 ) -> dict[str, _Measured]:
     """All defenses, or those that were finished before Ctrl-C."""
-    found: dict[str, _Measured] = {}
+    measured: dict[str, _Measured] = {}
     try:
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
-            costs = measure_one(subject, defense, seed)
+            costs = measure_defense(subject, defense, seed)
             meter.at(0.7)
             trained = defended_training(subject, defense, seed) if training else None
-            found[name] = _Measured(costs, trained)
+            measured[name] = _Measured(costs, trained)
     except KeyboardInterrupt:
         pass
-    return found
+    return measured
 
 
 def _result(
@@ -195,12 +195,12 @@ def _result(
     solved: Mapping[str, Defense],
     measured: Mapping[str, _Measured],
     attackers: Sequence[Named],
-    found: Attacked,
+    attacked: Attacked,
 ) -> AuditResult:
     guess = _guess_error(subject)
     results = []
     for name, one in measured.items():
-        attacks = found.results(name, attackers)
+        attacks = attacked.results(name, attackers)
         results.append(
             DefenseResult(
                 name=name,
@@ -214,7 +214,7 @@ def _result(
                 **identity(solved[name]),
             )
         )
-    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *found.notes]
+    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *attacked.notes]
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])
@@ -222,9 +222,9 @@ def _result(
         setup=setup,
         defenses=tuple(results),
         originals=pictures(pixels),
-        complete=found.stopped is None,
+        complete=attacked.stopped is None,
         notes=tuple(notes),
-        stopped=found.stopped,
+        stopped=attacked.stopped,
     )
 
 
@@ -242,12 +242,12 @@ def _setup(
     match: str,
     threat: ThreatModel,
     budget: Budget,
-    wanted: Sequence[Wanted],
+    requested: Sequence[RequestedDefense],
     names: Mapping[str, str],
 ) -> Setup:
     from gradveil import __version__
 
-    solved = any(one.open for one in wanted)
+    solved = any(one.open for one in requested)
     return Setup(
         data=subject.data.name,
         model=names.get("model", type(subject.model).__name__),

@@ -1,4 +1,4 @@
-"""What an audit does where the user does not say."""
+"""The default settings of an audit."""
 
 from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel
 

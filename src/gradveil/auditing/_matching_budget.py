@@ -19,7 +19,7 @@ from gradveil.sensitivity import Moments
 from gradveil.theory import GaussianPrior, fisher_trace, utility
 
 from ._defaults import CLAMPED, RATIO
-from ._wanted import Wanted
+from ._requested_defenses import RequestedDefense
 
 MATCHES = ("utility", "scale", "error")
 
@@ -93,9 +93,9 @@ def make_budget(
     )
 
 
-def solve(wanted: Wanted, budget: Budget, moments: Moments) -> Defense:
+def solve(requested: RequestedDefense, budget: Budget, moments: Moments) -> Defense:
     """The defense with its open amounts found, as a plain scale and ratio."""
-    defense, missing = wanted.defense, wanted.open
+    defense, missing = requested.defense, requested.open
     if "clip" in missing:
         defense = replace(defense, clip=budget.clip)  # type: ignore[type-var]
     if isinstance(defense, NoiseDefense) and "scale" in missing:

@@ -1,4 +1,4 @@
-"""How far an audit is: parts of known weight, each from 0 to 1."""
+"""The progress of an audit: parts of known weight, each from 0 to 1."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What an audit found: plain, frozen and typed, to JSON and back without loss."""
+"""The results of an audit as frozen dataclasses, to JSON and back without loss."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ StopReason = Literal["interrupted", "time budget"]
 
 @dataclass(frozen=True)
 class BoundResult:
-    """No attacker's mean error over data of that prior is below it; not so if there is a reason."""
+    """A lower bound on every attacker's mean error over data of that prior, where it `holds`."""
 
     method: str
     """"full" or "trace"."""
@@ -113,7 +113,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class DefenseResult:
-    """All that was found about one defense."""
+    """The results for one defense."""
 
     name: str
     """A short unique name, "optimal noise"."""

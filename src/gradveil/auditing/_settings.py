@@ -1,4 +1,4 @@
-"""The settings of an audit, checked before any work: numbers, attacks, amounts of use to nobody."""
+"""Checks of an audit's settings before any work: numbers, attacks, amounts that nothing uses."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from gradveil.catalog import build_attack, spec_of
 
 from ._defaults import STEPS, default_attacks
 from ._matching_budget import MATCHES
-from ._wanted import Wanted
+from ._requested_defenses import RequestedDefense
 
 
 def check_settings(
@@ -47,10 +47,10 @@ def check_settings(
 
 
 def check_use(
-    wanted: Sequence[Wanted], match: str, scale: float | None, ratio: float | None
+    requested: Sequence[RequestedDefense], match: str, scale: float | None, ratio: float | None
 ) -> None:
     """Require that amounts of the references are of use: some defense leaves its own open."""
-    amounts = {amount for one in wanted for amount in one.open}
+    amounts = {amount for one in requested for amount in one.open}
     uses = (
         ("scale", scale, {"scale", "noise"}),
         ("ratio", ratio, {"ratio"}),
@@ -60,7 +60,7 @@ def check_use(
         if value is not None and not amounts & needed:
             raise ValueError(
                 f"Parameter `{name}` should be left out where no defense leaves an amount open that"
-                f" depends on it. Found `{name} = {value}` with {[one.name for one in wanted]}."
+                f" depends on it. Found `{name} = {value}` with {[one.name for one in requested]}."
             )
 
 

@@ -1,4 +1,4 @@
-"""What is audited, checked once: everything after it can rely on it."""
+"""The subject of an audit: model, private batches and public knowledge, checked once."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""A few real steps of defended training: what the utilities only estimate."""
+"""A few steps of defended training, to measure what the utilities only estimate."""
 
 from copy import deepcopy
 from statistics import fmean

@@ -21,7 +21,7 @@ from gradveil.auditing import (
     check_attacks,
     check_settings,
     default_attacks,
-    wanted_defenses,
+    requested_defenses,
     write_results,
 )
 from gradveil.auditing.report import check_folder, output_folder
@@ -120,7 +120,7 @@ def run_audit(
     local = local_training(message, local_steps, local_lr)
     with option("--defense", "defenses"):
         defenses = typed_defenses(defense) if defense else None
-        wanted_defenses(defenses or [])
+        requested_defenses(defenses or [])
     with option("--attack", "attacks"):
         attacks = None if attack is None else typed_attacks(attack)
         check_attacks(attacks or [])

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from gradveil._checks import check_count
 from gradveil._extras import require
 from gradveil._files import write_atomically
-from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject, wanted_defenses
+from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject, requested_defenses
 from gradveil.auditing.report import check_folder, number, plural, prepare_folder
 from gradveil.catalog import shown_text
 
@@ -60,7 +60,7 @@ def bound(
     folder = Path("gradveil-bound") if out is None else out
     with option("--defense", "defenses"):
         typed = typed_defenses([defense])
-        wanted_defenses(typed)
+        requested_defenses(typed)
     if sweep:
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):

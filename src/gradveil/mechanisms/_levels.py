@@ -37,10 +37,10 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
         level = {"": torch.tensor(float(level), dtype=torch.float64)}
     for key, tensor in level.items():
         if not isinstance(tensor, Tensor) or tensor.is_complex() or tensor.is_meta:
-            found = f"{tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else ""
+            kind = f"{tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else ""
             raise TypeError(
                 f"Parameter `{name}` should be a number, or hold tensors of real numbers by"
-                f" parameter name. Found {found or type(tensor).__name__} for `{key}`. Convert it"
+                f" parameter name. Found {kind or type(tensor).__name__} for `{key}`. Convert it"
                 " with torch.as_tensor."
             )
         if tensor.numel() == 0:

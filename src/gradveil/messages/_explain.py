@@ -95,8 +95,8 @@ def _model_fails(loss: Any, inputs: Tensor, error: BaseException) -> str:
     kinds = {(p.dtype, p.device) for p in loss.parameters.values()}
     advice = "Check that model and data belong together."
     if kinds != {(inputs.dtype, inputs.device)}:
-        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        advice = f"Its weights are {found}: bring both to one dtype and device."
+        dtypes_and_devices = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        advice = f"Its weights are {dtypes_and_devices}: bring both to one dtype and device."
     return (
         f"Parameter `model` should accept inputs of shape {tuple(inputs.shape)},"
         f" {inputs.dtype} on {inputs.device}. Found that it fails with `{first_line(error)}`."

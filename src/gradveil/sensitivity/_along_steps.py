@@ -83,6 +83,6 @@ def _weights(message: LocalUpdateMessage, batches: int) -> list[float]:
     return [total**2 for total in sums]
 
 
-def _add(squares: Tensors, found: Tensors, weight: float) -> None:
-    for name, square in found.items():
+def _add(squares: Tensors, gradient_squares: Tensors, weight: float) -> None:
+    for name, square in gradient_squares.items():
         squares[name] += weight * square

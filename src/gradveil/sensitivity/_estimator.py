@@ -1,4 +1,4 @@
-"""The shape of an estimator, its name, and the sums that estimators share."""
+"""The protocol of estimators, their names, and the sums that they share."""
 
 import re
 from dataclasses import fields, is_dataclass
@@ -12,7 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message
 
 
-class _Found(NamedTuple):
+class _MeasuredFields(NamedTuple):
     values: Tensors
     """g(x), the message itself."""
     squared_sensitivities: Tensors
@@ -21,7 +21,7 @@ class _Found(NamedTuple):
     """The variance of that estimate; `None` where it is exact or not tracked."""
 
 
-class Measurement(_Found):
+class Measurement(_MeasuredFields):
     """What an estimator found out about a message at one batch of inputs: three entries."""
 
     estimator: str | None = None

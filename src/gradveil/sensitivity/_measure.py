@@ -1,4 +1,4 @@
-"""From a message and a batch to Moments."""
+"""Measures the Moments of a message at a batch."""
 
 from collections.abc import Callable
 from dataclasses import replace

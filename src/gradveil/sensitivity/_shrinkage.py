@@ -61,13 +61,13 @@ def _refine(raw: Tensor, model: Tensor, group: tuple[int, ...], freedom: float) 
     τ² from E (r - 1)² = τ² + n (1 + τ²).
     """
     if group:
-        found, expected = raw.sum(group, keepdim=True), model.sum(group, keepdim=True)
+        observed, expected = raw.sum(group, keepdim=True), model.sum(group, keepdim=True)
         noise = model.square().sum(group, keepdim=True) / expected.square().clamp_min(TINY)
         noise = noise * (2 / freedom)
     else:
-        found, expected = raw, model
+        observed, expected = raw, model
         noise = raw.new_tensor(2 / freedom)
-    excess = (found / expected.clamp_min(TINY)).sub_(1)
+    excess = (observed / expected.clamp_min(TINY)).sub_(1)
     weight = expected / expected.sum().clamp_min(TINY)
     mean_noise = (noise * weight).sum() if group else noise
     scatter = ((excess.square() * weight).sum() - mean_noise).clamp_min(0) / (1 + mean_noise)

@@ -37,7 +37,7 @@ ENOUGH_BATCHES = 8
 
 @dataclass(frozen=True)
 class Bound:
-    """No attacker's mean squared error over data of that prior is below this, where it holds."""
+    """A lower bound on every attacker's mean squared error over data of a prior, where it holds."""
 
     total: float
     """On E‖x̂ - x‖², summed over all m entries of the inputs. 0: no guarantee."""

@@ -1,4 +1,4 @@
-"""The Fisher information of what is sent about what it was made from."""
+"""The Fisher information of a sent message about the private inputs."""
 
 from collections.abc import Sequence
 

@@ -20,10 +20,10 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     if squares == 0 or spent == 0:
         return 1.0
     isotropic = Mechanism(std=(spent / squares) ** 0.5, clip=mechanism.clip)
-    least, found = seen_trace(moments, isotropic), seen_trace(moments, mechanism)
-    if found == 0:
+    least, trace = seen_trace(moments, isotropic), seen_trace(moments, mechanism)
+    if trace == 0:
         return 1.0 if least == 0 else float("inf")
-    return least / found
+    return least / trace
 
 
 def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
@@ -34,15 +34,15 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
     """
     _check(moments, mechanism)
-    found = seen_trace(moments, mechanism)
+    trace = seen_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     squares = moments.squared_values
     best = float(total((square * seen[name]).sqrt() for name, square in squares.items()))
-    if found == 0:
+    if trace == 0:
         return 1.0
-    if best == 0 or isinf(found):
+    if best == 0 or isinf(trace):
         return 0.0
-    return best**2 / (found * _utility_sum(moments, mechanism))
+    return best**2 / (trace * _utility_sum(moments, mechanism))
 
 
 def _check(moments: Moments, mechanism: Mechanism) -> None:

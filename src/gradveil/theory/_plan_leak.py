@@ -69,9 +69,9 @@ def plan_information_trace(
         0.5 * float(total([flatten(jvp(log_variances, (inputs,), (v,))[1]).square()]))
         for v in draw_probes(inputs, probes, "gaussian", generator)
     ]
-    found = torch.tensor(samples, dtype=torch.float64)
-    error = float(found.std()) / probes**0.5 if probes > 1 else float("nan")
-    return float(found.mean()), error
+    traces = torch.tensor(samples, dtype=torch.float64)
+    error = float(traces.std()) / probes**0.5 if probes > 1 else float("nan")
+    return float(traces.mean()), error
 
 
 def _check(message: Message, inputs: Tensor, defense: "Defense") -> None:

@@ -46,5 +46,5 @@ def _shows(mechanism: Mechanism, name: str, value: Tensor) -> bool:
 
 
 def _level(level: Level, name: str, value: Tensor) -> Tensor:
-    found = level[name] if isinstance(level, dict) else level
-    return torch.as_tensor(found, device=value.device)
+    own_level = level[name] if isinstance(level, dict) else level
+    return torch.as_tensor(own_level, device=value.device)

@@ -112,15 +112,15 @@ def smoothness(
     look = _Look(message, sent, {n: _finite(w) for n, w in weights.items()})
     values = values_of(message, inputs)
     try:
-        found = look.path(inputs, generator)
+        smoothness = look.path(inputs, generator)
         if groups and inputs[0].numel() <= FEW:
-            found = found + look.features(inputs, generator)
+            smoothness = smoothness + look.features(inputs, generator)
         elif groups:
-            found = found + look.groups(inputs, generator)
+            smoothness = smoothness + look.groups(inputs, generator)
     except (RuntimeError, ValueError, IndexError):
         values_of(message, inputs)  # an error of the message itself is raised as it is
         return Smoothness(hidden=sum(value.numel() for value in values.values()))
-    return found + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
+    return smoothness + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
 
 
 class _Look:
@@ -144,8 +144,8 @@ class _Look:
 
     def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """A long path of each feature by itself, in all examples."""
-        found = [self._along(inputs, step) for step in _group_steps(inputs, FAR, generator)]
-        return Smoothness(least_seen=_least_share(found))
+        energies = [self._along(inputs, step) for step in _group_steps(inputs, FAR, generator)]
+        return Smoothness(least_seen=_least_share(energies))
 
     def _along(self, inputs: Tensor, step: Tensor) -> tuple[float, float]:
         """What derivatives see of the steps of a path, and how the message moves."""
@@ -157,12 +157,12 @@ class _Look:
 
     def groups(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """One small step of each group of features, in all examples."""
-        found = []
+        energies = []
         for step in _group_steps(inputs, LENGTH, generator):
             ends = (values_of(self.message, inputs + side * step / 2) for side in (1, -1))
             moved = self._energy(_difference(*map(self.sent, ends)))
-            found.append((self._energy(self._derivative(inputs, step)), moved))
-        return Smoothness(least_seen=_least_share(found))
+            energies.append((self._energy(self._derivative(inputs, step)), moved))
+        return Smoothness(least_seen=_least_share(energies))
 
     def _derivative(self, point: Tensor, step: Tensor) -> Tensors:
         """h ∂_v of what is sent: that of the message, 0 where clamping makes it constant."""
@@ -180,8 +180,8 @@ class _Look:
         )
 
 
-def _least_share(found: list[tuple[float, float]]) -> float:
-    return min((seen / moved for seen, moved in found if moved > 0), default=1.0)
+def _least_share(energies: list[tuple[float, float]]) -> float:
+    return min((seen / moved for seen, moved in energies if moved > 0), default=1.0)
 
 
 def _group_steps(inputs: Tensor, length: float, generator: torch.Generator) -> Iterator[Tensor]:
@@ -216,13 +216,13 @@ def _hidden(
 
 def _accepted(message: Message, moved: Iterable[Tensor]) -> list[Tensors]:
     """The message at those inputs that it accepts."""
-    found = []
+    accepted = []
     for inputs in moved:
         try:
-            found.append(values_of(message, inputs))
+            accepted.append(values_of(message, inputs))
         except (RuntimeError, ValueError, IndexError):
             continue
-    return found
+    return accepted
 
 
 def _difference(a: Tensors, b: Tensors) -> Tensors:

@@ -1,4 +1,4 @@
-"""What BatchNorm layers remember of the training data, as a prior."""
+"""The running statistics of BatchNorm layers as a prior on the batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -50,11 +50,11 @@ def last_layer(calls: list[Call], observation: Observation) -> Call:
         fits = call.layer.out_features == observation.num_classes
         if fits and call.weight in observation.sent:
             return call
-    found = [f"{c.name} ({c.layer.in_features} to {c.layer.out_features})" for c in calls]
+    layers = [f"{c.name} ({c.layer.in_features} to {c.layer.out_features})" for c in calls]
     raise ValueError(
         f"Parameter `observation.model` should end in a trainable `nn.Linear` with"
         f" {observation.num_classes} outputs, from whose gradient labels are read. Found linear"
-        f" layers {found or 'none'}. Grant the labels: `ThreatModel(labels='known')`."
+        f" layers {layers or 'none'}. Grant the labels: `ThreatModel(labels='known')`."
     )
 
 

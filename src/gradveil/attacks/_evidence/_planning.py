@@ -1,4 +1,4 @@
-"""The attacker's own plan: what the client would have planned, were the estimate its batch."""
+"""The plan that an attacker computes, with its estimate in place of the client's batch."""
 
 import torch
 from torch import Tensor

@@ -45,9 +45,9 @@ class Head:
     @property
     def layer(self) -> nn.Linear:
         """The first linear layer."""
-        found = self.observation.model.get_submodule(self.name)
-        assert isinstance(found, nn.Linear)
-        return found
+        layer = self.observation.model.get_submodule(self.name)
+        assert isinstance(layer, nn.Linear)
+        return layer
 
     def gradients(self, outputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
         """Of the loss, with respect to the later parameters and to U."""
@@ -139,8 +139,8 @@ def _is_a_cut(head: Head, probe: Tensor) -> bool:
     loss = FunctionalLoss(head.observation.model, head.observation.loss_fn, seed=0)
     with torch.no_grad(), _hooked(head.layer, lambda *_: head.outputs):
         try:
-            found = [loss.outputs(loss.parameters, alone) for alone in probe[:2].split(1)]
+            outputs = [loss.outputs(loss.parameters, alone) for alone in probe[:2].split(1)]
         except (RuntimeError, ValueError, IndexError):
             return False
-    same = isinstance(found[0], Tensor) and found[0].shape[:1] == probe.shape[:1]
-    return same and torch.equal(*found)
+    same = isinstance(outputs[0], Tensor) and outputs[0].shape[:1] == probe.shape[:1]
+    return same and torch.equal(*outputs)

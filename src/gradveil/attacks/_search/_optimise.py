@@ -191,8 +191,8 @@ def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Ten
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         if not _pays_to_batch(candidates):
-            found = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
-            gradients, owns = zip(*found, strict=True)
+            pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
+            gradients, owns = zip(*pairs, strict=True)
             return torch.stack(gradients), torch.stack(owns)
         batched = vmap(
             lambda candidate, *rows: grad_and_value(paired, has_aux=True)(candidate, share, *rows),

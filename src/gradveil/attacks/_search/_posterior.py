@@ -49,8 +49,8 @@ class PosteriorSearch:
         if all(map(self._is_solved, self.observations, channels, warm)):
             return warm
         searched = self._search(channels)
-        found = searched.inputs.unflatten(0, (len(warm), -1))
-        candidates = torch.cat([torch.stack([r.inputs for r in warm])[:, None], found], dim=1)
+        from_noise = searched.inputs.unflatten(0, (len(warm), -1))
+        candidates = torch.cat([torch.stack([r.inputs for r in warm])[:, None], from_noise], dim=1)
         costs = self._costs(channels, candidates)
         best = [c[int(cost.argmin())] for c, cost in zip(candidates, costs, strict=True)]
         if searched.status != FINISHED:
@@ -63,11 +63,13 @@ class PosteriorSearch:
         polished = self._polish(channels, candidates)
         return self._finished(channels, polished, candidates)
 
-    def _is_solved(self, observation: Observation, channel: Channel, found: Reconstruction) -> bool:
+    def _is_solved(
+        self, observation: Observation, channel: Channel, result: Reconstruction
+    ) -> bool:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
         if bool((channel.low < channel.high).any() | channel.std.any() | channel.silent.any()):
             return False
-        values = message_of(observation)(found.inputs, _labels(observation))
+        values = message_of(observation)(result.inputs, _labels(observation))
         return channel.unexplained(self._final(channel), values) < SOLVED
 
     def _plan(self, observation: Observation, estimate: Tensor) -> Channel:
@@ -137,10 +139,10 @@ class PosteriorSearch:
         evidence, labels = self._final(channel), _labels(observation)
         stages = Stages(observation, labels, evidence, self.energy, self.attack.finish)
         for index in order:
-            found = refine_one(stages, polished.inputs[index], self.watch)
-            better = found.inputs if found.cost < best.cost else best.inputs
-            best = Refined(better, min(found.cost, best.cost), found.status)
-            if found.status != FINISHED or self._explains(evidence, best.inputs, labels):
+            refined = refine_one(stages, polished.inputs[index], self.watch)
+            better = refined.inputs if refined.cost < best.cost else best.inputs
+            best = Refined(better, min(refined.cost, best.cost), refined.status)
+            if refined.status != FINISHED or self._explains(evidence, best.inputs, labels):
                 break
         return best
 
@@ -165,15 +167,15 @@ class PosteriorSearch:
 
     def _costs(self, channels: list[Channel], candidates: Tensor) -> list[Tensor]:
         """Of each candidate of each observation, by the final evidence."""
-        message, found = message_of(self.first), []
+        message, all_costs = message_of(self.first), []
         with torch.no_grad():
             for observation, channel, mine in zip(
                 self.observations, channels, candidates, strict=True
             ):
                 evidence, labels = self._final(channel), _labels(observation)
                 costs = [evidence.misfit(message(x, labels)) + self.energy(x) for x in mine]
-                found.append(torch.stack(costs))
-        return found
+                all_costs.append(torch.stack(costs))
+        return all_costs
 
     def _final(self, channel: Channel) -> Evidence:
         return self.attack.evidence(channel, 1.0, self.inputs)

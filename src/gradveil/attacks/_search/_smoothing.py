@@ -1,4 +1,4 @@
-"""A model's smooth twin: a landscape without cliffs to start from."""
+"""A model's smooth twin: a copy with smooth activations, from which a search starts."""
 
 import copy
 from dataclasses import replace

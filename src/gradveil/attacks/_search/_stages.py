@@ -44,11 +44,11 @@ def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | 
     for start in starts:
         if float(stages.evidence.misfit(objective.message(start))) > HOPELESS:
             continue
-        found = refine_one(stages, start, watch)
-        if best is None or found.cost < best.cost:
-            best = found
+        refined = refine_one(stages, start, watch)
+        if best is None or refined.cost < best.cost:
+            best = refined
         explained = float(stages.evidence.misfit(objective.message(best.inputs))) < EXPLAINED
-        if explained or found.status != FINISHED:
+        if explained or refined.status != FINISHED:
             break
     return best
 
@@ -61,24 +61,24 @@ def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     for begin in (smoothed.inputs, start):
         if smoothed.status != FINISHED:
             return Refined(best.inputs, best.cost, smoothed.status)
-        found = _steps(stages, own, begin, watch, 1e-3)
-        better = found if found.cost < best.cost else best
-        if better is found or found.status != FINISHED:
-            return Refined(better.inputs, better.cost, found.status)
+        refined = _steps(stages, own, begin, watch, 1e-3)
+        better = refined if refined.cost < best.cost else best
+        if better is refined or refined.status != FINISHED:
+            return Refined(better.inputs, better.cost, refined.status)
     return best
 
 
 def _along_widths(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     """The smooth twin's minimum, followed as the width falls."""
-    widths, found = stages.finish.widths, Refined(start, float("inf"))
+    widths, refined = stages.finish.widths, Refined(start, float("inf"))
     twin = SmoothTwin(stages.observation, max(widths, default=1.0))
     smooth = stages.objective(twin.observation)
     for width in widths if twin.is_smoother else ():
         twin.set_width(width)
-        found = _steps(stages, smooth, found.inputs, watch, 0.05)
-        if found.status != FINISHED:
+        refined = _steps(stages, smooth, refined.inputs, watch, 0.05)
+        if refined.status != FINISHED:
             break
-    return found
+    return refined
 
 
 def _steps(

@@ -25,8 +25,8 @@ def cost_curves(result: AuditResult, attack: str) -> Figure | None:
 
 def all_cost_curves(result: AuditResult) -> dict[str, Figure]:
     """The curves by the attack's short name, where an attack kept any."""
-    found = {name: cost_curves(result, spec) for spec, name in attack_names(result).items()}
-    return {name: figure for name, figure in found.items() if figure}
+    figures = {name: cost_curves(result, spec) for spec, name in attack_names(result).items()}
+    return {name: figure for name, figure in figures.items() if figure}
 
 
 def _history(defense: DefenseResult, spec: str) -> tuple[tuple[int, float], ...]:

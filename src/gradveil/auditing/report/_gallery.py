@@ -68,7 +68,7 @@ def gallery(result: AuditResult) -> list[list[Shown]]:
 def layer_table(result: AuditResult) -> list[LayerRow]:
     """Each tensor's noise (coloured on a logarithmic scale) and share of entries sent."""
     layers = {d.name: {layer.name: layer for layer in d.layers} for d in result.defenses}
-    sizes = {name: layer.size for found in layers.values() for name, layer in found.items()}
+    sizes = {name: layer.size for by_name in layers.values() for name, layer in by_name.items()}
     noises = [la.noise for d in result.defenses for la in d.layers if 0 < la.noise < math.inf]
     span = (min(noises), max(noises)) if noises else (1.0, 1.0)
     return [

@@ -1,4 +1,4 @@
-"""What all charts share."""
+"""The layout that all charts share."""
 
 import math
 from collections.abc import Sequence

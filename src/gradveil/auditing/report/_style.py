@@ -72,7 +72,7 @@ def twins(result: AuditResult) -> list[tuple[DefenseResult, DefenseResult]]:
 
 def looks(result: AuditResult) -> dict[str, Look]:
     """The look of each defense by name."""
-    found: dict[str, Look] = {}
+    by_name: dict[str, Look] = {}
     hue = 0
     for group in families(result):
         plain = all(d.is_undefended for d in group)
@@ -80,8 +80,8 @@ def looks(result: AuditResult) -> dict[str, Look]:
         hue += not plain
         for defense in group:
             filled = defense.twin is not None or len(group) == 1
-            found[defense.name] = Look(color, filled)
-    return found
+            by_name[defense.name] = Look(color, filled)
+    return by_name
 
 
 def attack_names(result: AuditResult) -> dict[str, str]:
@@ -99,9 +99,9 @@ def attack_on(defense: DefenseResult, spec: str) -> AttackResult | None:
 def marks(result: AuditResult) -> list[Mark]:
     """The bound first, where there is any, then the attacks."""
     symbols: Sequence[str] = list(SHAPES)
-    found = (
+    bound_and_attacks = (
         [Mark(BOUND, "lower bound", symbols[0])] if any(d.bound for d in result.defenses) else []
     )
     for place, (spec, name) in enumerate(attack_names(result).items()):
-        found.append(Mark(spec, name, symbols[1 + place % (len(symbols) - 1)]))
-    return found
+        bound_and_attacks.append(Mark(spec, name, symbols[1 + place % (len(symbols) - 1)]))
+    return bound_and_attacks

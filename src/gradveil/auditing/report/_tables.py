@@ -109,8 +109,8 @@ def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditRe
     ]
     if result.setup.is_image:
         cells.append(Cell(NO_GUARANTEE) if bound is None else _cell(bound.psnr_ceiling))
-    found = (attack_on(defense, spec) for spec in attacks)
-    cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in found]
+    results = (attack_on(defense, spec) for spec in attacks)
+    cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
     cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
     cells.append(Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio))
     return cells

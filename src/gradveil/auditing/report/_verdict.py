@@ -32,7 +32,7 @@ def verdict(
     best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
     ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
     what = "images" if is_image else "values"
-    found = {
+    outcome = {
         "copy": f"rebuilt near copies of the {what}",
         "recognisable": f"recovered recognisable {what}"
         if is_image
@@ -41,11 +41,11 @@ def verdict(
         "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
     }[_grade(ratio)]
     if _grade(ratio) != "copy":
-        found += _copies(best, guess_error)
+        outcome += _copies(best, guess_error)
     who = "that knows the defense" if best.knows_defense else "that does not know the defense"
     only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
     return (
-        f"In this run the strongest attack, one {who}, {found} ({_numbers(best, ratio)}){only};"
+        f"In this run the strongest attack, one {who}, {outcome} ({_numbers(best, ratio)}){only};"
         f" {promise}."
     )
 

@@ -1,4 +1,4 @@
-"""What the report says in words, made from the numbers and never more than they show."""
+"""The report's sentences, made from its numbers."""
 
 from collections.abc import Iterable
 
@@ -57,9 +57,9 @@ def what_is_equal(result: AuditResult) -> str:
 
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
-    found = [_leak(result), _largest_error(result), _gains(result), _below(result)]
+    findings = [_leak(result), _largest_error(result), _gains(result), _below(result)]
     proofs = (_unproved(result), _does_not_hold(result), _near_copies(result), _flat(result))
-    return [text for text in (*found, *proofs, _formal(result)) if text]
+    return [text for text in (*findings, *proofs, _formal(result)) if text]
 
 
 def threat_model(result: AuditResult) -> list[str]:
@@ -90,8 +90,8 @@ def _settings(result: AuditResult) -> str:
 
 def _attackers(result: AuditResult, knows: bool) -> list[str]:
     names = attack_names(result)
-    found = (a for d in result.defenses for a in d.attacks if a.knows_defense is knows)
-    return list(dict.fromkeys(names[a.attack] for a in found))
+    attacks = (a for d in result.defenses for a in d.attacks if a.knows_defense is knows)
+    return list(dict.fromkeys(names[a.attack] for a in attacks))
 
 
 def _leak(result: AuditResult) -> str:

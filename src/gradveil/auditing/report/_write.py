@@ -1,4 +1,4 @@
-"""The result as files: whatever is there, is whole."""
+"""Writes an audit's result as files, each of them atomically."""
 
 import base64
 import csv

@@ -112,8 +112,8 @@ def positions_squares(
 def vector_squares(move: Callable[[Pair], Tensor], rest: list[Pair], along: Pair | None) -> Tensor:
     """s² of a small parameter from its per-example derivatives, (examples, *shape)."""
     squares = torch.cat([move(pair) for pair in rest]).square_()
-    found = smooth_sum(squares.sum(0), squares.square().sum()) / len(rest)
-    return found if along is None else found + move(along).square().sum(0)
+    smoothed = smooth_sum(squares.sum(0), squares.square().sum()) / len(rest)
+    return smoothed if along is None else smoothed + move(along).square().sum(0)
 
 
 def _moved(use: LayerUse, pair: Pair, chunk: slice, with_signal: bool, with_inputs: bool) -> Tensor:

@@ -44,7 +44,7 @@ class Swept:
 
     def inputs_of(self, index: int) -> list[Tensor]:
         """Further a' of one layer."""
-        return [found[index] for found in self.inputs if index in found]
+        return [by_layer[index] for by_layer in self.inputs if index in by_layer]
 
 
 def sweep_all(graph: TangentGraph, probes: int, split: bool, generator: torch.Generator) -> Swept:

@@ -111,14 +111,14 @@ class Structured:
             yield name, _other_squares(tangents)
 
 
-def _add(totals: Tensors, found: Iterator[tuple[str, Tensor]]) -> None:
-    for name, tensor in found:
+def _add(totals: Tensors, parts: Iterator[tuple[str, Tensor]]) -> None:
+    for name, tensor in parts:
         totals[name] = totals[name] + tensor if name in totals else tensor
 
 
-def _complete(found: Tensors, parameters: Tensors) -> Tensors:
+def _complete(totals: Tensors, parameters: Tensors) -> Tensors:
     """In the order of the parameters, with 0 for those that are not used."""
-    return {n: found[n] if n in found else torch.zeros_like(p) for n, p in parameters.items()}
+    return {n: totals[n] if n in totals else torch.zeros_like(p) for n, p in parameters.items()}
 
 
 def _layer_squares(

@@ -45,10 +45,10 @@ class LayerUse:
 
     def gradient(self) -> Tensors:
         """The plain gradient of the layer's parameters."""
-        found = {self.weight: self._weight_gradient()}
+        gradients = {self.weight: self._weight_gradient()}
         if self.bias is not None:
-            found[self.bias] = self.sums(self.signal).sum(0)
-        return found
+            gradients[self.bias] = self.sums(self.signal).sum(0)
+        return gradients
 
     def _weight_gradient(self) -> Tensor:
         return self.products(self.signal, self.a.detach()).sum(0)
@@ -90,7 +90,7 @@ class ConvUse(LayerUse):
         examples = len(a)
         *spacing, groups = self.geometry
         weight = a.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
-        found: Tensor = torch.ops.aten.convolution_backward(
+        gradients: Tensor = torch.ops.aten.convolution_backward(
             signal.reshape(1, -1, *signal.shape[2:]),
             a.reshape(1, -1, *a.shape[2:]),
             weight,
@@ -99,7 +99,7 @@ class ConvUse(LayerUse):
             examples * groups,
             [False, True, False],
         )[1]
-        return found.view(examples, *self.shape)
+        return gradients.view(examples, *self.shape)
 
     def sums(self, signal: Tensor) -> Tensor:
         """Over the positions."""
@@ -107,10 +107,10 @@ class ConvUse(LayerUse):
 
     def _weight_gradient(self) -> Tensor:
         weight = self.a.new_empty(1).expand(self.shape)
-        found: Tensor = torch.ops.aten.convolution_backward(
+        gradient: Tensor = torch.ops.aten.convolution_backward(
             self.signal, self.a.detach(), weight, None, *self.geometry, [False, True, False]
         )[1]
-        return found
+        return gradient
 
 
 @dataclass(eq=False)

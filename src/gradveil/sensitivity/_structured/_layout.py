@@ -46,16 +46,16 @@ class Layout:
         return max(1, max(ROOM, 2 * self.entries) // max(1, needed))
 
 
-_FOUND: WeakKeyDictionary[nn.Module, dict[Any, Layout]] = WeakKeyDictionary()
+_LAYOUTS: WeakKeyDictionary[nn.Module, dict[Any, Layout]] = WeakKeyDictionary()
 
 
 def layout_of(message: GradientMessage, inputs: Tensor) -> Layout:
     """The layout of the message's model for inputs of this shape, and what is trained of it."""
-    found = _FOUND.setdefault(message.loss.model, {})
+    layouts = _LAYOUTS.setdefault(message.loss.model, {})
     key = (len(inputs) > 1, inputs.shape[1:], tuple(message.parameters))
-    if key not in found:
-        found[key] = _find(*next(message.parts(inputs, 2)))
-    return found[key]
+    if key not in layouts:
+        layouts[key] = _find(*next(message.parts(inputs, 2)))
+    return layouts[key]
 
 
 def _find(message: GradientMessage, inputs: Tensor) -> Layout:

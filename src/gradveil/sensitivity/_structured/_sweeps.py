@@ -70,10 +70,10 @@ class TangentGraph:
         """Tangents of every layer along the direction."""
         wanted = [use.input_signal for use in self.uses]
         wanted += [use.h for use in self.uses] + list(self.others.values())
-        found = _gradients(self.input_gradient, wanted, direction)
+        tangents = _gradients(self.input_gradient, wanted, direction)
         n = len(self.uses)
-        others = dict(zip(self.others, found[2 * n :], strict=True))
-        return Tangents(found[:n], found[n : 2 * n], others, overlap)
+        others = dict(zip(self.others, tangents[2 * n :], strict=True))
+        return Tangents(tangents[:n], tangents[n : 2 * n], others, overlap)
 
     def sweep_inputs(self, direction: Tensor, layers: list[int]) -> dict[int, Tensor]:
         """a' of these layers alone: the forward half of a sweep, for half the price."""
@@ -83,16 +83,16 @@ class TangentGraph:
     def _differentiate(self, loss: Tensor) -> tuple[Tensor, Tensors]:
         uses, others = self.uses, list(self.others.values())
         wanted = [self.x, *[use.a for use in uses], *[use.h for use in uses], *others]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             loss, wanted, create_graph=True, allow_unused=True, materialize_grads=True
         )
         n = len(uses)
         for use, input_signal, signal in zip(
-            uses, found[1 : n + 1], found[n + 1 : 2 * n + 1], strict=True
+            uses, gradients[1 : n + 1], gradients[n + 1 : 2 * n + 1], strict=True
         ):
             use.input_signal, use.signal = input_signal, signal.detach()
-        rest = (gradient.detach() for gradient in found[2 * n + 1 :])
-        return found[0], dict(zip(self.others, rest, strict=True))
+        rest = (gradient.detach() for gradient in gradients[2 * n + 1 :])
+        return gradients[0], dict(zip(self.others, rest, strict=True))
 
 
 def per_example(numbers: Tensor, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The defenses that an audit is asked for, some with amounts that are still to be found."""
+"""The defenses that an audit is asked for, some with amounts that are still to be solved for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from gradveil.defenses import Defense
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedDefense:
     """A defense, and which of its amounts are open: those hold a placeholder."""
 
     name: str
@@ -17,21 +17,21 @@ class Wanted:
     """Of "scale", "ratio", "clip" and "noise" (the scale of a pruning defense's noise)."""
 
 
-def wanted_defenses(asked: Sequence[str | Defense]) -> list[Wanted]:
+def requested_defenses(asked: Sequence[str | Defense]) -> list[RequestedDefense]:
     """The defenses by unique names; specifications may leave their amounts out."""
-    found = [_wanted(one) for one in asked]
+    requested = [_requested(one) for one in asked]
     names: dict[str, int] = {}
     unique = []
-    for one in found:
+    for one in requested:
         names[one.name] = count = names.get(one.name, 0) + 1
         name = one.name if count == 1 else f"{one.name} ({count})"
-        unique.append(Wanted(name, one.defense, one.open))
+        unique.append(RequestedDefense(name, one.defense, one.open))
     return unique
 
 
-def _wanted(asked: str | Defense) -> Wanted:
+def _requested(asked: str | Defense) -> RequestedDefense:
     if isinstance(asked, Defense):
-        return Wanted(asked.label, asked)
+        return RequestedDefense(asked.label, asked)
     if not isinstance(asked, str):
         raise TypeError(
             "Parameter `defenses` should hold defenses or their specifications. Found"
@@ -39,4 +39,4 @@ def _wanted(asked: str | Defense) -> Wanted:
         )
     spec = Spec.parse(asked, "defense")
     defense = build_defense(spec.completed())
-    return Wanted(defense.label, defense, spec.missing)
+    return RequestedDefense(defense.label, defense, spec.missing)

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import AuditResult, Defended, Defense, NoDefense
 from gradveil.attacks import InvertingGradients
-from gradveil.auditing import _measure_one, make_subject, write_results
-from gradveil.auditing._measure_one import _time_ratio, measure_one
+from gradveil.auditing import _defense_measurement, make_subject, write_results
+from gradveil.auditing._defense_measurement import _time_ratio, measure_defense
 
 from .small import attacks, small_audit, table, table_model
 
@@ -48,7 +48,7 @@ def test_no_defense_costs_what_a_plain_message_costs(speed, monkeypatch):
     model.speed, model.passes = speed, 0
     monkeypatch.setattr("gradveil._timing.time.perf_counter", lambda: model.now)
     assert _time_ratio(subject, NoDefense()) == pytest.approx(1.0, abs=0.05)
-    assert model.passes == 2 * (1 + _measure_one.TIMINGS)
+    assert model.passes == 2 * (1 + _defense_measurement.TIMINGS)
 
 
 def test_a_defense_that_takes_twice_as_long_costs_2(monkeypatch):
@@ -71,7 +71,7 @@ class Sign(Defense):
 
 
 def test_a_defense_without_a_mechanism_has_no_utility_no_bound_and_no_layers():
-    found = measure_one(subject_of(nn.Linear(3, 2)), Sign(), seed=0)
+    found = measure_defense(subject_of(nn.Linear(3, 2)), Sign(), seed=0)
     assert (found.utility_first, found.utility_second) == (None, None)
     assert found.bound is None
     assert found.layers == ()

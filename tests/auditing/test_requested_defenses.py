@@ -4,11 +4,11 @@ import pytest
 
 from gradveil import GradientNoise, OptimalPruning
 from gradveil.auditing._defaults import DEFENSES
-from gradveil.auditing._wanted import wanted_defenses
+from gradveil.auditing._requested_defenses import requested_defenses
 
 
 def test_default_names_are_short_and_twins_go_together():
-    names = [one.name for one in wanted_defenses(DEFENSES)]
+    names = [one.name for one in requested_defenses(DEFENSES)]
     assert names == [
         "no defense",
         "noise",
@@ -39,22 +39,22 @@ def test_default_names_are_short_and_twins_go_together():
     ],
 )
 def test_amounts_that_are_left_out_are_open(spec, missing):
-    (one,) = wanted_defenses([spec])
+    (one,) = requested_defenses([spec])
     assert one.open == missing
 
 
 def test_amounts_that_are_given_stay():
     given = "optimal-pruning(ratio=0.7, noise=gradient-noise(scale=0.1))"
-    one, other = wanted_defenses([given, GradientNoise(0.3)])
+    one, other = requested_defenses([given, GradientNoise(0.3)])
     assert one.defense == OptimalPruning(0.7, noise=GradientNoise(0.1))
     assert other.defense.scale == 0.3
 
 
 def test_equal_names_get_numbers():
-    names = [one.name for one in wanted_defenses(["gradient-noise(0.1)", "gradient-noise(0.2)"])]
+    names = [one.name for one in requested_defenses(["gradient-noise(0.1)", "gradient-noise(0.2)"])]
     assert names == ["noise", "noise (2)"]
 
 
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(ValueError, match="Did you mean `optimal-noise`"):
-        wanted_defenses(["optimal-nose"])
+        requested_defenses(["optimal-nose"])

@@ -15,11 +15,11 @@ from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
 from ._bounds import guarantee_of
+from ._defense_measurement import formal_privacy
 from ._matching_budget import Budget, make_budget, solve
-from ._measure_one import formal_privacy
+from ._requested_defenses import requested_defenses
 from ._result import BoundResult
 from ._subject import Subject
-from ._wanted import wanted_defenses
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
 """A sweep's scales over the defense's own."""
@@ -61,19 +61,19 @@ class BoundStudy:
         ratio: float | None = None,
     ) -> None:
         self.subject, self.seed = subject, seed
-        (wanted,) = wanted_defenses([spec])
+        (requested,) = requested_defenses([spec])
         inputs, targets = subject.batch(0)
         self.values, self.moments = measure_with_values(
             subject.message(targets),
             inputs,
-            wanted.defense.estimator,
+            requested.defense.estimator,
             generator=numbered_stream(seed),
             judged=True,
         )
         self.budget: Budget = make_budget(
             "scale", self.values, self.moments, subject.prior, scale, ratio
         )
-        self.defense = solve(wanted, self.budget, self.moments)
+        self.defense = solve(requested, self.budget, self.moments)
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""

@@ -25,7 +25,7 @@ TIMINGS = 9
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that needs no attack and no training."""
+    """What is measured of a defense without attacks and training."""
 
     utility_first: float | None
     utility_second: float | None
@@ -37,7 +37,7 @@ class Measurement:
     layers: tuple[LayerResult, ...]
 
 
-def measure_one(subject: Subject, defense: Defense, seed: int) -> Measurement:
+def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
