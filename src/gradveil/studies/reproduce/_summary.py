@@ -37,8 +37,9 @@ def write_summary(
 ) -> None:
     """Write ``report.md``: what was run, and every figure with its numbers.
 
-    :param others: Studies whose files may lie in the folder from an earlier run.
-    :param seconds: Time spent in the cells.
+    Args:
+        others: Studies whose files may lie in the folder from an earlier run.
+        seconds: Time spent in the cells.
     """
     lines = [
         f"# Reproduction, preset `{preset}`",

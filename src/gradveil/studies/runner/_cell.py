@@ -38,9 +38,10 @@ _FUNCTIONS: dict[str, CellFunction] = {}
 class Cell:
     """A kind of computation and its settings; equal cells are one cell, whatever study asks.
 
-    :param kind: The name of a function registered with :func:`cell_function`, or
-        ``package.module:function`` for one of the user's.
-    :param settings: JSON; the order of names does not matter, and a tuple is a list.
+    Args:
+        kind: The name of a function registered with `cell_function`, or
+            ``package.module:function`` for one of the user's.
+        settings: JSON; the order of names does not matter, and a tuple is a list.
 
     >>> cell = Cell("attack", {"seed": 0, "ratio": 0.9})
     >>> cell == Cell("attack", {"ratio": 0.9, "seed": 0})

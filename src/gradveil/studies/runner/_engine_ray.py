@@ -29,8 +29,9 @@ class RayEngine:
     The store stays with this process, so the machines of the cluster need the package (and the
     data, under the same path) but no shared folder.
 
-    :param address: Of a running cluster; without it Ray is started on this machine, for this run.
-    :param jobs: Cells at once; without it, the cluster's processors.
+    Args:
+        address: Of a running cluster; without it Ray is started on this machine, for this run.
+        jobs: Cells at once; without it, the cluster's processors.
     """
 
     address: str | None = None

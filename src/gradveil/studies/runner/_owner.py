@@ -20,8 +20,9 @@ class Owner:
     alive exactly as long as its file is locked. SQLite relies on locks of the same kind, so this
     works wherever the store itself does.
 
-    :param folder: Where the owners of a store keep their files.
-    :param team: The name of the process that started this one, or a new name.
+    Args:
+        folder: Where the owners of a store keep their files.
+        team: The name of the process that started this one, or a new name.
     """
 
     def __init__(self, folder: Path, team: str | None = None) -> None:

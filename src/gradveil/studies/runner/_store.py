@@ -45,10 +45,11 @@ class Store:
     """One SQLite database with a write-ahead log, and large arrays in files beside it.
 
     Any number of processes of one machine may use one store at once. A cell is claimed in one
-    transaction by an :class:`Owner`; it is done when, in one transaction after its arrays are on
+    transaction by an `Owner`; it is done when, in one transaction after its arrays are on
     the disk, its values are. What a dead owner had claimed is pending again.
 
-    :param folder: Of the store; made if it does not exist.
+    Args:
+        folder: Of the store; made if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +67,7 @@ class Store:
         self._database.close()
 
     def want(self, cells: Iterable[Cell]) -> None:
-        """Set the cells that :meth:`claim` hands out, in this order; new ones become pending."""
+        """Set the cells that `claim` hands out, in this order; new ones become pending."""
         self._wanted = {cell.key: cell for cell in cells}
         rows = [(c.key, c.kind, c.text, gradveil.__version__) for c in self._wanted.values()]
         with self._transaction():
@@ -135,7 +136,8 @@ class Store:
     def crashed(self, team: str, reason: str) -> bool:
         """Note that a worker died by itself; a cell that keeps killing workers has failed.
 
-        :return: Whether any dead worker of the team held a cell.
+        Returns:
+            Whether any dead worker of the team held a cell.
         """
         dead = [name for name in self._running_owners(team) if not is_alive(self.owners, name)]
         for name in dead:

@@ -33,10 +33,11 @@ StoreResults = Mapping[str, Results]
 class Table:
     """The numbers of a figure: typed columns and rows, and for figures of images their pixels.
 
-    :param columns: The type of each column by name: ``str``, ``int``, ``float`` or ``bool``. None
-        stands for a missing entry in any of them.
-    :param rows: One tuple for each row, in the order of the columns.
-    :param arrays: Images or curves too large for rows; saved as ``.npz`` beside the table.
+    Args:
+        columns: The type of each column by name: ``str``, ``int``, ``float`` or ``bool``. None
+            stands for a missing entry in any of them.
+        rows: One tuple for each row, in the order of the columns.
+        arrays: Images or curves too large for rows; saved as ``.npz`` beside the table.
 
     >>> table = Table({"ratio": float, "mse": float}, [(0.8, 0.7), (0.9, None)])
     >>> table.column("ratio")
@@ -96,7 +97,7 @@ class Table:
 
 @runtime_checkable
 class Study(Protocol):
-    """One figure or table; every method is pure but :meth:`draw`, which writes two files."""
+    """One figure or table; every method is pure but `draw`, which writes two files."""
 
     @property
     def name(self) -> str:
