@@ -320,10 +320,10 @@ def test_results_that_do_not_say_why_they_stopped_can_be_read():
 def test_what_is_measured_is_what_is_sent():
     """Momentum and mini-batches of local training count in bound and utility, too."""
     bounds = [
-        small_audit(table(), table_model(), defenses=[GradientNoise(0.1)], attacks=[], local=local)
+        small_audit(table(4), table_model(), defenses=[GradientNoise(0.1)], attacks=[], local=local)
         .defenses[0]
         .bound.mse
-        for local in (LocalSteps(0.1, 4), LocalSteps(0.1, 4, batch_size=1, momentum=0.9))
+        for local in (LocalSteps(0.1, 2), LocalSteps(0.1, 2, batch_size=1, momentum=0.9))
     ]
     assert abs(bounds[0] / bounds[1] - 1) > 0.01
 

@@ -183,7 +183,7 @@ class MeanInformation:
         return any(part.is_infinite() for part in self.parts)
 
     def smoothness(self, generator: torch.Generator) -> Smoothness:
-        """What derivatives see around all batches; groups of features move at the first two."""
+        """What derivatives see around all batches; features move by themselves at the first two."""
         each = (part.smoothness(generator, place < 2) for place, part in enumerate(self.parts))
         return sum(each, Smoothness())
 

@@ -12,7 +12,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import Message, values_of
 from gradveil.sensitivity import directional_derivatives, other_inputs, rounding_of, spread_of
 
-LENGTH, STEPS = 0.5, 8
+LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
 steps."""
 
@@ -20,8 +20,8 @@ GROUPS = FEW = 16
 """Features are moved in at most so many groups, to find those that derivatives do not see. So few
 are moved one by one, and far."""
 
-FAR = 2.0
-"""The length of the paths of single features, in spreads of the inputs."""
+FAR, FAR_STEPS = 2.0, 8
+"""The same for paths of single features."""
 
 LOCALLY, AROUND = 0.9, 0.5
 """The least shares that derivatives must explain: of each step, and of the whole paths."""
@@ -138,18 +138,21 @@ class _Look:
     def path(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """Steps from the batch along one direction, each step with its derivative."""
         step = LENGTH / STEPS * spread_of(inputs) * normal_like(inputs, generator)
-        seen, moved = self._along(inputs, step)
+        seen, moved = self._along(inputs, step, STEPS)
         start = STEPS * self._energy(self._derivative(inputs, step))
         return Smoothness(seen=seen, moved=moved, at_batches=start)
 
     def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """A long path of each feature by itself, in all examples."""
-        energies = [self._along(inputs, step) for step in _group_steps(inputs, FAR, generator)]
+        energies = [
+            self._along(inputs, step, FAR_STEPS)
+            for step in _group_steps(inputs, FAR / FAR_STEPS, generator)
+        ]
         return Smoothness(least_seen=_least_share(energies))
 
-    def _along(self, inputs: Tensor, step: Tensor) -> tuple[float, float]:
+    def _along(self, inputs: Tensor, step: Tensor, steps: int) -> tuple[float, float]:
         """What derivatives see of the steps of a path, and how the message moves."""
-        points = [inputs + place * step for place in range(STEPS + 1)]
+        points = [inputs + place * step for place in range(steps + 1)]
         values = [self.sent(values_of(self.message, point)) for point in points]
         moved = sum(self._energy(_difference(b, a)) for a, b in pairwise(values))
         seen = sum(self._energy(self._derivative(point + step / 2, step)) for point in points[:-1])
@@ -158,7 +161,7 @@ class _Look:
     def groups(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """One small step of each group of features, in all examples."""
         energies = []
-        for step in _group_steps(inputs, LENGTH, generator):
+        for step in _group_steps(inputs, LENGTH / STEPS, generator):
             ends = (values_of(self.message, inputs + side * step / 2) for side in (1, -1))
             moved = self._energy(_difference(*map(self.sent, ends)))
             energies.append((self._energy(self._derivative(inputs, step)), moved))
@@ -184,13 +187,13 @@ def _least_share(energies: list[tuple[float, float]]) -> float:
     return min((seen / moved for seen, moved in energies if moved > 0), default=1.0)
 
 
-def _group_steps(inputs: Tensor, length: float, generator: torch.Generator) -> Iterator[Tensor]:
+def _group_steps(inputs: Tensor, size: float, generator: torch.Generator) -> Iterator[Tensor]:
     """A small step of each group of features, with random signs and sizes."""
     features = inputs[0].numel()
     order = torch.randperm(features, generator=generator).to(inputs.device)
-    size = -(-features // GROUPS)
-    step = length / STEPS * spread_of(inputs) * normal_like(inputs, generator)
-    for group in order.split(size):
+    members = -(-features // GROUPS)
+    step = size * spread_of(inputs) * normal_like(inputs, generator)
+    for group in order.split(members):
         mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
         mask[group] = 1
         yield step * mask.view(inputs.shape[1:])
