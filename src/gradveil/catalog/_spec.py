@@ -58,7 +58,10 @@ class Spec:
                 `spec_of` writes them. Such a specification can be shown, but not built.
         """
         if not isinstance(text, str):
-            raise TypeError(f"A {what} should be a text. Found {type(text).__name__} ({text!r}).")
+            raise TypeError(
+                f"Parameter `spec` should be the text of a {what}, as `name(option=value)`. Found"
+                f" {type(text).__name__} ({text!r:.80})."
+            )
         spec: Spec = Parser(text, what, cls, allow_words=allow_words).whole()
         return spec
 
