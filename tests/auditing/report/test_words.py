@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gradveil.auditing._result import AuditResult, DefenseResult
 from gradveil.auditing.report._numbers import estimate, number
-from gradveil.auditing.report._tables import summary_table
+from gradveil.auditing.report._tables import guarantee_table, summary_table
 from gradveil.auditing.report._words import takeaways, threat_model, what_was_audited
 from gradveil.scoring import Interval
 from tests.auditing.example_result import example_result, tabular_result, unattacked_result
@@ -89,7 +89,8 @@ def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
     jumps = replace(defense, bound=replace(defense.bound, reason="the message jumps", batches=8))
     result = replace(example_result(), defenses=(jumps,))
     assert "The bound is no guarantee for noise: the message jumps." in text(result)
-    assert "over 8 batches, no guarantee here" in summary_table(result).rows[0][4].note
+    assert "no guarantee here" in summary_table(result).rows[0][4].note
+    assert "over 8 batches, no guarantee here" in guarantee_table(result).rows[0][1].note
 
 
 def test_reasons_for_no_guarantee_are_named():

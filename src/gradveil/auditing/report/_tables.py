@@ -133,7 +133,7 @@ def _attack_row(defense: DefenseResult, attack: AttackResult, name: str, image: 
 
 def _guarantee_row(defense: DefenseResult) -> list[Cell]:
     bound = defense.bound
-    cells = [Cell(defense.name, defense.name), _bound_cell(bound)]
+    cells = [Cell(defense.name, defense.name), _bound_cell(bound, with_batches=True)]
     if bound is None:
         cells += [Cell(NO_GUARANTEE), Cell("–"), Cell("–")]
     else:
@@ -142,11 +142,11 @@ def _guarantee_row(defense: DefenseResult) -> list[Cell]:
     return [*cells, Cell(defense.formal_privacy, defense.formal_privacy)]
 
 
-def _bound_cell(bound: BoundResult | None) -> Cell:
+def _bound_cell(bound: BoundResult | None, with_batches: bool = False) -> Cell:
     if bound is None:
         return Cell(NO_GUARANTEE)
     error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
-    over = f", over {plural(bound.batches, 'batch')}"
+    over = f", over {plural(bound.batches, 'batch')}" if with_batches else ""
     flat = ", flat prior: no guarantee" if bound.prior == FLAT else ""
     jumps = ", no guarantee here" if not bound.holds else ""
     return replace(_cell(bound.mse), note=f"{bound.method}{error}{over}{flat}{jumps}")
