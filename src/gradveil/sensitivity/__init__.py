@@ -4,7 +4,7 @@ from ._along_steps import AlongSteps
 from ._auto import Auto
 from ._estimator import Estimator, Measurement, chunk_size, draw_probes
 from ._exact import Exact, unit_vectors
-from ._hidden import HiddenPathWarning, other_inputs, rounding_of, spread_of
+from ._hidden import HiddenPathWarning, rounding_of, spread_of, values_at_others
 from ._measure import check_estimator, measure, measure_with_values
 from ._moments import Moments, check_moments
 from ._per_example import PerExample
@@ -29,8 +29,8 @@ __all__ = [
     "draw_probes",
     "measure",
     "measure_with_values",
-    "other_inputs",
     "rounding_of",
     "spread_of",
     "unit_vectors",
+    "values_at_others",
 ]

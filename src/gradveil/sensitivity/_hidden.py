@@ -77,7 +77,19 @@ def find_hidden(
     return Hidden(masks, {n: _mean_over(square, masks[n]) for n, square in largest.items()})
 
 
-def other_inputs(inputs: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+def values_at_others(
+    message: Message, inputs: Tensor, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensors]]:
+    """Other inputs that the message accepts, each with its values there."""
+    for other in _other_inputs(inputs, generator):
+        try:
+            values = values_of(message, other)
+        except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
+            continue
+        yield other, values
+
+
+def _other_inputs(inputs: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
     """Inputs of the same kind: examples in each other's places, and noise on all of them."""
     if len(inputs) > 1 and not torch.equal(inputs, inputs.roll(1, 0)):
         yield inputs.roll(1, 0)
@@ -106,11 +118,7 @@ def _changes(
     message: Message, inputs: Tensor, values: Tensors, generator: torch.Generator
 ) -> Iterator[tuple[Tensors, float]]:
     """Δg and √mean (Δx)² for each of the other inputs that the message accepts."""
-    for other in other_inputs(inputs, generator):
-        try:
-            moved = values_of(message, other)
-        except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
-            continue
+    for other, moved in values_at_others(message, inputs, generator):
         distance = float((other - inputs).detach().double().square().mean().sqrt())
         yield {name: moved[name] - value for name, value in values.items()}, distance
 

@@ -1,6 +1,6 @@
 """Whether derivatives show all that a message tells of its inputs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +10,12 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import Message, values_of
-from gradveil.sensitivity import directional_derivatives, other_inputs, rounding_of, spread_of
+from gradveil.sensitivity import (
+    directional_derivatives,
+    rounding_of,
+    spread_of,
+    values_at_others,
+)
 
 LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
@@ -110,7 +115,7 @@ def smoothness(
         groups: Whether to move groups of features by themselves, too.
     """
     look = _Look(message, sent, {n: _finite(w) for n, w in weights.items()})
-    values = values_of(message, inputs)
+    values = values_of(message, inputs)  # an error of the message itself is raised as it is
     try:
         smoothness = look.path(inputs, generator)
         if groups and inputs[0].numel() <= FEW:
@@ -118,7 +123,6 @@ def smoothness(
         elif groups:
             smoothness = smoothness + look.groups(inputs, generator)
     except (RuntimeError, ValueError, IndexError):
-        values_of(message, inputs)  # an error of the message itself is raised as it is
         return Smoothness(hidden=sum(value.numel() for value in values.values()))
     return smoothness + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
 
@@ -206,7 +210,8 @@ def _hidden(
     tangents = directional_derivatives(
         message, inputs, normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
     )
-    others, rounding = _accepted(message, other_inputs(inputs, generator)), rounding_of(values)
+    others = [other for _, other in values_at_others(message, inputs, generator)]
+    rounding = rounding_of(values)
     count = 0
     for name, weight in weights.items():
         silent = (weight > 0) & (tangents[name][0] == 0)
@@ -215,17 +220,6 @@ def _hidden(
             count += int((silent & moves).sum())
             silent = silent & ~moves
     return count
-
-
-def _accepted(message: Message, moved: Iterable[Tensor]) -> list[Tensors]:
-    """The message at those inputs that it accepts."""
-    accepted = []
-    for inputs in moved:
-        try:
-            accepted.append(values_of(message, inputs))
-        except (RuntimeError, ValueError, IndexError):
-            continue
-    return accepted
 
 
 def _difference(a: Tensors, b: Tensors) -> Tensors:
