@@ -7,7 +7,7 @@ from pathlib import Path
 import gradveil
 
 ROOT = Path(gradveil.__file__).parent
-CORE = ("messages", "sensitivity", "mechanisms", "defenses", "theory")
+CORE = ("messages", "sensitivity", "mechanisms", "plans", "defenses", "theory")
 OUTSIDE = (
     "attacks",
     "scoring",

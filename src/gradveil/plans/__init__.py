@@ -1,0 +1,5 @@
+"""Plans that do not depend on the private batch: how noise is spread, and who may know it."""
+
+from ._shape import Shape
+
+__all__ = ["Shape"]
