@@ -112,7 +112,7 @@ class Sign(Defense):
 
 
 @pytest.mark.parametrize(
-    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1)), NoDefense()]
+    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1, plan="private")), NoDefense()]
 )
 @pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["FedSGD", "FedAvg"])
 def test_an_attacker_observes_the_very_bytes_that_a_client_sends(
@@ -152,7 +152,7 @@ def test_a_response_of_its_own_has_no_public_mechanism() -> None:
 
 
 def test_the_memory_of_a_defense_stays_with_the_client() -> None:
-    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1))
+    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1, plan="private"))
     threat = ThreatModel(mechanism="known")
     found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
     assert defense.state_dict()["step"] == 1
