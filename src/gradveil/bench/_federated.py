@@ -41,10 +41,10 @@ def round_contenders(refresh_every: int = 10) -> dict[str, Defense]:
     """Everything counts: gradient, sensitivities, plan, noise, averaging and Adam."""
     return {
         "isotropic noise": GradientNoise(0.1),
-        "auto": OptimalNoise(0.1, plan="private"),
-        "auto, one level per layer": OptimalNoise(0.1, granularity="layer", plan="private"),
+        "auto": OptimalNoise(0.1, plan_from="private"),
+        "auto, one level per layer": OptimalNoise(0.1, granularity="layer", plan_from="private"),
         f"auto, cached for {refresh_every} rounds": Cached(
-            OptimalNoise(0.1, plan="private"), refresh_every
+            OptimalNoise(0.1, plan_from="private"), refresh_every
         ),
     }
 

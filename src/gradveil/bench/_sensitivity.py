@@ -36,8 +36,12 @@ def contenders() -> dict[str, Defense]:
 
     def noise(estimator: object, granularity: str = "parameter") -> OptimalNoise:
         return OptimalNoise(
-            0.1, cap=1e6, estimator=estimator, granularity=granularity, plan="private"
-        )  # type: ignore[arg-type]
+            0.1,
+            cap=1e6,
+            estimator=estimator,  # type: ignore[arg-type]
+            granularity=granularity,
+            plan_from="private",
+        )
 
     return {
         "isotropic noise": GradientNoise(0.1),
