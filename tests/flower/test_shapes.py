@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gradveil import FromServer, GradientNoise, OptimalNoise
+from gradveil import FromServer, GradientNoise, Moments, OptimalNoise
 from gradveil.federated import PackedShape, Planner
 from gradveil.flower import FedSGD, train_function
 from gradveil.flower._records import SHAPE, add_shape, read_shape
@@ -75,8 +75,6 @@ def test_the_client_draws_its_noise_in_the_shape() -> None:
     expected = FromServer(OptimalNoise(0.1))
     expected.use(packed().shape())
     like = trainable_parameters(small.model())
-    from gradveil import Moments
-
     levels = expected.plan(Moments.of_values(like, 1)).std
     for name in like:
         torch.testing.assert_close(
@@ -111,7 +109,7 @@ def renamed() -> np.ndarray:
 HOSTILE = {
     "NaN": ({"means": np.full(len(packed().means), np.nan, "f4")}, "finite and above 0"),
     "zero": ({"means": np.zeros(len(packed().means), "f4")}, "finite and above 0"),
-    "infinite": ({"means": np.full(len(packed().means), 3e38, "f4")}, "finite and above 0"),
+    "infinite": ({"means": np.full(len(packed().means), np.inf, "f4")}, "finite and above 0"),
     "too few": ({"means": np.ones(1, "f4")}, "means"),
     "codes": ({"codes": np.zeros(3, "u1")}, "codes"),
     "types": ({"codes": np.zeros(3, "f8")}, "uint8"),

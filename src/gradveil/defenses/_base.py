@@ -73,8 +73,14 @@ class Defense(Identity, ABC):
 
     @property
     def plan_is_private(self) -> bool:
-        """Whether its mechanism depends on the private batch, and so tells of it."""
-        return self.plan_from == "private" and self.reads_moments
+        """Whether its mechanism depends on the private batch, and so tells of it.
+
+        A subclass with an `observe` or a `respond` of its own counts as private until it says
+        otherwise: nobody else knows what it looks at.
+        """
+        kind = type(self)
+        own = kind.observe is not Defense.observe or kind.respond is not Defense.respond
+        return (own or self.plan_from == "private") and self.reads_moments
 
     @property
     def plan_varies(self) -> bool:

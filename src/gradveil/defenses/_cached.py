@@ -51,7 +51,7 @@ class Cached(Defense):
             defense whose estimator is "auto"; 1 measures all of them.
 
     >>> from gradveil import OptimalNoise
-    >>> Cached(OptimalNoise(scale=0.1), refresh_every=10)
+    >>> Cached(OptimalNoise(scale=0.1, plan="private"), refresh_every=10)
     Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9, share=0.25)
     """
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gradveil import FromServer, GradientMessage, GradientNoise, Moments, OptimalNoise, measure
@@ -48,12 +48,12 @@ def test_a_tensor_gets_its_own_ratio_and_small_ones_one_number() -> None:
     assert float(shape.factors["dead"][0]) == pytest.approx(2**0.5)  # the others' mean
 
 
-def test_dead_rows_and_columns_keep_levels_within_a_hundred() -> None:
+def test_dead_rows_and_columns_keep_levels_of_a_hundred_times_more_or_less() -> None:
     squares, slopes = torch.ones(10, 10), torch.ones(10, 10)
     squares[0], slopes[1], slopes[2], squares[2] = 0, 0, 0, 0
     levels = factored_shape(Moments({"w": squares}, {"w": slopes}, 5)).levels({"w": squares})["w"]
-    assert 1e-2 < float(levels[1, 1]) / float(levels[5, 5]) < 1.1e-2 + 1e-3
-    assert 90 < float(levels[0, 1]) / float(levels[5, 5]) < 110
+    assert float(levels[1, 1]) == pytest.approx(float(levels[5, 5]) * (1e-4 / 1.25) ** 0.5)
+    assert float(levels[0, 1]) == pytest.approx(float(levels[5, 5]) * (1.25 / 1e-4) ** 0.5)
     assert float(levels[2, 1]) == pytest.approx(float(levels[5, 5]), rel=1e-5)
 
 
@@ -80,14 +80,15 @@ def test_a_shape_that_is_too_large_keeps_the_factors_that_say_most() -> None:
     [
         lambda: build_model("simple-conv-net"),
         lambda: build_model("conv-net", width=16),
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10)),
+        lambda: build_model("mlp", sizes=[784, 300, 10]),
     ],
     ids=["MNIST CNN", "CIFAR ConvNet-16", "perceptron"],
 )
 def test_what_is_sent_takes_at_most_one_percent_of_the_models_bytes(network: Any) -> None:
     net = network()
     size = (3, 32, 32) if "Batch" in repr(net) else (1, 28, 28)
-    public = torch.randn(4, *size), torch.tensor([0, 1, 2, 3])
+    generator = torch.Generator().manual_seed(0)
+    public = torch.randn(4, *size, generator=generator), torch.tensor([0, 1, 2, 3])
     packed = Planner(public, cross_entropy, batch_size=4).plan(1, net)
     entries = sum(p.numel() for p in net.parameters())
     assert packed.size <= 0.01 * 4 * entries
@@ -120,7 +121,7 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send() -> None:
     update = planner(local=local, share=1.0).plan(1, model())
     gradient = planner(share=1.0).plan(1, model())
     assert update.layout == gradient.layout
-    assert not torch.equal(update.codes, gradient.codes)
+    assert float((update.means / gradient.means).log().std()) > 0.01
 
 
 def test_clients_use_the_shape_and_other_defenses_do_not() -> None:

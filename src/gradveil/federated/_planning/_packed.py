@@ -22,7 +22,7 @@ MOST_AXES = 16
 """Of a factor, below this."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedShape:
     """A shape as a server sends it; rounded, so that all who unpack it have the same.
 
