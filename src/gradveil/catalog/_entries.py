@@ -84,6 +84,12 @@ DEFENSES = _by_name(
         "Another defense whose sensitivities are measured only every few steps.",
         "gradveil",
     ),
+    Entry(
+        "from-server",
+        defenses.FromServer,
+        "Another defense in a shape that the server sends: the client measures nothing.",
+        "gradveil",
+    ),
 )
 
 ATTACKS = _by_name(

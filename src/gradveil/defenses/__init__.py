@@ -4,6 +4,7 @@ from ._base import Defense
 from ._cached import Cached
 from ._defended import Defended
 from ._dpsgd import DPSGD
+from ._elsewhere import FromServer
 from ._gradient_noise import GradientNoise
 from ._gradient_pruning import GradientPruning
 from ._no_defense import NoDefense
@@ -20,6 +21,7 @@ __all__ = [
     "Cached",
     "Defended",
     "Defense",
+    "FromServer",
     "GradientNoise",
     "GradientPruning",
     "NoDefense",

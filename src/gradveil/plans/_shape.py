@@ -99,7 +99,6 @@ def _check_factor(factor: object, name: str) -> None:
 
 
 def _broadcasts(factor: Tensor, value: Tensor) -> bool:
-    try:
-        return bool(torch.broadcast_shapes(factor.shape, value.shape) == value.shape)
-    except RuntimeError:
-        return False
+    """Whether a factor broadcasts to the value's shape; `torch.broadcast_shapes` takes long."""
+    theirs, own = tuple(reversed(factor.shape)), tuple(reversed(value.shape))
+    return len(theirs) <= len(own) and all(n in (1, m) for n, m in zip(theirs, own, strict=False))
