@@ -30,7 +30,7 @@ def example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensor
             "Parameter `message` should be a sum over examples where gradients of single examples"
             f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
             " training mode, dropout, local update steps, or a loss that compares examples). Use"
-            " utility='variance', which needs none."
+            " utility='variance', or match='utility' in an audit, which need none."
         )
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in values.items()}

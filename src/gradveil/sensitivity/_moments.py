@@ -53,8 +53,8 @@ class Moments:
     """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
     moments that different estimators measured were added; `None`: nothing did, or unknown."""
     squared_example_values: Tensors | None = None
-    """h_i = E g_{b,i}² over examples b, the diagonal of the empirical Fisher matrix, in the place of
-    the loss's curvature. `None` where it was not measured (`measure(..., examples=True)`)."""
+    """h_i = E g_{b,i}² over examples b: the empirical Fisher matrix's diagonal, in the place of the
+    loss's curvature. `None` where it was not measured (`measure(..., examples=True)`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.squared_values, SquaresOf):  # whose values the message gave
