@@ -83,6 +83,11 @@ class Defense(Identity, ABC):
         return (own or self.plan_from == "private") and self.reads_moments
 
     @property
+    def needs_curvature(self) -> bool:
+        """Whether `plan` looks at squared gradients of single examples, which are then measured."""
+        return False
+
+    @property
     def plan_varies(self) -> bool:
         """Whether its plan changes with the inputs, so that an attacker plans again on the way.
 
@@ -189,7 +194,12 @@ class Defense(Identity, ABC):
             few = self.granularity == "layer" and not self.has_target_error
             estimator = "layers" if few and self.estimator == "auto" else self.estimator
             return measure_with_values(
-                message, inputs, estimator, generator=generator, judged=self.has_target_error
+                message,
+                inputs,
+                estimator,
+                generator=generator,
+                judged=self.has_target_error,
+                examples=self.needs_curvature,
             )
         return observe_values(message, inputs)
 

@@ -36,7 +36,13 @@ def plan_channel(
             estimator: Estimator = Sketch(probes)
             if separates(message, estimate):
                 estimator = PerExample(probes)
-            moments = measure_with_values(message, estimate, estimator, generator=generator)[1]
+            moments = measure_with_values(
+                message,
+                estimate,
+                estimator,
+                generator=generator,
+                examples=_looks_at_curvature(observation.defense),
+            )[1]
             sensitivities = moments.squared_sensitivities
         mechanism = mechanism or _own_plan(observation, moments)
     return open_channel(observation, sent, mechanism, sensitivities)
@@ -60,6 +66,10 @@ def _own_plan(observation: Observation, moments: Moments) -> AnyMechanism:
 
 def _looks_at_sensitivities(defense: Defense | None) -> bool:
     return defense is not None and defense.needs_sensitivities
+
+
+def _looks_at_curvature(defense: Defense | None) -> bool:
+    return defense is not None and defense.needs_curvature
 
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
