@@ -1,7 +1,8 @@
 """What the exact attacker reaches over many trials."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log2
 
 import torch
 
@@ -59,7 +60,8 @@ class IdentificationReport:
     @property
     def bits(self) -> Interval:
         """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
-        return self._interval([trial.bits for trial in self.trials])
+        found, most = self._interval([trial.bits for trial in self.trials]), log2(self.candidates)
+        return replace(found, low=max(0.0, found.low), high=min(most, found.high))
 
     @property
     def error(self) -> Interval:
