@@ -156,6 +156,18 @@ class Defense(Identity, ABC):
                 f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
             )
 
+    def prepared(self, message: Message) -> Message:
+        """What the mechanism is applied to: here the message itself.
+
+        A defense that first makes something else of it, such as clipping its examples, says so
+        here: bounds and attacks then look at that.
+        """
+        return message
+
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require a batch that it can defend."""
+        check_inputs(inputs)
+
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
@@ -183,7 +195,7 @@ class Defense(Identity, ABC):
         from the generator, too. Each call adds noise of its own: for several micro-batches in one
         step use `accumulate`.
         """
-        check_inputs(inputs)
+        self.check_batch(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)

@@ -1,0 +1,7 @@
+"""Messages whose examples, or which themselves, are clipped in the norm of a noise shape."""
+
+from ._message import ClippedMessage
+from ._metric import Metric
+from ._update import ClippedUpdate
+
+__all__ = ["ClippedMessage", "ClippedUpdate", "Metric"]
