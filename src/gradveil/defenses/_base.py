@@ -164,6 +164,10 @@ class Defense(Identity, ABC):
         """
         return message
 
+    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
+        """What `plan` needs of these values, where it needs no sensitivities."""
+        return Moments.of_values(values, inputs.numel())
+
     def check_batch(self, inputs: Tensor) -> None:
         """Require a batch that it can defend."""
         check_inputs(inputs)

@@ -3,7 +3,7 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
-from ._clipped import ClippedMessage, ClippedUpdate, Metric
+from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
 from ._explain import ModelError, check_message, explained, outputs_of
 from ._functional import (
     FunctionalLoss,
@@ -46,6 +46,7 @@ __all__ = [
     "check_match",
     "check_message",
     "check_model",
+    "example_gradients",
     "explained",
     "outputs_of",
     "record",

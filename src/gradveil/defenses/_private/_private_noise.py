@@ -153,8 +153,13 @@ class PrivateNoise(Defense):
         self.check_batch(inputs)
         values = values_of(self.prepared(message), inputs)
         check_finite(values, "message(inputs)")
-        squares = Moments.of_values(values, max(1, inputs.numel())).squared_values
-        return values, ClippedMoments(squares, None, max(1, inputs.numel()), examples=len(inputs))
+        return values, self.moments_of(values, inputs)
+
+    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
+        """Shapes, and the number of examples."""
+        size = max(1, inputs.numel())
+        squares = Moments.of_values(values, size).squared_values
+        return ClippedMoments(squares, None, size, examples=len(inputs))
 
     def accumulate(
         self,

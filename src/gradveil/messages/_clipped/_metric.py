@@ -18,14 +18,14 @@ MARGIN = 64
 
 @dataclass(frozen=True)
 class Weights:
-    """1/r of one tensor as a product: over its first axis, over the others, over all entries.
-
-    Each is `None` where it is 1. `rows` has the shape (n, 1, ...), `rest` the shape (1, ...).
-    """
+    """1/r of a parameter of shape (n, ...) as a product; each part is `None` where it is 1."""
 
     rows: Tensor | None = None
+    """Of shape (n, 1, ...)."""
     rest: Tensor | None = None
+    """Of shape (1, ...)."""
     entries: Tensor | None = None
+    """Of shape (n, ...)."""
 
     @property
     def whole(self) -> Tensor | None:
@@ -70,19 +70,28 @@ class Metric:
         """1/r of one tensor; `scaled` puts the mean in."""
         if self._factors is None:
             return Weights()
+        shape = self._like[name].shape
         sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
         for factor in self._factors[name]:
-            full = _padded(factor, self._like[name].dim()).reciprocal()
+            full = _padded(factor, len(shape)).reciprocal()
             sorted_by[_kind(full)].append(full)
-        return Weights(**{kind: prod(f[1:], start=f[0]) for kind, f in sorted_by.items() if f})
+        sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
+        sizes["rest"] += shape[1:]
+        return Weights(
+            **{
+                kind: prod(f[1:], start=f[0]).expand(sizes.get(kind, shape))
+                for kind, f in sorted_by.items()
+                if f
+            }
+        )
 
     def squares(self, name: str, gradients: Tensor) -> Tensor:
         """Σ_i g_bi² / r_i of one tensor for each example b, in float64."""
         whole = self.weights(name).whole
         squares = gradients.square()
         if whole is not None:
-            squares = squares * whole
-        return squares.reshape(len(gradients), -1).sum(1, dtype=torch.float64)
+            squares = squares.mul_(whole)
+        return squares.reshape(len(gradients), -1).sum(1).double()
 
     def norms(self, squares: Tensor) -> Tensor:
         """‖g_b‖_Σ from the sums over all tensors of Σ_i g_bi² / r_i."""
