@@ -9,7 +9,7 @@ import gradveil
 
 from .hiding import OPTIONAL, run_without
 
-CORE = {"defenses", "mechanisms", "messages", "sensitivity", "theory"}
+CORE = {"defenses", "mechanisms", "messages", "plans", "sensitivity", "theory"}
 LAZY = ("AuditResult", "Observation", "ThreatModel", "audit", "load_dataset", "score")
 PACKAGES = ("attacks", "auditing", "catalog", "data", "models", "scoring")
 

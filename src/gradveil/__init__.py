@@ -27,10 +27,18 @@ from .defenses import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
     Rounding,
 )
 from .mechanisms import Mechanism, RoundingMechanism
-from .messages import GradientMessage, LocalUpdateMessage, Message, ModelError
+from .messages import (
+    ClippedMessage,
+    ClippedUpdate,
+    GradientMessage,
+    LocalUpdateMessage,
+    Message,
+    ModelError,
+)
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
@@ -62,6 +70,8 @@ __all__ = [
     "Bound",
     "BoundCase",
     "Cached",
+    "ClippedMessage",
+    "ClippedUpdate",
     "Defended",
     "Defense",
     "Exact",
@@ -84,6 +94,7 @@ __all__ = [
     "OptimalPruning",
     "OptimalRounding",
     "PerExample",
+    "PrivateNoise",
     "Rounding",
     "RoundingMechanism",
     "Sketch",

@@ -181,6 +181,22 @@ class Defense(Identity, ABC):
                 f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
             )
 
+    def prepared(self, message: Message) -> Message:
+        """What the mechanism is applied to: here the message itself.
+
+        A defense that first makes something else of it, such as clipping its examples, says so
+        here: bounds and attacks then look at that.
+        """
+        return message
+
+    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
+        """What `plan` needs of these values, where it needs no sensitivities."""
+        return Moments.of_values(values, inputs.numel())
+
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require a batch that it can defend."""
+        check_inputs(inputs)
+
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
@@ -239,7 +255,7 @@ class Defense(Identity, ABC):
         from the generator, too. Each call adds noise of its own: for several micro-batches in one
         step use `accumulate`.
         """
-        check_inputs(inputs)
+        self.check_batch(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, ReadableMechanism
 from gradveil.messages import separates
@@ -31,7 +32,7 @@ def plan_channel(
     sent = {name: observation.sent[name] for name in values}
     mechanism, sensitivities = observation.mechanism, None
     if mechanism is None or _prunes_by_sensitivity(observation):
-        moments = Moments.of_values(values, estimate.numel())
+        moments = _moments(observation.defense, values, estimate)
         if _looks_at_sensitivities(observation.defense):
             estimator: Estimator = Sketch(probes)
             if separates(message, estimate):
@@ -46,6 +47,12 @@ def plan_channel(
             sensitivities = moments.squared_sensitivities
         mechanism = mechanism or _own_plan(observation, moments)
     return open_channel(observation, sent, mechanism, sensitivities)
+
+
+def _moments(defense: Defense | None, values: Tensors, estimate: Tensor) -> Moments:
+    if defense is None:
+        return Moments.of_values(values, estimate.numel())
+    return defense.moments_of(values, estimate)
 
 
 def depends_on_inputs(observation: Observation) -> bool:
