@@ -26,7 +26,9 @@ NOISE = TrainingConfig(
 )
 CONFIGS = {
     "noise": NOISE,
-    "cached": replace(NOISE, defense="cached(optimal-noise(scale=0.01), refresh_every=2)"),
+    "cached": replace(
+        NOISE, defense="cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)"
+    ),
     "fedavg": replace(
         NOISE, defense="gradient-noise(0.001)", local_steps=2, optimizer="sgd", lr=1.0
     ),

@@ -68,7 +68,7 @@ class Observation:
     local: LocalSteps | None = None
     """FedAvg's local steps; `None`: the message is a gradient."""
     plan_is_public: bool = False
-    """Whether the mechanism was planned from public data: then its mask tells nothing of g."""
+    """Whether nothing private went into the plan: then its mask tells nothing of g."""
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
@@ -181,14 +181,13 @@ def observe(
         defended = defense.respond(message, inputs, generator)
     else:
         defended = _respond_with(public_mechanism, defense, message, inputs, generator)
-    known = threat.mechanism == "realised" or (
-        threat.mechanism == "known" and public_mechanism is not None
-    )
+    public = public_mechanism is not None or not defense.plan_is_private
+    known = threat.mechanism == "realised" or (threat.mechanism == "known" and public)
     return replace(
         blank,
         sent=defended.sent,
         mechanism=defended.mechanism if known else None,
-        plan_is_public=public_mechanism is not None,
+        plan_is_public=public,
     )
 
 

@@ -46,7 +46,8 @@ def _changed(thing: object) -> dict[str, Any]:
         parameters = inspect.signature(type(thing)).parameters.values()
         pairs = [(p.name, p.default) for p in parameters if hasattr(thing, p.name)]
     now = {name: getattr(thing, name) for name, _ in pairs}
-    return {name: now[name] for name, default in pairs if not _same(now[name], default)}
+    changed = [name for name, default in pairs if not _same(now[name], default)]
+    return {"plan" if name == "plan_from" else name: now[name] for name in changed}
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_finite, check_inputs, check_tensor, check_values
+from gradveil._checks import check_inputs, check_tensor
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
@@ -16,14 +16,13 @@ from gradveil.messages import (
     LossFunction,
     Message,
     check_message,
-    explained,
-    values_of,
 )
+from gradveil.plans import model_moments
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._defended import Defended
 from ._identity import Identity
-from ._micro_batches import Accumulation, Observer, add_to_grad
+from ._micro_batches import Accumulation, Observer, add_to_grad, observe_values
 
 
 class Defense(Identity, ABC):
@@ -42,6 +41,11 @@ class Defense(Identity, ABC):
 
     granularity: str = "parameter"
     """At "layer", "auto" measures only what one level per tensor needs."""
+
+    plan_from: str = "model"
+    """What the plan is made from when the defense is called on a message: "model" (synthetic
+    examples, so that nothing of the private batch goes into it) or "private" (the batch itself,
+    the paper's form). A plan from the private batch tells who was in it, at any noise."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -63,12 +67,28 @@ class Defense(Identity, ABC):
         return False
 
     @property
+    def reads_moments(self) -> bool:
+        """Whether `plan` looks at the numbers in the moments, not only at names and shapes."""
+        return True
+
+    @property
+    def plan_is_private(self) -> bool:
+        """Whether its mechanism depends on the private batch, and so tells of it.
+
+        A subclass with an `observe` or a `respond` of its own counts as private until it says
+        otherwise: nobody else knows what it looks at.
+        """
+        kind = type(self)
+        own = kind.observe is not Defense.observe or kind.respond is not Defense.respond
+        return (own or self.plan_from == "private") and self.reads_moments
+
+    @property
     def plan_varies(self) -> bool:
         """Whether its plan changes with the inputs, so that an attacker plans again on the way.
 
         Magnitude pruning's does not count: which entries were cut shows in the message.
         """
-        return True
+        return self.plan_is_private
 
     @property
     def prunes_by_sensitivity(self) -> bool:
@@ -159,7 +179,12 @@ class Defense(Identity, ABC):
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """The message's values and as much of its moments as `plan` needs."""
+        """The message's values, and the moments to plan from: its own only for a private plan."""
+        if not self.plan_is_private:
+            values, own = observe_values(message, inputs)
+            if not self.reads_moments:
+                return values, own
+            return values, self.public_moments(message, inputs, generator)
         if self.needs_sensitivities:
             few = self.granularity == "layer" and not self.has_target_error
             estimator = "layers" if few and self.estimator == "auto" else self.estimator
@@ -167,6 +192,27 @@ class Defense(Identity, ABC):
                 message, inputs, estimator, generator=generator, judged=self.has_target_error
             )
         return observe_values(message, inputs)
+
+    def public_moments(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Moments:
+        """The moments of a plan that is not private; here from the model alone.
+
+        Of the inputs and the message's targets nothing but shape, type and place may be used.
+        """
+        self._check_amount_is_known()
+        return model_moments(message, inputs, generator)
+
+    def _check_amount_is_known(self) -> None:
+        """Refuse amounts that only real examples can tell."""
+        for option in ("utility_budget", "target_error"):
+            if getattr(self, option, None) is not None:
+                raise ValueError(
+                    f"Parameter `{option}` should be used with a plan that sees real examples:"
+                    " synthetic ones say how noise should be spread, not how much. Found"
+                    f" plan_from={self.plan_from!r}. Use `Public(defense, (inputs, targets))` with"
+                    " public examples, or plan='private', which reveals the batch."
+                )
 
     def backward(
         self,
@@ -232,13 +278,3 @@ class Defense(Identity, ABC):
     def observer(self) -> Observer:
         """What puts the micro-batches of one step together; a defense with a memory has its own."""
         return Observer(self)
-
-
-def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
-    """The message's values and the moments that need no derivative."""
-    check_inputs(inputs)
-    with explained(message, inputs):
-        values = values_of(message, inputs)
-    check_values(values, "message(inputs)")
-    check_finite(values, "message(inputs)")
-    return values, Moments.of_values(values, inputs.numel())

@@ -7,9 +7,16 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._gradient_noise import GradientNoise
-from ._planning import NoiseDefense, check_shape_options, raise_to_least, sensitivity_ratios
+from ._planning import (
+    NoiseDefense,
+    check_shape_options,
+    raise_to_least,
+    sensitivity_ratios,
+    takes_plan,
+)
 
 
+@takes_plan
 @dataclass(frozen=True)
 class OptimalNoise(NoiseDefense):
     """Σ_ii = λ √(E‖∇_x g_i‖² / E g_i²), which maximises the trace bound at a given utility.
@@ -18,8 +25,10 @@ class OptimalNoise(NoiseDefense):
     (Σ s_i |g_i|)², with equality for Σ_ii ∝ s_i / |g_i|.
 
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
-    (Theorem 2). A plan from the private batch itself leaks through its noise levels
-    (`plan_information`); one from public data does not. No (ε, δ) guarantee either way.
+    (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
+    batch; public examples (`Public`) make a better one. The paper's form, plan="private", shows an
+    attacker who reads the noise levels what was in the batch, at any scale (docs/plans.md). No
+    (ε, δ) guarantee either way.
 
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
@@ -35,6 +44,7 @@ class OptimalNoise(NoiseDefense):
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
+        plan: "model" or "private": what the plan is made from when it is called on a message.
     """
 
     label = "optimal noise"

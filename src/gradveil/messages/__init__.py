@@ -13,7 +13,7 @@ from ._functional import (
 )
 from ._gradient import GradientMessage
 from ._local_update import LocalSteps, LocalUpdateMessage
-from ._protocol import Message, separates, values_of
+from ._protocol import Message, MovableMessage, movable, separates, values_of
 from ._size import size_in_bytes
 
 __all__ = [
@@ -24,10 +24,12 @@ __all__ = [
     "LossFunction",
     "Message",
     "ModelError",
+    "MovableMessage",
     "check_match",
     "check_message",
     "check_model",
     "explained",
+    "movable",
     "outputs_of",
     "separates",
     "size_in_bytes",

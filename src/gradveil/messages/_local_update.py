@@ -120,6 +120,12 @@ class LocalUpdateMessage:
         message.loss = self.loss.at(parameters)
         return message
 
+    def of(self, targets: Tensor) -> "LocalUpdateMessage":
+        """The message of other examples, with these targets."""
+        other = copy(self)
+        other.targets = targets
+        return other
+
     def double(self) -> "LocalUpdateMessage":
         """The same message in float64."""
         wide = copy(self)

@@ -1,6 +1,6 @@
 """The protocols of messages and of messages that are sums over examples."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -35,6 +35,28 @@ class SeparableMessage(Message, Protocol):
     def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
         """g_b: the part of the message that comes from one example."""
         ...
+
+
+@runtime_checkable
+class MovableMessage(Message, Protocol):
+    """A message that can be made for other examples than its own: it has targets and a model."""
+
+    targets: Any
+
+    def of(self, targets: Any) -> "MovableMessage":
+        """The message of other examples, with these targets."""
+        ...
+
+
+def movable(message: Message) -> MovableMessage:
+    """The message as one that can be made for other examples; an error where it cannot."""
+    if not isinstance(message, MovableMessage):
+        raise TypeError(
+            "Parameter `message` should have `targets` and a method `of(targets)`, which gives the"
+            f" same message for other examples. Found {type(message).__name__} without them. Use"
+            " GradientMessage or LocalUpdateMessage, or add them; or plan from the private batch."
+        )
+    return message
 
 
 def values_of(message: Message, inputs: Tensor) -> Tensors:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_structure
+from gradveil._checks import check_finite, check_inputs, check_structure, check_values
 from gradveil._typing import Tensors
-from gradveil.messages import Message
+from gradveil.messages import Message, explained, values_of
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
@@ -22,18 +22,22 @@ class Observer:
     ‖∇_x g_i‖² = Σ_k w_k² ‖∇g_k,i‖²: exact, whatever happens inside of a micro-batch. The squares of
     the values are those of the sum, g_i².
 
-    The defense itself is left as it is until `finish`.
+    A plan that is not private is made once, in `finish`, from what the micro-batches' values never
+    enter. The defense itself is left as it is until then.
     """
 
     def __init__(self, defense: "Defense") -> None:
         self._defense = defense
         self._sum: tuple[Tensors, Moments] | None = None
+        self._last: tuple[Message, Tensor, torch.Generator] | None = None
         self._is_mixed = False
 
     def measure(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """Values and moments of one micro-batch."""
+        """Values and moments of one micro-batch; for a plan that is not private, values alone."""
+        if not self._defense.plan_is_private:
+            return observe_values(message, inputs)
         return self._defense.observe(message, inputs, generator)
 
     def add(
@@ -46,6 +50,7 @@ class Observer:
     ) -> None:
         """Multiply what there is by `past`, and add the micro-batch `fresh` times."""
         part = self.measure(message, inputs, generator)
+        self._last = message, inputs, generator
         if self._sum is None:
             self._sum = part
             return
@@ -57,11 +62,24 @@ class Observer:
     def finish(self) -> tuple[Tensors, Moments]:
         """Values and moments of the whole step."""
         assert self._sum is not None
+        assert self._last is not None
         values, moments = self._sum
+        if self._defense.reads_moments and not self._defense.plan_is_private:
+            return values, self._defense.public_moments(*self._last)
         if not self._is_mixed:
             return values, moments
         squares = Moments.of_values(values, moments.input_size).squared_values
         return values, replace(moments, squared_values=squares)
+
+
+def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
+    """The message's values and the moments that need no derivative."""
+    check_inputs(inputs)
+    with explained(message, inputs):
+        values = values_of(message, inputs)
+    check_values(values, "message(inputs)")
+    check_finite(values, "message(inputs)")
+    return values, Moments.of_values(values, inputs.numel())
 
 
 def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:

@@ -1,0 +1,68 @@
+"""Synthetic examples for a model: what can be known of a message without any data."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradveil._random import normal_like
+from gradveil.messages import Message, MovableMessage, movable, outputs_of
+
+
+def synthetic(
+    message: Message, inputs: Tensor, generator: torch.Generator
+) -> tuple[MovableMessage, Tensor]:
+    """The same message for made-up examples, and their inputs.
+
+    Of the inputs and of the message's targets only shape, type and device are read, no value.
+    Inputs are drawn from N(0, 1). Targets that are integers are drawn uniformly from the classes
+    of the model's outputs, one for each place; floating-point ones from N(0, 1).
+    """
+    own = movable(message)
+    made = normal_like(inputs, generator)
+    return own.of(_targets(own, made, generator)), made
+
+
+def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
+    targets = message.targets
+    if not isinstance(targets, Tensor) or targets.is_complex():
+        found = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
+        raise TypeError(
+            "Targets should be a tensor of integers or of floating-point numbers, so that examples"
+            f" can be made up for a plan. Found {found}. Plan from public examples"
+            " (`Public(defense, (inputs, targets))`), or from the private batch."
+        )
+    if targets.is_floating_point():
+        return normal_like(targets, generator)
+    if targets.dtype is torch.bool:
+        return _drawn(targets, 2, generator)
+    return _drawn(targets, _classes(outputs_of(message, made), targets), generator)
+
+
+def _drawn(targets: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    drawn = torch.randint(classes, targets.shape, generator=generator, device=generator.device)
+    return drawn.to(device=targets.device, dtype=targets.dtype)
+
+
+def _classes(outputs: Any, targets: Tensor) -> int:
+    """How many classes outputs of shape (B, C, ...) or (B, ..., C) tell apart.
+
+    >>> _classes(torch.zeros(4, 10), torch.zeros(4)), _classes(torch.zeros(4), torch.zeros(4))
+    (10, 2)
+    >>> _classes(torch.zeros(4, 21, 8, 8), torch.zeros(4, 8, 8))
+    21
+    """
+    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else ()
+    wanted = tuple(targets.shape)
+    if (shape and shape == wanted) or shape == (*wanted, 1):
+        return 2
+    if len(shape) > 1 and (shape[0], *shape[2:]) == wanted:
+        return shape[1]
+    if shape and shape[:-1] == wanted:
+        return shape[-1]
+    found = f"shape {shape}" if shape else type(outputs).__name__
+    raise ValueError(
+        f"Outputs should have the shape (B, C, ...) or (B, ..., C) for targets of shape {wanted},"
+        f" so that the classes C can be counted. Found {found}. Plan from public examples"
+        " (`Public(defense, (inputs, targets))`), or from the private batch."
+    )
