@@ -127,6 +127,7 @@ _LAZY = {
     "data": "data",
     "load_dataset": "data",
     "models": "models",
+    "privacy": "privacy",
     "score": "scoring",
     "scoring": "scoring",
 }
