@@ -12,7 +12,7 @@ from ._optimal_dpsgd import OptimalDPSGD
 from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
-from ._planning import NoiseDefense, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_within
 from ._private import PrivateNoise
 from ._pruning import PruningDefense
 from ._rounding import Rounding
@@ -34,5 +34,6 @@ __all__ = [
     "PrivateNoise",
     "PruningDefense",
     "Rounding",
+    "allowed_trace",
     "keep_within",
 ]
