@@ -1,6 +1,8 @@
 """Plans that do not depend on the private batch: how noise is spread, and who may know it."""
 
+from ._evidence import Evidence, gather
+from ._fit import fit_shape
 from ._model import model_moments
 from ._shape import Shape
 
-__all__ = ["Shape", "model_moments"]
+__all__ = ["Evidence", "Shape", "fit_shape", "gather", "model_moments"]
