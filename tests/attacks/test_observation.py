@@ -9,6 +9,7 @@ from gradveil import (
     Defended,
     Defense,
     GradientNoise,
+    GradientPruning,
     NoDefense,
     NonFiniteError,
     OptimalNoise,
@@ -58,8 +59,18 @@ def test_the_plan_of_a_private_batch_is_known_only_in_the_worst_case() -> None:
     model = build_model("mlp", sizes=[8, 6, 4])
     for mechanism, known in (("unknown", False), ("known", False), ("realised", True)):
         threat = ThreatModel(mechanism=mechanism)
-        found = observe(model, LOSS, BATCH, GradientNoise(0.1), threat=threat, num_classes=4)
+        found = observe(model, LOSS, BATCH, GradientPruning(0.5), threat=threat, num_classes=4)
         assert (found.mechanism is not None) is known
+
+
+def test_a_plan_that_is_not_private_is_known_to_who_knows_the_defense() -> None:
+    model = build_model("mlp", sizes=[8, 6, 4])
+    for mechanism, known in (("unknown", False), ("known", True), ("realised", True)):
+        threat = ThreatModel(mechanism=mechanism)
+        for defense in (GradientNoise(0.1), OptimalNoise(0.1)):
+            found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
+            assert (found.mechanism is not None) is known
+            assert found.plan_is_public
 
 
 def test_same_seed_same_bytes_and_the_global_generator_is_untouched() -> None:
@@ -112,7 +123,7 @@ class Sign(Defense):
 
 
 @pytest.mark.parametrize(
-    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1)), NoDefense()]
+    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1, plan="private")), NoDefense()]
 )
 @pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["FedSGD", "FedAvg"])
 def test_an_attacker_observes_the_very_bytes_that_a_client_sends(
@@ -152,7 +163,7 @@ def test_a_response_of_its_own_has_no_public_mechanism() -> None:
 
 
 def test_the_memory_of_a_defense_stays_with_the_client() -> None:
-    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1))
+    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1, plan="private"))
     threat = ThreatModel(mechanism="known")
     found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
     assert defense.state_dict()["step"] == 1

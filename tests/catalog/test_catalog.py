@@ -33,8 +33,8 @@ def test_a_defense_comes_back_from_its_own_specification(defense) -> None:
 
 
 def test_cached_wraps_another_specification() -> None:
-    built = build_defense("cached(optimal-noise(scale=1e-1), refresh_every=7)")
-    assert (built.defense, built.refresh_every) == (gradveil.OptimalNoise(0.1), 7)
+    built = build_defense("cached(optimal-noise(scale=1e-1, plan='private'), refresh_every=7)")
+    assert (built.defense, built.refresh_every) == (gradveil.OptimalNoise(0.1, plan="private"), 7)
     assert repr(build_defense(spec_of(built))) == repr(built)
 
 

@@ -14,7 +14,7 @@ TEXTS = [
     "optimal-noise(0.1, cap=inf)",
     "optimal-noise(scale=1e-05, estimator='per-example')",
     "optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))",
-    "cached(optimal-noise(scale=0.1, estimator=sketch(probes=3)), refresh_every=5)",
+    "cached(optimal-noise(scale=0.1, estimator=sketch(probes=3), plan='private'), refresh_every=5)",
     "mlp(sizes=[4, 8, 3], activation='leaky-relu')",
     "thing((1,), (), [], (1, 2), None, True, -3, -inf, key='it\\'s (a, \"b\")')",
     "package.module:Class.preset(1, x=other.module:Part)",
@@ -35,11 +35,13 @@ def test_the_text_itself_is_canonical(text: str) -> None:
 
 
 def test_parts() -> None:
-    spec = Spec.parse("cached(optimal-noise(scale=0.1), refresh_every=5)")
+    spec = Spec.parse("cached(optimal-noise(scale=0.1, plan='private'), refresh_every=5)")
     assert spec.name == "cached"
-    assert spec.positional == [Spec("optimal-noise", {"scale": 0.1})]
+    assert spec.positional == [Spec("optimal-noise", {"scale": 0.1, "plan": "private"})]
     assert spec.options == {"refresh_every": 5}
-    assert spec.named().options["defense"] == Spec("optimal-noise", {"scale": 0.1})
+    assert spec.named().options["defense"] == Spec(
+        "optimal-noise", {"scale": 0.1, "plan": "private"}
+    )
     with pytest.raises(TypeError):
         spec.arguments["refresh_every"] = 7  # type: ignore[index]
 
@@ -78,7 +80,10 @@ def test_an_infinite_option_comes_back() -> None:
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_completed_defense_can_be_built(name: str) -> None:
     given = {"rounding": "rounding(0.1)", "optimal-rounding": "optimal-rounding(0.1)"}
-    spec = Spec.parse({**given, "cached": "cached(optimal-noise(0.1))"}.get(name, name))
+    given["from-server"] = "from-server(optimal-noise(0.1))"
+    spec = Spec.parse(
+        {**given, "cached": "cached(optimal-noise(0.1, plan='private'))"}.get(name, name)
+    )
     assert spec.completed().missing == frozenset()
     assert type(build_defense(spec.completed())) is DEFENSES[name].build
 
@@ -181,7 +186,7 @@ def test_the_name_of_a_local_class_is_read_back() -> None:
     [
         ("gradient-noise(0.1)", [("scale", 0.1)]),
         ("dpsgd(scale=0.1, clip=2)", [("scale", 0.1), ("clip", 2.0)]),
-        ("cached(optimal-noise(0.1), refresh_every=3)", [("scale", 0.1)]),
+        ("cached(optimal-noise(0.1, plan='private'), refresh_every=3)", [("scale", 0.1)]),
         ("my.module:Own(scale=0.1, other=2)", [("scale", 0.1)]),
         ("rounding(step=0.5)", [("step", 0.5)]),
         ("optimal-noise(scale=None, utility_budget=0.1)", []),

@@ -20,6 +20,7 @@ from gradveil import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
     Rounding,
 )
 
@@ -125,27 +126,30 @@ def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
 
 NOISY: dict[str, Callable[[], Defense]] = {
     "gradient noise": lambda: GradientNoise(0.3),
-    "optimal noise": lambda: OptimalNoise(0.3, estimator=Exact()),
-    "layer-wise noise": lambda: OptimalNoise(0.3, granularity="layer", estimator=Exact()),
+    "optimal noise": lambda: OptimalNoise(0.3, estimator=Exact(), plan="private"),
+    "layer-wise noise": lambda: OptimalNoise(
+        0.3, granularity="layer", estimator=Exact(), plan="private"
+    ),
     "DP-SGD": lambda: DPSGD(0.3, clip=1.0),
-    "optimal DP-SGD": lambda: OptimalDPSGD(0.3, clip=1.0, estimator=Exact()),
+    "optimal DP-SGD": lambda: OptimalDPSGD(0.3, clip=1.0, estimator=Exact(), plan="private"),
     "pruning with noise": lambda: GradientPruning(0.4, noise=GradientNoise(0.3)),
     "pruning with optimal noise": lambda: GradientPruning(
         0.4, noise=OptimalNoise(0.3), estimator=Exact()
     ),
     "optimal pruning with noise": lambda: OptimalPruning(
-        0.4, noise=GradientNoise(0.3), estimator=Exact()
+        0.4, noise=GradientNoise(0.3), estimator=Exact(), plan="private"
     ),
     "optimal pruning with optimal noise": lambda: OptimalPruning(
-        0.4, noise=OptimalNoise(0.3), estimator=Exact()
+        0.4, noise=OptimalNoise(0.3), estimator=Exact(), plan="private"
     ),
-    "cached": lambda: Cached(OptimalNoise(0.3, estimator=Exact()), refresh_every=3),
+    "private noise for clients": lambda: PrivateNoise(0.3, clip=1.0, unit="client"),
+    "cached": lambda: Cached(OptimalNoise(0.3, estimator=Exact(), plan="private"), refresh_every=3),
 }
 DETERMINISTIC: dict[str, Callable[[], Defense]] = {
     "no defense": NoDefense,
     "pruning": lambda: GradientPruning(0.4),
-    "optimal pruning": lambda: OptimalPruning(0.4, estimator=Exact()),
+    "optimal pruning": lambda: OptimalPruning(0.4, estimator=Exact(), plan="private"),
     "rounding": lambda: Rounding(0.25),
-    "optimal rounding": lambda: OptimalRounding(0.25, estimator=Exact()),
+    "optimal rounding": lambda: OptimalRounding(0.25, estimator=Exact(), plan="private"),
 }
 ALL = NOISY | DETERMINISTIC

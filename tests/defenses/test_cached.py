@@ -51,7 +51,7 @@ def observed(defense: Cached, seed: int) -> Moments:
 @pytest.mark.parametrize("refresh_every", [1, 2, 3, 5])
 def test_it_measures_only_every_so_many_calls(refresh_every: int) -> None:
     spy = Spy()
-    defense = Cached(OptimalNoise(0.1, estimator=spy), refresh_every=refresh_every)
+    defense = Cached(OptimalNoise(0.1, estimator=spy, plan="private"), refresh_every=refresh_every)
     for seed in range(7):
         defense(message, batch(seed))
     asked = [seed for seed in range(7) if seed % refresh_every == 0]
@@ -62,7 +62,9 @@ def test_it_measures_only_every_so_many_calls(refresh_every: int) -> None:
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 1.0])
 def test_running_mean(decay: float) -> None:
     """After refreshes 0 … k the mean weighs refresh j by decay^(k-j)."""
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=2, decay=decay)
+    defense = Cached(
+        OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=2, decay=decay
+    )
     for step in range(7):
         observed(defense, step)
         found = defense.state_dict()["squared_sensitivities"]
@@ -77,7 +79,7 @@ def test_running_mean(decay: float) -> None:
 
 
 def test_values_are_fresh() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=10)
+    defense = Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=10)
     for seed in range(4):
         values, moments = defense.observe(message, batch(seed), torch.Generator())
         for name, value in message(batch(seed)).items():
@@ -86,7 +88,9 @@ def test_values_are_fresh() -> None:
 
 
 def test_a_step_that_measures_uses_what_it_measured() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=2, decay=0.9)
+    defense = Cached(
+        OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=2, decay=0.9
+    )
     for seed in range(5):
         found = observed(defense, seed)
         if seed % 2 == 0:
@@ -95,7 +99,7 @@ def test_a_step_that_measures_uses_what_it_measured() -> None:
 
 
 def test_plan_is_that_of_the_mean_and_a_part_that_follows_the_fresh_values() -> None:
-    inner = OptimalDPSGD(0.1, clip=1.0, estimator=Exact())
+    inner = OptimalDPSGD(0.1, clip=1.0, estimator=Exact(), plan="private")
     defense = Cached(inner, refresh_every=10)
     defense(message, batch(0))
     found = defense.plan(observed(defense, 1))
@@ -124,13 +128,13 @@ class TestPartOfABatch:
 
     def test_the_first_measures_everything(self) -> None:
         inputs, gradient = self._case(0)
-        found = self._observed(Cached(OptimalNoise(0.1)), 0)
+        found = self._observed(Cached(OptimalNoise(0.1, plan="private")), 0)
         whole = measure(gradient, inputs, generator=torch.Generator().manual_seed(0))
         for name, squares in whole.known_squared_sensitivities.items():
             assert torch.equal(found.known_squared_sensitivities[name], squares)
 
     def test_later_ones_measure_the_share_and_use_the_mean(self) -> None:
-        defense = Cached(OptimalNoise(0.1), refresh_every=1, decay=1.0)
+        defense = Cached(OptimalNoise(0.1, plan="private"), refresh_every=1, decay=1.0)
         self._observed(defense, 0)
         first = defense.state_dict()["squared_sensitivities"]
         found = self._observed(defense, 1)
@@ -148,8 +152,8 @@ class TestPartOfABatch:
     @pytest.mark.parametrize(
         "defense",
         [
-            Cached(OptimalNoise(0.1), refresh_every=1, share=1.0),
-            Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=1),
+            Cached(OptimalNoise(0.1, plan="private"), refresh_every=1, share=1.0),
+            Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=1),
         ],
         ids=["share of 1", "another estimator"],
     )
@@ -164,7 +168,7 @@ class TestPartOfABatch:
 
 
 def test_refreshing_always_without_memory_is_the_defense_itself() -> None:
-    inner = OptimalNoise(0.1, estimator=Exact())
+    inner = OptimalNoise(0.1, estimator=Exact(), plan="private")
     defense = Cached(inner, refresh_every=1, decay=0.0)
     for seed in range(3):
         generators = [torch.Generator().manual_seed(seed) for _ in range(2)]
@@ -177,7 +181,9 @@ def test_refreshing_always_without_memory_is_the_defense_itself() -> None:
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_state_dict_continues_with_identical_bytes(steps: int, tmp_path: object) -> None:
     def fresh() -> Cached:
-        return Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=3, decay=0.7)
+        return Cached(
+            OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=3, decay=0.7
+        )
 
     first, second = fresh(), fresh()
     for seed in range(steps):
@@ -191,7 +197,7 @@ def test_state_dict_continues_with_identical_bytes(steps: int, tmp_path: object)
 
 
 def test_a_loaded_state_moves_to_where_the_values_are() -> None:
-    first, second = (Cached(OptimalNoise(0.1), refresh_every=3) for _ in range(2))
+    first, second = (Cached(OptimalNoise(0.1, plan="private"), refresh_every=3) for _ in range(2))
     first(message, batch(0))
     state = first.state_dict()
     narrow = {
@@ -208,7 +214,7 @@ def test_a_loaded_state_moves_to_where_the_values_are() -> None:
 
 
 def test_a_state_is_a_snapshot() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=1)
+    defense = Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=1)
     defense(message, batch(0))
     state = defense.state_dict()
     before = {n: t.clone() for n, t in state["squared_sensitivities"].items()}
@@ -217,14 +223,16 @@ def test_a_state_is_a_snapshot() -> None:
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
-    defense = Cached(OptimalNoise(0.1))
+    defense = Cached(OptimalNoise(0.1, plan="private"))
     with pytest.raises(ValueError, match=r"Parameter `state` should have the keys.*\['step'\]"):
         defense.load_state_dict({"step": 1})
 
 
 @pytest.mark.parametrize("refresh_every", [1, 10], ids=["at a refresh", "between refreshes"])
 def test_another_message_is_refused_until_reset(refresh_every: int) -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=refresh_every)
+    defense = Cached(
+        OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=refresh_every
+    )
     defense(message, batch(0))
     for _ in range(2):
         with pytest.raises(
@@ -236,7 +244,7 @@ def test_another_message_is_refused_until_reset(refresh_every: int) -> None:
 
 
 def test_reset_forgets() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=10)
+    defense = Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=10)
     defense(message, batch(0))
     defense.reset()
     found = observed(defense, 1).known_squared_sensitivities
@@ -247,7 +255,7 @@ def test_reset_forgets() -> None:
 
 def test_a_failed_call_does_not_count() -> None:
     spy = Spy()
-    defense = Cached(OptimalNoise(0.1, estimator=spy), refresh_every=2)
+    defense = Cached(OptimalNoise(0.1, estimator=spy, plan="private"), refresh_every=2)
     with pytest.raises(NonFiniteError):
         defense(message, torch.full((2, 3), float("nan")).double())
     for seed in range(4):
@@ -265,23 +273,23 @@ def test_a_defense_without_sensitivities_may_be_wrapped() -> None:
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
 def test_bad_refresh(value: object) -> None:
     with pytest.raises(ValueError, match=r"Parameter `refresh_every` should be an integer.*Found"):
-        Cached(OptimalNoise(0.1), refresh_every=value)  # type: ignore[arg-type]
+        Cached(OptimalNoise(0.1, plan="private"), refresh_every=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_bad_decay(value: float) -> None:
     with pytest.raises(ValueError, match=rf"Parameter `decay` should be in \[0, 1\].*{value}"):
-        Cached(OptimalNoise(0.1), decay=value)
+        Cached(OptimalNoise(0.1, plan="private"), decay=value)
 
 
 def test_repr_says_what_it_is() -> None:
-    text = repr(Cached(OptimalNoise(0.1), refresh_every=4, decay=0.5, share=1.0))
+    text = repr(Cached(OptimalNoise(0.1, plan="private"), refresh_every=4, decay=0.5, share=1.0))
     assert text.startswith("Cached(OptimalNoise(scale=0.1")
     assert text.endswith("refresh_every=4, decay=0.5, share=1.0)")
 
 
 def test_a_gradient_of_zeros_is_planned_like_any_other() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()), refresh_every=5)
+    defense = Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"), refresh_every=5)
     defense(lambda x: {"w": 1e3 * x.sum(0)}, batch(0))
     sent = defense(lambda x: {"w": torch.zeros_like(x.sum(0))}, batch(1))
     assert torch.isfinite(sent["w"]).all()
@@ -289,6 +297,6 @@ def test_a_gradient_of_zeros_is_planned_like_any_other() -> None:
 
 
 def test_nothing_of_the_values_is_kept() -> None:
-    defense = Cached(OptimalNoise(0.1, estimator=Exact()))
+    defense = Cached(OptimalNoise(0.1, estimator=Exact(), plan="private"))
     defense(message, batch(0))
     assert defense.state_dict().keys() == {"step", "count", "squared_sensitivities"}

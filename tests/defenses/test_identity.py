@@ -20,22 +20,34 @@ NOISE = GradientNoise(0.1)
 ROWS = [
     (NoDefense(), "no defense", "none", None, None),
     (NOISE, "noise", "noise", None, "scale"),
-    (OptimalNoise(0.1), "optimal noise", "noise", GradientNoise, "scale"),
+    (OptimalNoise(0.1, plan="private"), "optimal noise", "noise", GradientNoise, "scale"),
     (DPSGD(0.1), "noise with clamping", "clamped noise", None, "scale"),
-    (OptimalDPSGD(0.1), "optimal noise with clamping", "clamped noise", DPSGD, "scale"),
+    (
+        OptimalDPSGD(0.1, plan="private"),
+        "optimal noise with clamping",
+        "clamped noise",
+        DPSGD,
+        "scale",
+    ),
     (GradientPruning(0.9), "pruning", "pruning", None, "ratio"),
-    (OptimalPruning(0.9), "optimal pruning", "pruning", GradientPruning, "ratio"),
+    (OptimalPruning(0.9, plan="private"), "optimal pruning", "pruning", GradientPruning, "ratio"),
     (GradientPruning(0.9, noise=NOISE), "noisy pruning", "noisy pruning", None, "ratio"),
     (
-        OptimalPruning(0.9, noise=NOISE),
+        OptimalPruning(0.9, noise=NOISE, plan="private"),
         "optimal noisy pruning",
         "noisy pruning",
         GradientPruning,
         "ratio",
     ),
     (Rounding(0.1), "rounding", "rounding", None, "step"),
-    (OptimalRounding(0.1), "optimal rounding", "rounding", Rounding, "step"),
-    (Cached(OptimalNoise(0.1)), "cached optimal noise", "noise", GradientNoise, None),
+    (OptimalRounding(0.1, plan="private"), "optimal rounding", "rounding", Rounding, "step"),
+    (
+        Cached(OptimalNoise(0.1, plan="private")),
+        "cached optimal noise",
+        "noise",
+        GradientNoise,
+        None,
+    ),
 ]
 
 
@@ -49,19 +61,21 @@ def test_every_defense_says_what_it_is(
 
 
 def test_the_threshold_of_clamping_is_asked_for() -> None:
-    assert [d.clip for d in (DPSGD(0.1, clip=2.0), OptimalDPSGD(0.1, clip=3.0))] == [2.0, 3.0]
-    assert Cached(OptimalDPSGD(0.1, clip=3.0)).clip == 3.0
-    assert OptimalNoise(0.1).clip is None
+    assert [
+        d.clip for d in (DPSGD(0.1, clip=2.0), OptimalDPSGD(0.1, clip=3.0, plan="private"))
+    ] == [2.0, 3.0]
+    assert Cached(OptimalDPSGD(0.1, clip=3.0, plan="private")).clip == 3.0
+    assert OptimalNoise(0.1, plan="private").clip is None
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, Cached])
 def test_a_target_error_is_asked_for(wrap: type) -> None:
-    target = GradientNoise(target_error=1.0)
+    target = GradientNoise(target_error=1.0, plan="private")
     assert wrap(target).has_target_error
     assert wrap(GradientPruning(0.5, noise=target)).has_target_error
     assert wrap(GradientPruning(target_error=1.0, noise=NOISE)).has_target_error
     assert not wrap(GradientPruning(0.5, noise=NOISE)).has_target_error
-    assert not wrap(OptimalNoise(0.1)).has_target_error
+    assert not wrap(OptimalNoise(0.1, plan="private")).has_target_error
 
 
 def test_a_users_defense_is_called_by_the_words_of_its_class() -> None:

@@ -28,12 +28,14 @@ def test_magnitude_pruning_shows_its_threshold():
 
 def test_optimal_pruning_shows_its_threshold_on_sensitivities():
     sensitivity = torch.tensor([1.0, 8.0, 1.0, 1.0])
-    limits = OptimalPruning(0.25).pruned_limits(SENT, PRUNED, sensitivity)
+    limits = OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, sensitivity)
     assert limits.tolist() == pytest.approx([4.5, 36.0, 4.5, 4.5])  # 1.5 s / (1/3)
     sensitivity[1] = 0.08
-    flat = OptimalPruning(0.25).pruned_limits(SENT, PRUNED, sensitivity)
+    flat = OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, sensitivity)
     assert flat[1] == 3.0  # the median of what was kept
-    assert bool(OptimalPruning(0.25).pruned_limits(SENT, PRUNED, None).isinf().all())
+    assert bool(
+        OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, None).isinf().all()
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -57,13 +59,13 @@ def test_other_defenses_say_nothing_of_a_zero(defense):
         (NoDefense(), False),
         (Rounding(0.1), False),
         (GradientNoise(0.1), False),
-        (GradientNoise(utility_budget=1.0), True),
+        (GradientNoise(utility_budget=1.0, plan="private"), True),
         (DPSGD(0.1, clip=1.0), False),
-        (OptimalNoise(0.1), True),
+        (OptimalNoise(0.1, plan="private"), True),
         (GradientPruning(0.5), False),
         (GradientPruning(0.5, noise=OptimalNoise(0.1)), True),
-        (OptimalPruning(0.5), True),
-        (Cached(OptimalPruning(0.5)), True),
+        (OptimalPruning(0.5, plan="private"), True),
+        (Cached(OptimalPruning(0.5, plan="private")), True),
     ],
 )
 def test_which_plans_an_attacker_makes_again(defense: Defense, varies: bool):
@@ -73,4 +75,4 @@ def test_which_plans_an_attacker_makes_again(defense: Defense, varies: bool):
 def test_what_is_cached_speaks_for_the_defense_it_wraps():
     wrapped = Cached(GradientPruning(0.25))
     assert wrapped.pruned_limits(SENT, PRUNED, None).tolist() == [2.0] * 4
-    assert Cached(OptimalPruning(0.5)).prunes_by_sensitivity
+    assert Cached(OptimalPruning(0.5, plan="private")).prunes_by_sensitivity

@@ -104,7 +104,7 @@ def test_a_state_without_a_reset_is_never_handed_out() -> None:
 
 
 def test_what_a_cached_defense_measured_is_not_in_its_copy_without_memory() -> None:
-    case, cached = named("mlp"), Cached(OptimalNoise(0.1))
+    case, cached = named("mlp"), Cached(OptimalNoise(0.1, plan="private"))
     cached(case.message(), case.inputs())
     bare = cached.without_memory()
     assert bare.state_dict() == {"step": 0, "count": 0.0, "squared_sensitivities": {}}

@@ -10,7 +10,7 @@ from gradveil.models import build_model
 
 DEFENSES = {
     "layer-wise": lambda: OptimalNoise(0.002, granularity="layer", estimator=Sketch(probes=1)),
-    "cached": lambda: Cached(OptimalNoise(0.002), refresh_every=5),
+    "cached": lambda: Cached(OptimalNoise(0.002, plan="private"), refresh_every=5),
 }
 
 

@@ -30,7 +30,7 @@ DEFENSES = {
     "optimal noise": OptimalNoise(0.1),
     "optimal pruning": OptimalPruning(0.5),
     "rounding": Rounding(0.1),
-    "cached": Cached(OptimalNoise(0.1), refresh_every=2),
+    "cached": Cached(OptimalNoise(0.1, plan="private"), refresh_every=2),
 }
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
@@ -137,7 +137,7 @@ def test_a_foreign_state_is_refused() -> None:
 
 
 def test_what_a_defense_remembers_is_the_clients_own() -> None:
-    shared, trained = Cached(OptimalNoise(0.1), refresh_every=2), model()
+    shared, trained = Cached(OptimalNoise(0.1, plan="private"), refresh_every=2), model()
     one, other = client(0, shared), client(1, shared)
     one.reply(trained, cross_entropy)
     assert one.state_dict()["defense"]["step"] == 1

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "clients": 3,
     "batch_size": 8,
     "evaluate_every": 2,
-    "defense": "cached(optimal-noise(scale=0.01), refresh_every=2)",
+    "defense": "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)",
 }
 train = partial(train_registered, allow_imports=[OWN_MODEL])
 

@@ -20,7 +20,12 @@ from .small import client, examples, model, server
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 LOCALS = [None, LocalSteps(lr=0.1, steps=2)]
-DEFENSES = [NoDefense(), GradientNoise(0.1), OptimalNoise(0.1), Cached(OptimalNoise(0.1))]
+DEFENSES = [
+    NoDefense(),
+    GradientNoise(0.1),
+    OptimalNoise(0.1),
+    Cached(OptimalNoise(0.1, plan="private")),
+]
 
 
 class Own(Defense):

@@ -67,7 +67,9 @@ def test_fedavg_is_the_weighted_mean_of_local_sgd() -> None:
         torch.testing.assert_close(parameter, expected)
 
 
-@pytest.mark.parametrize("defense", [GradientNoise(0.1), Cached(OptimalNoise(0.1), 3)])
+@pytest.mark.parametrize(
+    "defense", [GradientNoise(0.1), Cached(OptimalNoise(0.1, plan="private"), 3)]
+)
 def test_the_same_seed_gives_the_same_bytes(defense: Defense) -> None:
     runs = [run(defense) for _ in range(2)]
     for one in runs:
@@ -77,7 +79,7 @@ def test_the_same_seed_gives_the_same_bytes(defense: Defense) -> None:
 
 
 def test_a_state_continues_with_identical_bytes() -> None:
-    defense = Cached(OptimalNoise(0.1), refresh_every=3)
+    defense = Cached(OptimalNoise(0.1, plan="private"), refresh_every=3)
     whole, first, second = (run(defense, fraction=0.7) for _ in range(3))
     whole.run(7)
     first.run(4)

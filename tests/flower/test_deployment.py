@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 HELD_OUT = 512
-CACHED = "cached(optimal-noise(scale=0.01), refresh_every=2)"
+CACHED = "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)"
 
 
 @pytest.fixture(scope="module")

@@ -149,9 +149,13 @@ def test_a_round_configuration_within_the_limits_is_followed() -> None:
 
 
 def test_a_server_may_change_its_mind_about_a_cached_defense() -> None:
-    limits = Limits(["cached(optimal-noise(0.1))", "gradient-noise(0.1)"])
+    limits = Limits(["cached(optimal-noise(0.1, plan='private'))", "gradient-noise(0.1)"])
     train, context = function(limits=limits), small.context(seed=0)
-    for asked in ("gradient-noise(0.1)", "cached(optimal-noise(0.1))", "gradient-noise(0.2)") * 2:
+    for asked in (
+        "gradient-noise(0.1)",
+        "cached(optimal-noise(0.1, plan='private'))",
+        "gradient-noise(0.2)",
+    ) * 2:
         context = small.through_bytes(context)
         assert not train(message(weights(), defense=asked), context).has_error(), asked
 

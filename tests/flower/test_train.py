@@ -19,7 +19,7 @@ from gradveil.flower._tree import write_tree
 from . import small
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
-CACHED = Cached(OptimalNoise(scale=0.1), refresh_every=3)
+CACHED = Cached(OptimalNoise(scale=0.1, plan="private"), refresh_every=3)
 
 
 def function(defense: Defense, **options):

@@ -68,7 +68,7 @@ class Observation:
     local: LocalSteps | None = None
     """FedAvg's local steps; `None`: the message is a gradient."""
     plan_is_public: bool = False
-    """Whether the mechanism was planned from public data: then its mask tells nothing of g."""
+    """Whether nothing private went into the plan: then its mask tells nothing of g."""
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
@@ -84,7 +84,15 @@ class Observation:
         self._check_labels()
 
     def message(self, targets: Any) -> Message:
-        """The message that these targets would make, as a function of the inputs."""
+        """What these targets would make before noise, as a function of the inputs.
+
+        A defense that is known and that clips, for example, is a part of it.
+        """
+        plain = self.plain_message(targets)
+        return plain if self.defense is None else self.defense.prepared(plain)
+
+    def plain_message(self, targets: Any) -> Message:
+        """The same without any defense."""
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
@@ -176,19 +184,18 @@ def observe(
         defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
     )
-    message, generator = blank.message(targets), generator_or_fresh(generator)
+    message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:
         defended = defense.respond(message, inputs, generator)
     else:
         defended = _respond_with(public_mechanism, defense, message, inputs, generator)
-    known = threat.mechanism == "realised" or (
-        threat.mechanism == "known" and public_mechanism is not None
-    )
+    public = public_mechanism is not None or not defense.plan_is_private
+    known = threat.mechanism == "realised" or (threat.mechanism == "known" and public)
     return replace(
         blank,
         sent=defended.sent,
         mechanism=defended.mechanism if known else None,
-        plan_is_public=public_mechanism is not None,
+        plan_is_public=public,
     )
 
 

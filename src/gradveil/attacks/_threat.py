@@ -16,7 +16,7 @@ class ThreatModel:
         labels: "known" (in the client's order), "counts" (how often each class occurs), or
             "unknown".
         mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
-            or planned from the private batch; a plan from public moments is known to everybody);
+            or planned from the private batch; a plan that is not private is known to everybody);
             or "realised" (the worst case: the very noise levels or mask of a plan made from the
             private batch, which nobody sends).
         statistics: Whether the mean, the standard deviation and so the range of the normalised

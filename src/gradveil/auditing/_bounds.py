@@ -25,19 +25,34 @@ class Guarantee(NamedTuple):
 def guarantee_of(
     subject: Subject, defense: Defense, seed: int, probes: int = BOUND_PROBES
 ) -> Guarantee:
-    """The bound with the information averaged over batches, each with a plan of its own.
+    """The bound with the information averaged over batches.
 
-    The full form where it can be computed, beside the trace form.
+    The full form where it can be computed, beside the trace form. Where the plan is private, each
+    batch has its own, and the bound (the trace form) counts what the plan itself reveals.
     """
     cases = bound_cases(subject, defense, seed)
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
-    trace = mean_bound(cases, subject.prior, "trace", generator=numbered_stream(seed))
+    private = defense.plan_is_private
+    trace = mean_bound(
+        cases,
+        subject.prior,
+        "trace",
+        planned_by=defense if private and _has_levels(cases) else None,
+        public_plan=not private,
+        generator=numbered_stream(seed),
+    )
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
     best = trace
-    if subject.prior is not None and _size(cases) <= FULL_LIMIT:
-        best = mean_bound(cases, subject.prior, probes=probes, generator=numbered_stream(seed))
+    if subject.prior is not None and _size(cases) <= FULL_LIMIT and not private:
+        best = mean_bound(
+            cases,
+            subject.prior,
+            public_plan=True,
+            probes=probes,
+            generator=numbered_stream(seed),
+        )
     return Guarantee(_result(subject, best, trace), trace.reason)
 
 
@@ -50,8 +65,14 @@ def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase
         mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
         if mechanism is None:
             return None
-        cases.append(BoundCase(message, inputs, mechanism))
+        cases.append(BoundCase(defense.prepared(message), inputs, mechanism))
     return cases
+
+
+def _has_levels(cases: list[BoundCase]) -> bool:
+    """Whether every mechanism adds noise, whose levels tell of the batch."""
+    stds = (getattr(case.mechanism, "std", None) for case in cases)
+    return all(isinstance(std, dict) and any(bool(s.any()) for s in std.values()) for std in stds)
 
 
 def _size(cases: list[BoundCase]) -> int:

@@ -60,7 +60,7 @@ def bench_cached(
     model = build_model("simple-conv-net")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(0)
-    cached = Cached(OptimalNoise(0.001, cap=1e6), refresh_every)
+    cached = Cached(OptimalNoise(0.001, cap=1e6, plan_from="private"), refresh_every)
     rows = []
     for step in range(steps):
         progress(f"step {step} of {steps}")

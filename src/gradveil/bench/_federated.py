@@ -41,9 +41,11 @@ def round_contenders(refresh_every: int = 10) -> dict[str, Defense]:
     """Everything counts: gradient, sensitivities, plan, noise, averaging and Adam."""
     return {
         "isotropic noise": GradientNoise(0.1),
-        "auto": OptimalNoise(0.1),
-        "auto, one level per layer": OptimalNoise(0.1, granularity="layer"),
-        f"auto, cached for {refresh_every} rounds": Cached(OptimalNoise(0.1), refresh_every),
+        "auto": OptimalNoise(0.1, plan_from="private"),
+        "auto, one level per layer": OptimalNoise(0.1, granularity="layer", plan_from="private"),
+        f"auto, cached for {refresh_every} rounds": Cached(
+            OptimalNoise(0.1, plan_from="private"), refresh_every
+        ),
     }
 
 

@@ -35,7 +35,13 @@ def contenders() -> dict[str, Defense]:
     """Everything counts: gradient, sensitivities, plan and noise."""
 
     def noise(estimator: object, granularity: str = "parameter") -> OptimalNoise:
-        return OptimalNoise(0.1, cap=1e6, estimator=estimator, granularity=granularity)  # type: ignore[arg-type]
+        return OptimalNoise(
+            0.1,
+            cap=1e6,
+            estimator=estimator,  # type: ignore[arg-type]
+            granularity=granularity,
+            plan_from="private",
+        )
 
     return {
         "isotropic noise": GradientNoise(0.1),

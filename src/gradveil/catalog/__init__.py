@@ -6,8 +6,8 @@ name registered entries only; import paths need `allow_imports`, in the local us
 >>> from gradveil.catalog import build_defense, spec_of
 >>> build_defense("optimal-noise(scale=0.1)").scale
 0.1
->>> spec_of(build_defense("cached(optimal-noise(0.1), refresh_every=5)"))
-'cached(optimal-noise(scale=0.1), refresh_every=5)'
+>>> spec_of(build_defense("cached(optimal-noise(0.1, plan='private'), refresh_every=5)"))
+"cached(optimal-noise(scale=0.1, plan='private'), refresh_every=5)"
 """
 
 from ._build import build_attack, build_defense, build_estimator

@@ -149,6 +149,6 @@ class Parser:
         raise ValueError(
             f"A {self._what} should read `name` or `name(option=value, ...)`, where values are"
             " plain values or names with options of their own, as in"
-            f" `cached(optimal-noise(scale=0.1), refresh_every=10)`. Found {problem} in"
+            f" `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`. Found {problem} in"
             f" {self._text[:200]!r}."
         )

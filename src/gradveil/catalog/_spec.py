@@ -52,7 +52,7 @@ class Spec:
         """The specification that a text is; nothing in it is evaluated or imported.
 
         Args:
-            text: As `cached(optimal-noise(scale=0.1), refresh_every=10)`.
+            text: As `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`.
             what: What it stands for, for error messages.
             allow_words: Whether it may hold ``<words>`` for values that have no specification, as
                 `spec_of` writes them. Such a specification can be shown, but not built.

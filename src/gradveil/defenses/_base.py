@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_finite, check_inputs, check_tensor, check_values
+from gradveil._checks import check_inputs, check_tensor
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
@@ -16,14 +16,13 @@ from gradveil.messages import (
     LossFunction,
     Message,
     check_message,
-    explained,
-    values_of,
 )
+from gradveil.plans import model_moments
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._defended import Defended
 from ._identity import Identity
-from ._micro_batches import Accumulation, Observer, add_to_grad
+from ._micro_batches import Accumulation, Observer, add_to_grad, observe_values
 
 
 class Defense(Identity, ABC):
@@ -42,6 +41,11 @@ class Defense(Identity, ABC):
 
     granularity: str = "parameter"
     """At "layer", "auto" measures only what one level per tensor needs."""
+
+    plan_from: str = "model"
+    """What the plan is made from when the defense is called on a message: "model" (synthetic
+    examples, so that nothing of the private batch goes into it) or "private" (the batch itself,
+    the paper's form). A plan from the private batch tells who was in it, at any noise."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -63,12 +67,33 @@ class Defense(Identity, ABC):
         return False
 
     @property
+    def reads_moments(self) -> bool:
+        """Whether `plan` looks at the numbers in the moments, not only at names and shapes."""
+        return True
+
+    @property
+    def plan_is_private(self) -> bool:
+        """Whether its mechanism depends on the private batch, and so tells of it.
+
+        A subclass with an `observe` or a `respond` of its own counts as private until it says
+        otherwise: nobody else knows what it looks at.
+        """
+        kind = type(self)
+        own = kind.observe is not Defense.observe or kind.respond is not Defense.respond
+        return (own or self.plan_from == "private") and self.reads_moments
+
+    @property
+    def needs_curvature(self) -> bool:
+        """Whether `plan` looks at squared gradients of single examples, which are then measured."""
+        return False
+
+    @property
     def plan_varies(self) -> bool:
         """Whether its plan changes with the inputs, so that an attacker plans again on the way.
 
         Magnitude pruning's does not count: which entries were cut shows in the message.
         """
-        return True
+        return self.plan_is_private
 
     @property
     def prunes_by_sensitivity(self) -> bool:
@@ -156,17 +181,64 @@ class Defense(Identity, ABC):
                 f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
             )
 
+    def prepared(self, message: Message) -> Message:
+        """What the mechanism is applied to: here the message itself.
+
+        A defense that first makes something else of it, such as clipping its examples, says so
+        here: bounds and attacks then look at that.
+        """
+        return message
+
+    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
+        """What `plan` needs of these values, where it needs no sensitivities."""
+        return Moments.of_values(values, inputs.numel())
+
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require a batch that it can defend."""
+        check_inputs(inputs)
+
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """The message's values and as much of its moments as `plan` needs."""
+        """The message's values, and the moments to plan from: its own only for a private plan."""
+        if not self.plan_is_private:
+            values, own = observe_values(message, inputs)
+            if not self.reads_moments:
+                return values, own
+            return values, self.public_moments(message, inputs, generator)
         if self.needs_sensitivities:
             few = self.granularity == "layer" and not self.has_target_error
             estimator = "layers" if few and self.estimator == "auto" else self.estimator
             return measure_with_values(
-                message, inputs, estimator, generator=generator, judged=self.has_target_error
+                message,
+                inputs,
+                estimator,
+                generator=generator,
+                judged=self.has_target_error,
+                examples=self.needs_curvature,
             )
         return observe_values(message, inputs)
+
+    def public_moments(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Moments:
+        """The moments of a plan that is not private; here from the model alone.
+
+        Of the inputs and the message's targets nothing but shape, type and place may be used.
+        """
+        self._check_amount_is_known()
+        return model_moments(message, inputs, generator)
+
+    def _check_amount_is_known(self) -> None:
+        """Refuse amounts that only real examples can tell."""
+        for option in ("utility_budget", "target_error"):
+            if getattr(self, option, None) is not None:
+                raise ValueError(
+                    f"Parameter `{option}` should be used with a plan that sees real examples:"
+                    " synthetic ones say how noise should be spread, not how much. Found"
+                    f" plan_from={self.plan_from!r}. Use `Public(defense, (inputs, targets))` with"
+                    " public examples, or plan='private', which reveals the batch."
+                )
 
     def backward(
         self,
@@ -183,7 +255,7 @@ class Defense(Identity, ABC):
         from the generator, too. Each call adds noise of its own: for several micro-batches in one
         step use `accumulate`.
         """
-        check_inputs(inputs)
+        self.check_batch(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
@@ -232,13 +304,3 @@ class Defense(Identity, ABC):
     def observer(self) -> Observer:
         """What puts the micro-batches of one step together; a defense with a memory has its own."""
         return Observer(self)
-
-
-def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
-    """The message's values and the moments that need no derivative."""
-    check_inputs(inputs)
-    with explained(message, inputs):
-        values = values_of(message, inputs)
-    check_values(values, "message(inputs)")
-    check_finite(values, "message(inputs)")
-    return values, Moments.of_values(values, inputs.numel())

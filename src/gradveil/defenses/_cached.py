@@ -14,8 +14,8 @@ from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
 
-from ._base import Defense, observe_values
-from ._micro_batches import Observer
+from ._base import Defense
+from ._micro_batches import Observer, observe_values
 
 OWN_PART = 2.5
 """κ in units of Σ s̄² / Σ g². Over 200 training steps of the MNIST CNN on batches of 16, values of
@@ -40,6 +40,9 @@ class Cached(Defense):
     isotropic, so it falls back to that where the past says little. A `target_error` is met on the
     steps that measure everything; on the others it is an estimate.
 
+    This is for private plans (plan="private"), which tell who was in the batch. `Public` and
+    `Released` keep a plan that does not for `refresh_every` calls.
+
     Args:
         defense: Any defense that needs sensitivities.
         refresh_every: Calls from one measurement to the next.
@@ -48,7 +51,7 @@ class Cached(Defense):
             defense whose estimator is "auto"; 1 measures all of them.
 
     >>> from gradveil import OptimalNoise
-    >>> Cached(OptimalNoise(scale=0.1), refresh_every=10)
+    >>> Cached(OptimalNoise(scale=0.1, plan="private"), refresh_every=10)
     Cached(OptimalNoise(scale=0.1, ...), refresh_every=10, decay=0.9, share=0.25)
     """
 
@@ -61,6 +64,13 @@ class Cached(Defense):
         check_ratio(share, "share")
         check_positive(share, "share")
         defense.check_plans("to cache")
+        _check_private(defense)
+        if defense.needs_curvature:
+            raise ValueError(
+                "Parameter `defense` should plan from values and sensitivities, which are kept from"
+                f" step to step. Found {defense!r}, which needs the curvature, too. Use"
+                " utility='variance'."
+            )
         self.defense, self.refresh_every = defense, refresh_every
         self.decay, self.share = decay, share
         self.reset()
@@ -105,6 +115,21 @@ class Cached(Defense):
     def has_target_error(self) -> bool:
         """As for the wrapped defense."""
         return self.defense.has_target_error
+
+    @property
+    def reads_moments(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.reads_moments
+
+    @property
+    def plan_from(self) -> str:  # type: ignore[override]
+        """As for the wrapped defense."""
+        return self.defense.plan_from
+
+    @property
+    def plan_is_private(self) -> bool:
+        """As for the wrapped defense."""
+        return self.defense.plan_is_private
 
     @property
     def plan_varies(self) -> bool:
@@ -218,6 +243,16 @@ class Cached(Defense):
         if self._is_loaded:
             self._mean = {name: self._mean[name].to(value) for name, value in values.items()}
             self._is_loaded = False
+
+
+def _check_private(defense: Defense) -> None:
+    if defense.reads_moments and not defense.plan_is_private:
+        raise ValueError(
+            "Parameter `defense` should plan from the private batch, whose values a cached step"
+            f" takes fresh. Found plan_from={defense.plan_from!r}. Use `Released(defense,"
+            " refresh_every=10)` or `Public(defense, examples)`, which keep their plans by"
+            " themselves, or plan='private', which reveals the batch."
+        )
 
 
 class CachedObserver(Observer):

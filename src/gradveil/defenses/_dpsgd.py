@@ -7,8 +7,10 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 
 from ._gradient_noise import GradientNoise
+from ._planning import takes_plan
 
 
+@takes_plan
 @dataclass(frozen=True)
 class DPSGD(GradientNoise):
     """y = clamp(g, -P, P) + scale · ε (Eq. 13 with Σ = scale² I).

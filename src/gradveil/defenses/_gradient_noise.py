@@ -6,9 +6,10 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
-from ._planning import NoiseDefense
+from ._planning import NoiseDefense, takes_plan
 
 
+@takes_plan
 @dataclass(frozen=True)
 class GradientNoise(NoiseDefense):
     """Isotropic Gaussian noise (Eq. 8 with Σ = scale² I). No (ε, δ) guarantee: nothing is clipped.
@@ -19,7 +20,7 @@ class GradientNoise(NoiseDefense):
     label = "noise"
 
     @property
-    def plan_varies(self) -> bool:
+    def reads_moments(self) -> bool:
         """Not where the scale is given."""
         return self.scale is None
 

@@ -8,14 +8,18 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
+from ._planning import takes_plan
 from ._pruning import PruningDefense
 
 
+@takes_plan
 @dataclass(frozen=True)
 class GradientPruning(PruningDefense):
     """Prunes the entries of smallest E g_i² (Eq. 17). No guarantee unless `noise` is added.
 
-    Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
+    Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
+    entries are the largest is read off the private batch, as everybody does (plan="private"), and
+    everybody can see which they are; inside of `Public` they are those of public examples.
     """
 
     @property
@@ -23,10 +27,12 @@ class GradientPruning(PruningDefense):
         """ "pruning" or "noisy pruning"."""
         return self.family
 
+    plan_from: str = "private"
+
     @property
     def plan_varies(self) -> bool:
-        """Only where sensitivities set the noise or the target."""
-        return self.needs_sensitivities
+        """Only where sensitivities of the batch set the noise or the target."""
+        return self.plan_is_private and self.needs_sensitivities
 
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
         """The least entry that was kept is the threshold.

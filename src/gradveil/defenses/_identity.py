@@ -15,7 +15,10 @@ class Identity:
     """
 
     clip: float | None = None
-    """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+    """The option of this name: a threshold of entries, or of norms; `None` without one."""
+
+    formal_privacy: str | None = None
+    """Which formal privacy it has by itself, in words; `None`: none."""
 
     amount_name: str | None = None
     """The option that says how much is done: "scale", "ratio" or "step"; `None` without one."""
@@ -29,6 +32,11 @@ class Identity:
     def label(self) -> str:
         """What tables and figures call it, as "optimal noise"."""
         return _words(type(self).__name__)
+
+    @property
+    def clamp(self) -> float | None:
+        """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+        return self.clip
 
     @property
     def family(self) -> str:

@@ -22,7 +22,7 @@ class NoDefense(Defense):
         return False
 
     @property
-    def plan_varies(self) -> bool:
+    def reads_moments(self) -> bool:
         """Never."""
         return False
 

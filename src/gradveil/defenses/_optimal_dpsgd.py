@@ -11,9 +11,10 @@ from gradveil.sensitivity import Moments
 
 from ._dpsgd import DPSGD
 from ._optimal_noise import OptimalNoise
-from ._planning import median_level
+from ._planning import median_level, takes_plan
 
 
+@takes_plan
 @dataclass(frozen=True)
 class OptimalDPSGD(OptimalNoise):
     """Σ_ii = λ √(E‖∇_x g_P,i‖² / E g_P,i²) with g_P = clamp(g, -P, P).

@@ -1,15 +1,24 @@
 """Optimal Gaussian noise (Theorem 2, Eq. 10)."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
-from gradveil._checks import check_ratio
+from gradveil._checks import check_choice, check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._gradient_noise import GradientNoise
-from ._planning import NoiseDefense, check_shape_options, raise_to_least, sensitivity_ratios
+from ._planning import (
+    NoiseDefense,
+    check_shape_options,
+    raise_to_least,
+    sensitivity_ratios,
+    takes_plan,
+)
+
+UTILITIES = ("variance", "curvature")
 
 
+@takes_plan
 @dataclass(frozen=True)
 class OptimalNoise(NoiseDefense):
     """Σ_ii = λ √(E‖∇_x g_i‖² / E g_i²), which maximises the trace bound at a given utility.
@@ -17,13 +26,22 @@ class OptimalNoise(NoiseDefense):
     Proof: tr J_F = Σ s_i²/Σ_ii and -U2 = Σ g_i² Σ_ii; by Cauchy their product is at least
     (Σ s_i |g_i|)², with equality for Σ_ii ∝ s_i / |g_i|.
 
+    The same with h_i in the place of g_i²: at a given curvature cost ½ η² Σ h_i Σ_ii, what noise
+    adds to the loss in a step of length η, the bound is largest for Σ_ii ∝ s_i / √h_i.
+
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
-    (Theorem 2). A plan from the private batch itself leaks through its noise levels
-    (`plan_information`); one from public data does not. No (ε, δ) guarantee either way.
+    (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
+    batch; public examples (`Public`) make a better one. The paper's form, plan="private", shows an
+    attacker who reads the noise levels what was in the batch, at any scale (docs/plans.md). No
+    (ε, δ) guarantee either way.
 
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
+        utility: The utility at which the bound is largest: "variance" (the paper's U2) or
+            "curvature", for which h_i = E g_{b,i}² over examples b takes the place of g_i²
+            everywhere in the shape. It needs a message that is a sum over examples.
+            `utility_budget` is U2 in both cases.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
         floor: The least √E g_i² in the denominator, over the root mean square of the entry's
@@ -35,6 +53,7 @@ class OptimalNoise(NoiseDefense):
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
+        plan: "model" or "private": what the plan is made from when it is called on a message.
     """
 
     label = "optimal noise"
@@ -42,6 +61,7 @@ class OptimalNoise(NoiseDefense):
 
     _: KW_ONLY
     granularity: str = "parameter"
+    utility: str = "variance"
     cap: float = 100.0
     floor: float = 1e-4
     least: float = 0.25
@@ -49,6 +69,7 @@ class OptimalNoise(NoiseDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, self.cap, self.floor)
+        check_choice(self.utility, "utility", UTILITIES)
         check_ratio(self.least, "least")
 
     @property
@@ -56,8 +77,15 @@ class OptimalNoise(NoiseDefense):
         """Always."""
         return True
 
+    @property
+    def needs_curvature(self) -> bool:
+        """For the utility "curvature"."""
+        return self.utility == "curvature"
+
     def shape(self, moments: Moments) -> Tensors:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), capped; 0 for entries that are 0, which a floor hides."""
+        if self.needs_curvature:
+            moments = replace(moments, squared_values=moments.known_squared_example_values)
         ratios = sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
         if not self.least or self.granularity == "layer":
             return ratios

@@ -9,13 +9,14 @@ from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
 from ._gradient_pruning import GradientPruning
-from ._planning import check_shape_options, least_square, pool
+from ._planning import check_shape_options, least_square, pool, takes_plan
 from ._pruning import PruningDefense
 
 MARGIN = 1.5
 """By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
 
 
+@takes_plan
 @dataclass(frozen=True)
 class OptimalPruning(PruningDefense):
     """Prunes the entries of LARGEST k_i = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
@@ -31,6 +32,7 @@ class OptimalPruning(PruningDefense):
         floor: The least √E g_i² in the denominator, over the root mean square of the
             entry's tensor.
         estimator: How sensitivities are measured when the defense is called on a message.
+        plan: "model" or "private": what decides which entries are sent; see `OptimalNoise`.
     """
 
     twin = GradientPruning

@@ -8,9 +8,11 @@ from gradveil.sensitivity import Estimator, Moments
 
 from ._base import Defense
 from ._optimal_noise import OptimalNoise
+from ._planning import check_plan_from, takes_plan
 from ._rounding import Rounding
 
 
+@takes_plan
 @dataclass(frozen=True)
 class OptimalRounding(Defense):
     """y_i = step_i · round(g_i / step_i) with step_i² ∝ √(E‖∇_x g_i‖² / E g_i²).
@@ -23,6 +25,7 @@ class OptimalRounding(Defense):
         step: The root mean square of the steps.
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
         estimator: How sensitivities are measured when the defense is called on a message.
+        plan: "model" or "private": what the steps are made from; see `OptimalNoise`.
     """
 
     label = "optimal rounding"
@@ -37,9 +40,11 @@ class OptimalRounding(Defense):
     floor: float = 1e-4
     least: float = 0.25
     estimator: Estimator | str = "auto"
+    plan_from: str = "model"
 
     def __post_init__(self) -> None:
         check_positive(self.step, "step")
+        check_plan_from(self.plan_from)
         self._noise()
 
     def plan(self, moments: Moments) -> RoundingMechanism:

@@ -21,7 +21,14 @@ from gradveil.theory import GaussianPrior
 from ._base import Defense
 from ._gradient_noise import GradientNoise
 from ._optimal_noise import OptimalNoise
-from ._planning import NoiseDefense, allowed_trace, keep_lowest, keep_within, roots
+from ._planning import (
+    NoiseDefense,
+    allowed_trace,
+    check_plan_from,
+    keep_lowest,
+    keep_within,
+    roots,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class PruningDefense(Defense):
     noise: NoiseDefense | None = None
     prior: GaussianPrior | None = None
     estimator: Estimator | str = "auto"
+    plan_from: str = "model"
 
     def __post_init__(self) -> None:
         check_exactly_one(
@@ -66,6 +74,7 @@ class PruningDefense(Defense):
         if self.prior is not None:
             check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
         check_estimator(self.estimator)
+        check_plan_from(self.plan_from)
         if self.target_error is not None:
             check_positive(self.target_error, "target_error")
             if self.noise is None:
@@ -91,6 +100,11 @@ class PruningDefense(Defense):
         """Magnitude pruning looks at sensitivities only for its noise or its target."""
         noisy = self.noise is not None and self.noise.needs_sensitivities
         return noisy or self.target_error is not None
+
+    @property
+    def needs_curvature(self) -> bool:
+        """Where its noise does."""
+        return self.noise is not None and self.noise.needs_curvature
 
     @abstractmethod
     def scores(self, moments: Moments) -> Tensors:

@@ -32,7 +32,7 @@ class Rounding(Defense):
         return False
 
     @property
-    def plan_varies(self) -> bool:
+    def reads_moments(self) -> bool:
         """Never: the grid is given."""
         return False
 

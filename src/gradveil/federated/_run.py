@@ -13,6 +13,7 @@ from gradveil.messages import LossFunction
 
 from ._client import Client
 from ._evaluate import evaluate
+from ._planning import Planner
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
@@ -40,6 +41,7 @@ class FederatedRun:
         seed: Of the sampling of clients.
         held_out: Inputs and targets for evaluation.
         evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
+        planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class FederatedRun:
         seed: int = 0,
         held_out: tuple[Tensor, Tensor] | None = None,
         evaluate_every: int = 8,
+        planner: Planner | None = None,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
         check_seed(seed)
@@ -60,6 +63,9 @@ class FederatedRun:
         if held_out is not None:
             for part in check_pair(held_out, "held_out"):
                 check_tensor(part, "held_out")
+        if planner is not None:
+            check_kind(planner, "planner", Planner, "Give it public examples and the loss.")
+        self.planner = planner
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
         self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
@@ -71,6 +77,7 @@ class FederatedRun:
             "evaluate every": evaluate_every,
             "held out": kept,
             "loss": describe(loss_fn),
+            **({} if planner is None else {"planner": describe(planner)}),
         }
         self.fingerprint = run_fingerprint(server, clients, options)
 
@@ -78,12 +85,25 @@ class FederatedRun:
         """One more round; the last one is evaluated in any case."""
         number = len(self.rounds) + 1
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
-        metrics = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
+        clients = [self.clients[i] for i in asked]
+        size = self._send_shape(number, clients)
+        metrics = play_round(number, self.server, clients, self.loss_fn)
+        metrics = replace(metrics, shape_bytes=size)
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
             metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
         self.rounds.append(metrics)
         return metrics
+
+    def _send_shape(self, number: int, clients: Sequence[Client]) -> int | None:
+        """Give this round's shape to its clients; returns the bytes that each of them gets."""
+        if self.planner is None:
+            return None
+        packed = self.planner.plan(number, self.server.model)
+        shape = packed.shape()
+        for client in clients:
+            client.use(shape)
+        return packed.size
 
     def run(
         self,
@@ -122,12 +142,15 @@ class FederatedRun:
             "model": self.server.model.state_dict(),
             "optimizer": self.server.optimizer.state_dict(),
             "clients": {i: client.state_dict() for i, client in self.clients.items()},
+            **({} if self.planner is None else {"planner": self.planner.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         self.server.model.load_state_dict(state["model"])
         self.server.optimizer.load_state_dict(state["optimizer"])
+        if self.planner is not None:
+            self.planner.load_state_dict(state["planner"])
         for identifier, client in self.clients.items():
             client.load_state_dict(state["clients"][identifier])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)

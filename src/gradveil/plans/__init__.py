@@ -3,6 +3,7 @@
 from ._evidence import Evidence, gather
 from ._fit import fit_shape
 from ._model import model_moments
+from ._rms import rms_shape
 from ._shape import Shape
 
-__all__ = ["Evidence", "Shape", "fit_shape", "gather", "model_moments"]
+__all__ = ["Evidence", "Shape", "fit_shape", "gather", "model_moments", "rms_shape"]

@@ -35,18 +35,23 @@ EXACT = Exact()
 DEFENSES: dict[str, Callable[[], Defense]] = {
     "none": NoDefense,
     "noise": lambda: GradientNoise(0.1),
-    "optimal noise": lambda: OptimalNoise(0.1, estimator=EXACT),
-    "budget": lambda: OptimalNoise(utility_budget=1e-3, estimator=EXACT),
-    "target": lambda: OptimalNoise(target_error=0.5, estimator=EXACT),
-    "layers": lambda: OptimalNoise(0.1, granularity="layer", estimator=EXACT),
+    "optimal noise": lambda: OptimalNoise(0.1, estimator=EXACT, plan="private"),
+    "budget": lambda: OptimalNoise(utility_budget=1e-3, estimator=EXACT, plan="private"),
+    "target": lambda: OptimalNoise(target_error=0.5, estimator=EXACT, plan="private"),
+    "layers": lambda: OptimalNoise(0.1, granularity="layer", estimator=EXACT, plan="private"),
+    "curvature": lambda: OptimalNoise(
+        0.1, utility="curvature", estimator=EXACT, plan="private"
+    ),
     "dpsgd": lambda: DPSGD(0.1, clip=0.02),
-    "optimal dpsgd": lambda: OptimalDPSGD(0.1, clip=0.02, estimator=EXACT),
+    "optimal dpsgd": lambda: OptimalDPSGD(0.1, clip=0.02, estimator=EXACT, plan="private"),
     "pruning": lambda: GradientPruning(0.5),
-    "optimal pruning": lambda: OptimalPruning(0.5, estimator=EXACT),
-    "noisy pruning": lambda: OptimalPruning(0.5, noise=OptimalNoise(0.1), estimator=EXACT),
+    "optimal pruning": lambda: OptimalPruning(0.5, estimator=EXACT, plan="private"),
+    "noisy pruning": lambda: OptimalPruning(
+        0.5, noise=OptimalNoise(0.1), estimator=EXACT, plan="private"
+    ),
     "rounding": lambda: Rounding(0.01),
-    "optimal rounding": lambda: OptimalRounding(0.01, estimator=EXACT),
-    "cached": lambda: Cached(OptimalNoise(0.1, estimator=EXACT), refresh_every=2),
+    "optimal rounding": lambda: OptimalRounding(0.01, estimator=EXACT, plan="private"),
+    "cached": lambda: Cached(OptimalNoise(0.1, estimator=EXACT, plan="private"), refresh_every=2),
 }
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
@@ -188,7 +193,7 @@ def test_the_plan_is_that_of_the_large_batch(name: str, reduction: str) -> None:
     loss = functools.partial(cross_entropy, reduction=reduction)
     defense = DEFENSES[name]()
     (found,) = planned(defense, lambda: accumulated(defense, model, loss))
-    moments = measure(GradientMessage(model, loss, targets), inputs, Exact())
+    moments = measure(GradientMessage(model, loss, targets), inputs, Exact(), examples=True)
     expected = DEFENSES[name]().plan(moments)
     assert type(found) is type(expected)
     assert_close(levels(found), levels(expected), 1e-6)
@@ -211,7 +216,9 @@ def test_one_micro_batch_is_backward(name: str) -> None:
 def test_a_step_of_a_cached_defense_is_one_call() -> None:
     """Seven steps, three of which measure: the same plans as with large batches."""
     options: dict[str, Any] = {"refresh_every": 3, "share": 1.0}
-    small, large = (Cached(OptimalNoise(0.1, estimator=EXACT), **options) for _ in range(2))
+    small, large = (
+        Cached(OptimalNoise(0.1, estimator=EXACT, plan="private"), **options) for _ in range(2)
+    )
     model = net()
     found = planned(small, lambda: [accumulated(small, model, seed=s) for s in range(7)])
     reference = net()
@@ -228,7 +235,7 @@ def test_a_step_of_a_cached_defense_is_one_call() -> None:
 
 
 def test_a_cached_defense_measures_a_share_of_each_micro_batch() -> None:
-    cached, model = Cached(OptimalNoise(0.1), refresh_every=1, share=0.5), net()
+    cached, model = Cached(OptimalNoise(0.1, plan="private"), refresh_every=1, share=0.5), net()
     accumulated(cached, model, sizes=(8, 8))
     accumulated(cached, model, sizes=(8, 8), seed=1)
     assert cached.state_dict()["step"] == 2
@@ -304,6 +311,8 @@ def test_squares_that_get_too_small_are_not_lost() -> None:
 
 class Told(NoDefense):
     """Observes moments that are told in advance, one for each micro-batch."""
+
+    plan_is_private = True
 
     def __init__(self, parts: list[Moments]) -> None:
         self.parts = parts

@@ -136,7 +136,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 
 def test_what_a_cached_defense_remembers_is_in_it(tmp_path: Path) -> None:
     def fresh() -> FederatedRun:
-        return run(Cached(OptimalNoise(0.1), refresh_every=4))
+        return run(Cached(OptimalNoise(0.1, plan="private"), refresh_every=4))
 
     whole, one = fresh(), fresh()
     whole.run(6)

@@ -28,8 +28,8 @@ def things() -> list[object]:
         OptimalNoise(0.1, estimator=Sketch(3)),
         OptimalNoise(target_error=0.1, prior=prior(0)),
         OptimalNoise(target_error=0.1, prior=prior(1)),
-        Cached(OptimalNoise(0.1)),
-        Cached(OptimalNoise(0.1), refresh_every=3),
+        Cached(OptimalNoise(0.1, plan="private")),
+        Cached(OptimalNoise(0.1, plan="private"), refresh_every=3),
         cross_entropy,
         nn.functional.mse_loss,
         nn.CrossEntropyLoss(label_smoothing=0.1),
@@ -63,7 +63,7 @@ def test_another_model_with_the_same_weights_is_another_run() -> None:
 
 
 def test_what_a_defense_remembers_is_no_part_of_it() -> None:
-    cached = Cached(OptimalNoise(0.1), refresh_every=2)
+    cached = Cached(OptimalNoise(0.1, plan="private"), refresh_every=2)
     one = run(cached)
     before = describe(one.clients[0].defense)
     one.step()
@@ -73,10 +73,10 @@ def test_what_a_defense_remembers_is_no_part_of_it() -> None:
 def test_it_is_the_same_in_another_process() -> None:
     code = (
         "from gradveil import *; from tests.federated.small import run;"
-        "print(run(Cached(OptimalNoise(0.1))).fingerprint)"
+        'print(run(Cached(OptimalNoise(0.1, plan="private"))).fingerprint)'
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == run(Cached(OptimalNoise(0.1))).fingerprint
+    assert done.stdout.strip() == run(Cached(OptimalNoise(0.1, plan="private"))).fingerprint
 
 
 def test_a_digest_sees_type_shape_and_numbers() -> None:

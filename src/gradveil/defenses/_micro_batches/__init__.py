@@ -1,6 +1,6 @@
 """Gradient accumulation: one defended step from several micro-batches."""
 
 from ._accumulation import Accumulation, add_to_grad
-from ._observer import Observer
+from ._observer import Observer, observe_values
 
-__all__ = ["Accumulation", "Observer", "add_to_grad"]
+__all__ = ["Accumulation", "Observer", "add_to_grad", "observe_values"]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_structure
+from gradveil._checks import check_finite, check_inputs, check_structure, check_values
 from gradveil._typing import Tensors
-from gradveil.messages import Message
+from gradveil.messages import Message, explained, values_of
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
@@ -20,20 +20,25 @@ class Observer:
 
     Micro-batches share no inputs, so ∇_x g has the blocks w_k ∇g_k, and
     ‖∇_x g_i‖² = Σ_k w_k² ‖∇g_k,i‖²: exact, whatever happens inside of a micro-batch. The squares of
-    the values are those of the sum, g_i².
+    the values are those of the sum, g_i². Squares of single examples are a mean, or a sum, as the
+    loss itself is: h_i = Σ_k w_k h_k,i.
 
-    The defense itself is left as it is until `finish`.
+    A plan that is not private is made once, in `finish`, from what the micro-batches' values never
+    enter. The defense itself is left as it is until then.
     """
 
     def __init__(self, defense: "Defense") -> None:
         self._defense = defense
         self._sum: tuple[Tensors, Moments] | None = None
+        self._last: tuple[Message, Tensor, torch.Generator] | None = None
         self._is_mixed = False
 
     def measure(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """Values and moments of one micro-batch."""
+        """Values and moments of one micro-batch; for a plan that is not private, values alone."""
+        if not self._defense.plan_is_private:
+            return observe_values(message, inputs)
         return self._defense.observe(message, inputs, generator)
 
     def add(
@@ -46,6 +51,7 @@ class Observer:
     ) -> None:
         """Multiply what there is by `past`, and add the micro-batch `fresh` times."""
         part = self.measure(message, inputs, generator)
+        self._last = message, inputs, generator
         if self._sum is None:
             self._sum = part
             return
@@ -57,11 +63,24 @@ class Observer:
     def finish(self) -> tuple[Tensors, Moments]:
         """Values and moments of the whole step."""
         assert self._sum is not None
+        assert self._last is not None
         values, moments = self._sum
+        if self._defense.reads_moments and not self._defense.plan_is_private:
+            return values, self._defense.public_moments(*self._last)
         if not self._is_mixed:
             return values, moments
         squares = Moments.of_values(values, moments.input_size).squared_values
         return values, replace(moments, squared_values=squares)
+
+
+def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
+    """The message's values and the moments that need no derivative."""
+    check_inputs(inputs)
+    with explained(message, inputs):
+        values = values_of(message, inputs)
+    check_values(values, "message(inputs)")
+    check_finite(values, "message(inputs)")
+    return values, Moments.of_values(values, inputs.numel())
 
 
 def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:
@@ -72,6 +91,9 @@ def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:
             a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
         ),
         second_squares=_mix_known(a.second_squares, past**2, b.second_squares, fresh**2),
+        squared_example_values=_mix_known(
+            a.squared_example_values, past, b.squared_example_values, fresh
+        ),
         input_size=a.input_size + b.input_size,
         hidden=max(a.hidden, b.hidden),
     )

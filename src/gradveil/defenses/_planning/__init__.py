@@ -1,6 +1,7 @@
 """Parts that defenses plan with: the base of noise defenses, shapes, selection."""
 
 from ._noise import NoiseDefense, allowed_trace, roots
+from ._plan_option import check_plan_from, takes_plan
 from ._selection import keep_lowest, keep_within
 from ._sensitivity_shape import check_shape_options, least_square, pool, sensitivity_ratios
 from ._typical import median_level, raise_to_least
@@ -8,6 +9,7 @@ from ._typical import median_level, raise_to_least
 __all__ = [
     "NoiseDefense",
     "allowed_trace",
+    "check_plan_from",
     "check_shape_options",
     "keep_lowest",
     "keep_within",
@@ -17,4 +19,5 @@ __all__ = [
     "raise_to_least",
     "roots",
     "sensitivity_ratios",
+    "takes_plan",
 ]

@@ -20,6 +20,7 @@ from gradveil.sensitivity import Estimator, Moments, check_estimator, check_mome
 from gradveil.theory import GaussianPrior
 
 from .._base import Defense
+from ._plan_option import check_plan_from
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class NoiseDefense(Defense):
       evaluated at this batch, with a second measurement of the sensitivities where the moments
       have one (`measure(..., judged=True)`; a defense that is called on a message takes it). With
       the estimates that made the plan alone it would come out too small.
+
+    The last two are amounts for the examples of the plan, so they need real ones: public examples
+    (`Public`), or the private batch (`plan="private"`).
     """
 
     family = "noise"
@@ -47,6 +51,7 @@ class NoiseDefense(Defense):
     target_error: float | None = None
     prior: GaussianPrior | None = None
     estimator: Estimator | str = "auto"
+    plan_from: str = "model"
 
     def __post_init__(self) -> None:
         check_exactly_one(
@@ -64,6 +69,7 @@ class NoiseDefense(Defense):
         if self.prior is not None:
             check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
         check_estimator(self.estimator)
+        check_plan_from(self.plan_from)
 
     @property
     def needs_sensitivities(self) -> bool:

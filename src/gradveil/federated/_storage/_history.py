@@ -31,6 +31,8 @@ class RoundMetrics:
     examples: int
     bytes_sent: int
     """By all clients; zeros of a pruned reply count as not sent (see `Reply.size`)."""
+    shape_bytes: int | None = None
+    """Of the plan's shape that the server sent to each client; `None` without a planner."""
     loss: float | None = None
     """Of the clients' batches before the step, in the mean over examples."""
     utility_first: float | None = None

@@ -13,12 +13,15 @@ CLIP = 0.05
 """Small enough to clamp entries of the MNIST CNN's gradient; the paper's 1 clamps none."""
 
 THEOREMS = {
-    "Theorem 2\nnoise": ("gradient-noise(scale=0.1)", "optimal-noise(scale=0.1)"),
+    "Theorem 2\nnoise": ("gradient-noise(scale=0.1)", "optimal-noise(scale=0.1, plan='private')"),
     "Theorem 3\nclipping and noise": (
         f"dpsgd(scale=0.1, clip={CLIP})",
-        f"optimal-dpsgd(scale=0.1, clip={CLIP})",
+        f"optimal-dpsgd(scale=0.1, clip={CLIP}, plan='private')",
     ),
-    "Theorem 4\npruning": ("gradient-pruning(ratio=0.9)", "optimal-pruning(ratio=0.9)"),
+    "Theorem 4\npruning": (
+        "gradient-pruning(ratio=0.9)",
+        "optimal-pruning(ratio=0.9, plan='private')",
+    ),
 }
 PLANNED = {
     "classical": (RED, "classical (isotropic, magnitude)"),

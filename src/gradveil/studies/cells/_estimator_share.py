@@ -31,8 +31,8 @@ def noise_of(settings: Settings) -> GradientNoise | OptimalNoise:
     if name == ISOTROPIC:
         return GradientNoise(1.0)
     if name == LAYERS:
-        return OptimalNoise(1.0, cap=1e6, granularity="layer")
-    return OptimalNoise(1.0, cap=1e6, estimator=build_estimator(name))
+        return OptimalNoise(1.0, cap=1e6, granularity="layer", plan_from="private")
+    return OptimalNoise(1.0, cap=1e6, estimator=build_estimator(name), plan_from="private")
 
 
 @cell_function("estimator-share")

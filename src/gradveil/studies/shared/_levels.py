@@ -36,18 +36,20 @@ def label_of(name: str) -> str:
 
 
 def defense_spec(name: str, level: float | None = None, estimator: str = "auto") -> str:
-    """The specification of a defense.
+    """The specification of a defense; an optimal one plans from the private batch, as in the paper.
 
     >>> defense_spec("optimal-pruning", 0.9, "sketch(probes=10)")
-    'optimal-pruning(ratio=0.9, estimator=sketch(probes=10))'
+    "optimal-pruning(ratio=0.9, estimator=sketch(probes=10), plan='private')"
     """
     spec = Spec(name)
     if level is None:
         return str(spec)
     spec = spec.with_(**{"ratio" if is_pruning(name) else "scale": level})
-    if is_optimal(name) and estimator != "auto":
+    if not is_optimal(name):
+        return str(spec)
+    if estimator != "auto":
         spec = spec.with_(estimator=Spec.parse(estimator, "estimator"))
-    return str(spec)
+    return str(spec.with_(plan="private"))
 
 
 def name_and_level(text: str) -> tuple[str, float | None]:
