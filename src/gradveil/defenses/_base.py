@@ -226,10 +226,10 @@ class Defense(Identity, ABC):
 
         Of the inputs and the message's targets nothing but shape, type and place may be used.
         """
-        self._check_amount_is_known()
-        return model_moments(message, inputs, generator)
+        self.check_amount_is_known()
+        return model_moments(message, inputs, generator, curvature=self.needs_curvature)
 
-    def _check_amount_is_known(self) -> None:
+    def check_amount_is_known(self) -> None:
         """Refuse amounts that only real examples can tell."""
         for option in ("utility_budget", "target_error"):
             if getattr(self, option, None) is not None:

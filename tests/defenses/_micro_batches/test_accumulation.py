@@ -39,9 +39,7 @@ DEFENSES: dict[str, Callable[[], Defense]] = {
     "budget": lambda: OptimalNoise(utility_budget=1e-3, estimator=EXACT, plan="private"),
     "target": lambda: OptimalNoise(target_error=0.5, estimator=EXACT, plan="private"),
     "layers": lambda: OptimalNoise(0.1, granularity="layer", estimator=EXACT, plan="private"),
-    "curvature": lambda: OptimalNoise(
-        0.1, utility="curvature", estimator=EXACT, plan="private"
-    ),
+    "curvature": lambda: OptimalNoise(0.1, utility="curvature", estimator=EXACT, plan="private"),
     "dpsgd": lambda: DPSGD(0.1, clip=0.02),
     "optimal dpsgd": lambda: OptimalDPSGD(0.1, clip=0.02, estimator=EXACT, plan="private"),
     "pruning": lambda: GradientPruning(0.5),
