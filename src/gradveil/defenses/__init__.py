@@ -4,7 +4,7 @@ from ._base import Defense
 from ._cached import Cached
 from ._defended import Defended
 from ._dpsgd import DPSGD
-from ._elsewhere import FromServer
+from ._elsewhere import FromServer, Public, Released
 from ._gradient_noise import GradientNoise
 from ._gradient_pruning import GradientPruning
 from ._no_defense import NoDefense
@@ -33,6 +33,8 @@ __all__ = [
     "OptimalRounding",
     "PrivateNoise",
     "PruningDefense",
+    "Public",
+    "Released",
     "Rounding",
     "allowed_trace",
     "keep_within",
