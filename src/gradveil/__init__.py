@@ -27,16 +27,25 @@ from .defenses import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
     Rounding,
 )
 from .mechanisms import Mechanism, RoundingMechanism
-from .messages import GradientMessage, LocalUpdateMessage, Message, ModelError
+from .messages import (
+    ClippedMessage,
+    ClippedUpdate,
+    GradientMessage,
+    LocalUpdateMessage,
+    Message,
+    ModelError,
+)
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
     Bound,
     BoundCase,
     GaussianPrior,
     Utility,
+    expected_decrease,
     fisher_trace,
     gain_over_isotropic,
     mean_bound,
@@ -61,6 +70,8 @@ __all__ = [
     "Bound",
     "BoundCase",
     "Cached",
+    "ClippedMessage",
+    "ClippedUpdate",
     "Defended",
     "Defense",
     "Exact",
@@ -83,6 +94,7 @@ __all__ = [
     "OptimalPruning",
     "OptimalRounding",
     "PerExample",
+    "PrivateNoise",
     "Rounding",
     "RoundingMechanism",
     "Sketch",
@@ -90,6 +102,7 @@ __all__ = [
     "ThreatModel",
     "Utility",
     "audit",
+    "expected_decrease",
     "fisher_trace",
     "gain_over_isotropic",
     "load_dataset",
@@ -114,6 +127,7 @@ _LAZY = {
     "data": "data",
     "load_dataset": "data",
     "models": "models",
+    "privacy": "privacy",
     "score": "scoring",
     "scoring": "scoring",
 }

@@ -1,13 +1,11 @@
 """Random numbers from an explicit generator; the global one is never touched."""
 
 import hashlib
-import os
 
 import torch
 from torch import Tensor
 
-_WORDS, _START = 624, 24
-"""Of the Mersenne Twister in `torch.Generator.get_state()`: 32 bits each, stored in 64."""
+from ._secure import SecureGenerator, fill_from_system
 
 
 def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
@@ -24,17 +22,9 @@ def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
 
 
 def _fresh() -> torch.Generator:
-    """A generator whose whole state comes from the operating system.
-
-    `Generator.seed()` would leave 2³² possible states, of whatever seed torch uses 32 bits: few
-    enough to try all, and so to take the noise off what a client sent.
-    """
+    """A generator whose whole state comes from the operating system."""
     fresh = torch.Generator()
-    state = fresh.get_state()
-    words = torch.frombuffer(bytearray(os.urandom(4 * _WORDS)), dtype=torch.int32)
-    whole = words.to(torch.int64) & 0xFFFFFFFF
-    state[_START : _START + 8 * _WORDS] = whole.view(torch.uint8)
-    fresh.set_state(state)
+    fill_from_system(fresh)
     return fresh
 
 
@@ -73,6 +63,8 @@ def advance(generator: torch.Generator) -> None:
 
 def normal_like(reference: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal numbers in the shape, dtype and device of `reference`."""
+    if isinstance(generator, SecureGenerator):
+        return generator.normal(reference.shape, reference.dtype).to(reference.device)
     drawn = torch.empty(reference.shape, dtype=reference.dtype, device=generator.device)
     return drawn.normal_(generator=generator).to(reference.device)
 
@@ -85,6 +77,9 @@ def rademacher_like(reference: Tensor, generator: torch.Generator) -> Tensor:
 
 def bernoulli(probability: Tensor, generator: torch.Generator) -> Tensor:
     """Zeros and ones, each entry 1 with its own probability."""
+    if isinstance(generator, SecureGenerator):
+        secure = generator.uniform(probability.shape).to(probability.device)
+        return (secure < probability).to(probability.dtype)
     drawn = torch.empty(probability.shape, dtype=probability.dtype, device=generator.device)
     uniform = drawn.uniform_(generator=generator).to(probability.device)
     return (uniform < probability).to(probability.dtype)

@@ -88,7 +88,7 @@ def audit(
             range if `None`.
         batches: Into how many batches of equal size `batch` is cut.
         seeds: How many times each batch is defended and attacked.
-        match: "utility", "scale" or "error": what is held equal.
+        match: "utility", "scale", "error" or "training": what is held equal.
         scale: Of the isotropic noise that is the reference; the root mean square of the message's
             entries if `None`.
         ratio: Of the magnitude pruning that is the reference.
@@ -131,6 +131,12 @@ def audit(
         name=names.get("data", "data"),
     )
     check_use(requested, match, scale, ratio)
+    if match == "training" and local is not None:
+        raise ValueError(
+            "Parameter `match` should be 'utility', 'scale' or 'error' where clients send updates:"
+            " 'training' needs gradients of single examples. Found match='training' with local"
+            " steps."
+        )
     attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(requested), progress)
@@ -167,6 +173,7 @@ def _solved(
         "auto",
         generator=numbered_stream(seed),
         judged=match == "error",
+        examples=match == "training" or any(one.defense.needs_curvature for one in requested),
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     return budget, {one.name: solve(one, budget, moments) for one in requested}

@@ -69,6 +69,7 @@ class BoundStudy:
             requested.defense.estimator,
             generator=numbered_stream(seed),
             judged=True,
+            examples=requested.defense.needs_curvature,
         )
         self.budget: Budget = make_budget(
             "scale", self.values, self.moments, subject.prior, scale, ratio

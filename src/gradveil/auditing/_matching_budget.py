@@ -20,8 +20,9 @@ from gradveil.theory import GaussianPrior, fisher_trace, utility
 
 from ._defaults import CLAMPED, RATIO
 from ._requested_defenses import RequestedDefense
+from ._training_gain import gain_of_a_step, ratio_for, scale_for
 
-MATCHES = ("utility", "scale", "error")
+MATCHES = ("utility", "scale", "error", "training")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Budget:
     - "scale": all noise has `scale`, all pruning `ratio`.
     - "error": all noise is such that the trace bound is that of isotropic noise of `scale`; all
       pruning has `ratio`.
+    - "training": all noise and all pruning is such that a step of the audit's own training, with
+      Adam, is expected to gain what it gains under isotropic noise of `scale`
+      (`expected_decrease`); noisy pruning loses as much by pruning as by noise.
     """
 
     match: str
@@ -43,6 +47,10 @@ class Budget:
     first: float
     error: float
     prior: GaussianPrior | None
+    gain: float = 0.0
+    """What a step gains under the reference noise; only for "training"."""
+    free_gain: float = 0.0
+    """The same without a defense."""
 
     def explain(self) -> str:
         """What is equal, in one or two sentences."""
@@ -53,6 +61,12 @@ class Budget:
             return (
                 f"Wherever there is noise, the trace bound is that of {noise},"
                 f" {self.error:.3g} per entry; all pruning cuts {pruning}."
+            )
+        if self.match == "training":
+            share = self.gain / self.free_gain if self.free_gain > 0 else 1.0
+            return (
+                f"Under all defenses a step of Adam should gain what it gains under {noise},"
+                f" {share:.0%} of what it gains without a defense."
             )
         return (
             f"Noise, with clamping or without, has the second-order utility U2 of {noise}; pruning"
@@ -90,6 +104,8 @@ def make_budget(
         first=utility(values, GradientPruning(ratio).plan(moments)).first,
         error=moments.input_size / trace if trace > 0 else float("inf"),
         prior=prior,
+        gain=gain_of_a_step(moments, noise) if match == "training" else 0.0,
+        free_gain=gain_of_a_step(moments, Mechanism(0.0)) if match == "training" else 0.0,
     )
 
 
@@ -112,12 +128,17 @@ def _solve_noise(defense: NoiseDefense, budget: Budget, moments: Moments) -> Noi
     """√(mean_i Σ_ii) of the plan that meets the budget."""
     if budget.match == "scale":
         return replace(defense, scale=budget.scale)
+    if budget.match == "training":
+        return replace(defense, scale=scale_for(budget.gain, replace(defense, scale=1.0), moments))
     std = _levels(_with_budget(defense, budget).plan(moments).std)
     return replace(defense, scale=float((std.square().sum() / moments.size).sqrt()))
 
 
 def _solve_ratio(defense: PruningDefense, budget: Budget, moments: Moments) -> PruningDefense:
     """The share that is pruned by the plan that meets the budget, to whole entries."""
+    if budget.match == "training":
+        alone = budget.gain if defense.noise is None else (budget.gain * budget.free_gain) ** 0.5
+        return replace(defense, ratio=ratio_for(alone, defense, moments))
     if budget.match != "utility":
         return replace(defense, ratio=budget.ratio)
     planned = replace(defense, ratio=None, utility_budget=budget.first, noise=None).plan(moments)
@@ -131,6 +152,10 @@ def _solve_noise_of(defense: PruningDefense, budget: Budget, moments: Moments) -
     assert defense.noise is not None
     if budget.match == "scale":
         return replace(defense, noise=replace(defense.noise, scale=budget.scale))
+    if budget.match == "training":
+        unit = replace(defense, noise=replace(defense.noise, scale=1.0))
+        scale = scale_for(budget.gain, unit, moments)
+        return replace(defense, noise=replace(defense.noise, scale=scale))
     noise = _with_budget(defense.noise, budget)
     planned: Mechanism = replace(defense, noise=noise).plan(moments)
     assert planned.keep is not None

@@ -10,6 +10,7 @@ from ._chart import draw_sensitivity
 from ._federated import FederatedRow, bench_federated, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
+from ._private import PrivateRow, bench_private
 from ._sensitivity import SensitivityRow, bench_sensitivity, contenders
 
 __all__ = [
@@ -19,11 +20,13 @@ __all__ = [
     "FederatedRow",
     "PaperAlgorithm",
     "PeakMemory",
+    "PrivateRow",
     "SensitivityRow",
     "attack_contenders",
     "bench_attack",
     "bench_cached",
     "bench_federated",
+    "bench_private",
     "bench_sensitivity",
     "contenders",
     "draw_attacks",

@@ -153,6 +153,24 @@ def federated(
 
 
 @bench.command()
+def private(
+    batch: Annotated[int, typer.Option(help="Examples in a batch.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 15,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    out: Annotated[Path | None, typer.Option(help="Folder for private.json.")] = None,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """A differentially private gradient over a plain one; Opacus beside it, if installed."""
+    from gradveil.bench import PrivateRow, bench_private
+
+    _check(out, batch=batch, repeats=repeats)
+    data = _images(mnist, batch, "--batch")
+    with Console(stderr=True).status("starting") as status:
+        rows = bench_private(data, batch=batch, repeats=repeats, progress=status.update)
+    _report(rows, PrivateRow, "private", out, format)
+
+
+@bench.command()
 def attack(
     budget: Annotated[
         list[float] | None, typer.Option(help="Seconds for each batch; repeatable. 5, 20, 60.")

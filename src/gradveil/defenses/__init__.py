@@ -13,6 +13,7 @@ from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
 from ._planning import NoiseDefense, keep_within
+from ._private import PrivateNoise
 from ._pruning import PruningDefense
 from ._rounding import Rounding
 
@@ -30,6 +31,7 @@ __all__ = [
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
+    "PrivateNoise",
     "PruningDefense",
     "Rounding",
     "keep_within",

@@ -62,10 +62,14 @@ class Shape:
         }
 
     def moments(self, like: Mapping[str, Tensor], input_size: int) -> Moments:
-        """Moments from which every defense plans with this shape: E‖∇g_i‖² = r_i², E g_i² = 1."""
+        """Moments from which every defense plans with this shape: E‖∇g_i‖² = r_i², E g_i² = 1.
+
+        E g_{b,i}² = 1, too, so that noise that is optimal for the curvature has this shape as well.
+        """
         levels = self.levels(like)
         ones = {name: torch.ones_like(level) for name, level in levels.items()}
-        return Moments(ones, {name: r.square() for name, r in levels.items()}, input_size)
+        squares = {name: r.square() for name, r in levels.items()}
+        return Moments(ones, squares, input_size, squared_example_values=ones)
 
     def check(self, like: Mapping[str, Tensor]) -> None:
         """Require a factor list for each parameter, and none besides, that broadcasts to it."""

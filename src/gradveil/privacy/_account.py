@@ -1,0 +1,129 @@
+"""The account of what a training run has spent."""
+
+from typing import Any
+
+from gradveil._checks import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_not_negative_count,
+    check_positive,
+)
+
+from ._checks import UNITS, check_delta, check_neighbours, check_probability
+from ._epsilon import epsilon_after
+
+
+class BudgetError(ValueError):
+    """A step that would spend more than the budget."""
+
+
+class PrivacyAccount:
+    """ε(δ) of a run, step by step, and its budget.
+
+    Each step releases N(Σ_b g_b, z² C² I) with ‖g_b‖ ≤ C (`epsilon_after`). A release that was not
+    clipped, or noised less, is not covered: the account believes what it is told.
+
+    Args:
+        noise_multiplier: z.
+        sample_rate: q, the probability with which each example (or client) takes part in a step,
+            drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
+            Batches of a fixed size, or a shuffled data set, are not this: account for them with 1.
+        delta: δ.
+        unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
+            update clipped).
+        budget: The largest ε(δ) that may be spent; `None` for no limit.
+        neighbours: Data sets that differ by one more or less ("add-remove"), or by one that is
+            another ("replace-one").
+
+    >>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5, budget=4.5)
+    >>> account.step(16)
+    >>> round(account.epsilon(), 3), account.would_exceed()
+    (4.377, True)
+    >>> account.sampling
+    'none: every example in every step'
+    """
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        sample_rate: float,
+        delta: float,
+        unit: str = "example",
+        budget: float | None = None,
+        neighbours: str = "add-remove",
+    ) -> None:
+        check_not_negative(noise_multiplier, "noise_multiplier")
+        check_probability(sample_rate, "sample_rate")
+        check_delta(delta)
+        check_choice(unit, "unit", UNITS)
+        check_neighbours(neighbours)
+        if budget is not None:
+            check_positive(budget, "budget")
+        self.noise_multiplier, self.sample_rate, self.delta = noise_multiplier, sample_rate, delta
+        self.unit, self.budget, self.neighbours = unit, budget, neighbours
+        self.steps = 0
+
+    @property
+    def sampling(self) -> str:
+        """How examples get into a step, in words."""
+        if self.sample_rate == 1:
+            return f"none: every {self.unit} in every step"
+        return f"Poisson: each {self.unit} with probability {self.sample_rate:g}, independently"
+
+    def epsilon(self, more: int = 0) -> float:
+        """ε(δ) of the steps so far, and of so many more."""
+        check_not_negative_count(more, "more")
+        steps = self.steps + more
+        return epsilon_after(
+            self.noise_multiplier, self.sample_rate, steps, self.delta, self.neighbours
+        )
+
+    def would_exceed(self, n: int = 1) -> bool:
+        """Whether `n` more steps would spend more than the budget."""
+        check_count(n, "n")
+        return self.budget is not None and self.epsilon(n) > self.budget
+
+    def step(self, n: int = 1) -> None:
+        """Count `n` more steps; call it before anything is released.
+
+        Raises:
+            BudgetError: If they would spend more than the budget. They are not counted then.
+        """
+        if self.would_exceed(n):
+            raise BudgetError(
+                f"Parameter `budget` should allow {n} more than {self.steps} steps. Found that"
+                f" ε would be {self.epsilon(n):.4g} at δ = {self.delta:g}, above `budget ="
+                f" {self.budget}`. Stop here, or start again with a larger `noise_multiplier`."
+            )
+        check_count(n, "n")
+        self.steps += n
+
+    def describe(self) -> dict[str, Any]:
+        """What the account is about, as plain values; what it says is `epsilon`."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "sample_rate": self.sample_rate,
+            "delta": self.delta,
+            "unit": self.unit,
+            "budget": self.budget,
+            "neighbours": self.neighbours,
+            "sampling": self.sampling,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to continue from, as plain values."""
+        return {**self.describe(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` of an equal account returned."""
+        expected = self.describe()
+        found = {name: value for name, value in state.items() if name != "steps"}
+        if found != expected or "steps" not in state:
+            differing = sorted(k for k in {*found, *expected} if found.get(k) != expected.get(k))
+            raise ValueError(
+                "Parameter `state` should come from an account of the same releases. Found other"
+                f" values of {differing or ['steps']}. Make the account as it was made."
+            )
+        check_not_negative_count(state["steps"], "steps")
+        self.steps = state["steps"]

@@ -1,0 +1,127 @@
+"""ε of sampled releases: against Opacus, integrals and closed forms."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from gradveil.privacy import epsilon_after, gaussian_epsilon, solve_noise_multiplier
+from gradveil.privacy._opacus import loss_curve, renyi_epsilon
+
+from .oracles import hockey_stick, sampled
+
+DELTA = 1e-5
+CASES = [(0.1, 1.0, 50), (0.02, 0.8, 200), (0.5, 4.0, 10), (0.01, 1.0, 1)]
+PLD = {(0.1, 1.0, 50): 5.148263, (0.02, 0.8, 200): 3.263148, (0.01, 1.0, 10000): 6.187745}
+"""By the privacy loss distribution of dp-accounting 0.6.0, an upper bound with its own mesh."""
+
+
+def opacus(kind: str, rate: float, std: float, steps: int) -> float:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        from opacus.accountants import create_accountant
+
+        accountant = create_accountant(kind)
+        accountant.history = [(std, rate, steps)]
+        return accountant.get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_renyi_is_that_of_opacus(case):
+    assert renyi_epsilon(*case, DELTA) == pytest.approx(opacus("rdp", *case), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES[:2])
+def test_composition_agrees_with_opacus_within_its_error(case):
+    rate, std, steps = case
+    found = epsilon_after(std, rate, steps, DELTA)
+    error = loss_curve(*case, DELTA / 1000).epsilon_error
+    assert error <= 0.01
+    theirs = opacus("prv", *case)  # with 0.01 added
+    assert theirs - 0.02 <= found <= theirs + 1e-3
+    assert found < opacus("rdp", *case)
+
+
+@pytest.mark.parametrize("case", list(PLD)[:2])
+def test_composition_agrees_with_privacy_loss_distributions(case):
+    rate, std, steps = case
+    error = loss_curve(*case, DELTA / 1000).epsilon_error
+    found = epsilon_after(std, rate, steps, DELTA)
+    assert PLD[case] - 0.001 <= found <= PLD[case] + 2 * error
+
+
+@pytest.mark.slow
+def test_ten_thousand_steps():
+    case = (0.01, 1.0, 10000)
+    assert PLD[case] <= epsilon_after(1.0, 0.01, 10000, DELTA) <= PLD[case] + 0.02
+
+
+@pytest.mark.parametrize(("rate", "std"), [(0.1, 1.0), (0.5, 2.0)])
+def test_one_step_is_the_integral(rate, std):
+    p, q = sampled(rate, std, 1.0), sampled(rate, std, 0.0)
+    curve = loss_curve(rate, std, 1, 1e-9)
+    for epsilon in (-0.05, 0.0, 0.3, 1.0):
+        exact = hockey_stick(p, q, epsilon, 1 + 12 * std)
+        assert exact <= curve.delta(epsilon) <= exact + 1.1e-3
+    delta = hockey_stick(p, q, 0.3, 1 + 12 * std)
+    assert 0.3 <= epsilon_after(std, rate, 1, delta) <= 0.305
+
+
+def test_removing_is_the_worse_direction_for_one_step():
+    """The account looks at P over Q only; Q over P is smaller."""
+    p, q = sampled(0.1, 1.0, 1.0), sampled(0.1, 1.0, 0.0)
+    for epsilon in (0.0, 0.1, 0.5):
+        assert hockey_stick(q, p, epsilon, 13) <= hockey_stick(p, q, epsilon, 13) + 1e-9
+
+
+@pytest.mark.parametrize(("std", "steps"), [(1.0, 1), (4.0, 16), (0.3, 1), (50.0, 100)])
+def test_without_sampling_it_is_the_closed_form(std, steps):
+    mu = np.sqrt(steps) / std
+    assert epsilon_after(std, 1.0, steps, DELTA) == gaussian_epsilon(DELTA, mu)
+    replaced = epsilon_after(std, 1.0, steps, DELTA, "replace-one")
+    assert replaced == gaussian_epsilon(DELTA, 2 * mu)
+    assert opacus("prv", 1.0, std, steps) == pytest.approx(
+        epsilon_after(std, 1.0, steps, DELTA), abs=0.012
+    )
+
+
+def test_a_rate_near_one_is_near_the_closed_form():
+    near, exact = epsilon_after(4.0, 0.9999, 16, DELTA), gaussian_epsilon(DELTA, 1.0)
+    assert exact - 1e-3 < near < exact + 0.01
+
+
+@pytest.mark.parametrize(("rate", "std"), [(0.1, 1.0), (0.5, 2.0)])
+def test_replacing_is_bounded(rate, std):
+    """P and Q with gradients of opposite directions, integrated; and not above four times ε."""
+    p, q = sampled(rate, std, 1.0), sampled(rate, std, -1.0)
+    bound = epsilon_after(std, rate, 1, DELTA, "replace-one")
+    assert hockey_stick(p, q, bound, 1 + 12 * std) < DELTA
+    assert bound < 4 * epsilon_after(std, rate, 1, DELTA)
+
+
+def test_it_grows_with_steps_and_rate_and_falls_with_noise():
+    found = [epsilon_after(1.0, 0.1, steps, DELTA) for steps in (1, 2, 3, 8, 9)]
+    assert found == sorted(found)
+    assert epsilon_after(1.0, 0.2, 8, DELTA) > found[3] > epsilon_after(1.2, 0.1, 8, DELTA)
+
+
+def test_the_ends():
+    assert epsilon_after(1.0, 0.1, 0, DELTA) == 0.0
+    assert epsilon_after(0.0, 0.1, 1, DELTA) == np.inf
+    assert epsilon_after(0.05, 0.9, 100, DELTA) > 1000  # no room for a composition: Rényi
+    assert epsilon_after(1.0, 0.1, 10, 1e-13) >= epsilon_after(1.0, 0.1, 10, 1e-10)
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(1.0, 16), (0.1, 50)])
+def test_the_noise_is_solved_for(rate, steps):
+    found = solve_noise_multiplier(3.0, DELTA, rate, steps)
+    assert epsilon_after(found, rate, steps, DELTA) <= 3.0
+    assert epsilon_after(0.998 * found, rate, steps, DELTA) > 3.0
+
+
+def test_targets_that_little_and_much_noise_reach():
+    assert solve_noise_multiplier(1e5, DELTA, 1.0, 1) < 0.02
+    found = solve_noise_multiplier(1e-3, DELTA, 1.0, 100)
+    assert epsilon_after(found, 1.0, 100, DELTA) <= 1e-3
+    with pytest.raises(ValueError, match="should be within reach of a noise multiplier"):
+        solve_noise_multiplier(1e-9, 1e-12, 1.0, 10**6)
