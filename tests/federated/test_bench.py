@@ -24,7 +24,7 @@ def test_rows_hold_every_contender_in_both_states() -> None:
 
 def test_clients_with_larger_models_are_timed_step_by_step() -> None:
     inputs, targets = examples(4)
-    rows = bench_large_clients([Case("toy", model(), inputs, targets)], repeats=1)
+    rows = bench_large_clients(repeats=1, cases=[Case("toy", model(), inputs, targets)])
     assert [row.defense for row in rows] == ["isotropic noise", "from the server"]
     assert all(row.time_ratio is None and row.step_ratio > 0 for row in rows)
 
