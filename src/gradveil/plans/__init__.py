@@ -1,7 +1,9 @@
 """Plans that do not depend on the private batch: how noise is spread, and who may know it."""
 
+from ._evidence import Evidence, gather
+from ._fit import fit_shape
 from ._model import model_moments
 from ._rms import rms_shape
 from ._shape import Shape
 
-__all__ = ["Shape", "model_moments", "rms_shape"]
+__all__ = ["Evidence", "Shape", "fit_shape", "gather", "model_moments", "rms_shape"]
