@@ -371,3 +371,17 @@ def test_micro_batches_get_one_draw_of_noise_in_the_servers_shape() -> None:
     whole = GradientMessage(model, cross_entropy, targets).values(inputs)
     noise = row(step.sent) - row(whole)
     assert 0.5 < float(noise.square().mean().sqrt()) / 0.3 < 1.5
+
+
+def test_clients_with_one_shape_share_a_plan_and_others_do_not() -> None:
+    shape = drawn()
+    one, two, other = FromServer(NOISE), FromServer(NOISE), FromServer(NOISE, floor=0.3)
+    for wrapped in (one, two, other):
+        wrapped.use(shape)
+    assert one.plan(MOMENTS) is two.plan(MOMENTS)
+    assert one.plan(MOMENTS) is not other.plan(MOMENTS)
+    narrow = Moments.of_values({name: value.float() for name, value in LIKE.items()}, 10)
+    assert one.plan(narrow).std["bias"].dtype == torch.float32
+    louder = FromServer(OptimalNoise(0.6))
+    louder.use(shape)
+    torch.testing.assert_close(std_of(louder.plan(MOMENTS)), 2 * std_of(one.plan(MOMENTS)))

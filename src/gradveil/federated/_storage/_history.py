@@ -31,8 +31,6 @@ class RoundMetrics:
     examples: int
     bytes_sent: int
     """By all clients; zeros of a pruned reply count as not sent (see `Reply.size`)."""
-    shape_bytes: int | None = None
-    """Of the plan's shape that the server sent to each client; `None` without a planner."""
     loss: float | None = None
     """Of the clients' batches before the step, in the mean over examples."""
     utility_first: float | None = None
@@ -47,6 +45,8 @@ class RoundMetrics:
     """Of plain gradients of the same batches, the sum over clients."""
     seconds_defense: float | None = None
     """What the defense added to them."""
+    shape_bytes: int | None = None
+    """Of the plan's shape that the server sent to each client; `None` without a planner."""
 
 
 @dataclass(frozen=True)
