@@ -187,7 +187,12 @@ def test_plans_have_the_trace_of_isotropic_noise(shape):
 
 def test_shapes_win_by_their_own_utility():
     """At one trace, judged by other batches: each optimum costs less than isotropic noise."""
-    shapes = {"Theorem 2": "U2", "curvature": "curvature", "total power": "total power"}
+    shapes = {
+        "Theorem 2": "U2",
+        "curvature": "curvature",
+        "total power": "total power",
+        "adam": "Adam's step",
+    }
     common = {**PREDICTION, "public": {"start": 3200, "size": 16, "batches": 8}}
     net = build_model(MNIST["model"], 0).eval()
 

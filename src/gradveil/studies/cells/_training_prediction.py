@@ -95,22 +95,28 @@ def plan(settings: Settings, data: Dataset, net: nn.Module) -> Planner:
     moments = _public_moments(settings["public"], data, net)
     half = len(moments) // 2
     planned, judges = Moments.average(moments[:half]), moments[half:]
+    wanted = fmean(fisher_trace(judge, Mechanism(settings["scale"])) for judge in judges)
     private = settings["shape"] == PRIVATE
-    unit = Planner(None if private else shape_of(settings["shape"], planned), 1.0, judges)
+    levels = None if private else shape_of(settings["shape"], planned, wanted)
+    unit = Planner(levels, 1.0, judges)
     own = fmean(fisher_trace(judge, unit.mechanism(judge)) for judge in judges)
-    isotropic = Mechanism(settings["scale"])
-    return replace(unit, amount=own / fmean(fisher_trace(judge, isotropic) for judge in judges))
+    return replace(unit, amount=own / wanted)
 
 
-def shape_of(name: str, moments: Moments) -> Tensors:
-    """Variances up to a constant, with the floors and caps of `OptimalNoise`."""
+def shape_of(name: str, moments: Moments, trace: float = 1.0) -> Tensors:
+    """Variances up to a constant, with the floors and caps of `OptimalNoise`.
+
+    The trace of their information matters for Adam's optimum alone, whose shape depends on it.
+    """
     if name == "isotropic":
         return constant_like(1.0, moments.squared_values)
     if name == "total power":  # s: at a given Σ_i Σ_ii nothing reveals less
         moments = replace(moments, squared_values=constant_like(1.0, moments.squared_values))
-    utility_name = "curvature" if name == "curvature" else "variance"
-    granularity = "layer" if name == "layers" else "parameter"
-    defense = OptimalNoise(1.0, utility=utility_name, granularity=granularity)
+    defense = OptimalNoise(
+        target_error=moments.input_size / trace,
+        utility=name if name in ("curvature", "adam") else "variance",
+        granularity="layer" if name == "layers" else "parameter",
+    )
     std = defense.plan(moments).std
     assert isinstance(std, dict)
     power = 4 if name == "steep" else 2  # (s/|g|)², or s/|g|

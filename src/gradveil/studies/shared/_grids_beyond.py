@@ -148,7 +148,16 @@ class PredictionGrid:
         ]
 
 
-_SHAPES = ("isotropic", "Theorem 2", "curvature", "total power", "steep", "layers", "private")
+_SHAPES = (
+    "isotropic",
+    "Theorem 2",
+    "curvature",
+    "adam",
+    "total power",
+    "steep",
+    "layers",
+    "private",
+)
 _TRAINING = {
     "data": "mnist",
     "model": "simple-conv-net",
