@@ -127,6 +127,7 @@ NOISY: dict[str, Callable[[], Defense]] = {
     "gradient noise": lambda: GradientNoise(0.3),
     "optimal noise": lambda: OptimalNoise(0.3, estimator=Exact()),
     "layer-wise noise": lambda: OptimalNoise(0.3, granularity="layer", estimator=Exact()),
+    "noise for Adam": lambda: OptimalNoise(0.3, utility="adam", estimator=Exact()),
     "DP-SGD": lambda: DPSGD(0.3, clip=1.0),
     "optimal DP-SGD": lambda: OptimalDPSGD(0.3, clip=1.0, estimator=Exact()),
     "pruning with noise": lambda: GradientPruning(0.4, noise=GradientNoise(0.3)),
