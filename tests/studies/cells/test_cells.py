@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from gradveil import Mechanism, fisher_trace
 from gradveil._random import named_stream
+from gradveil.models import build_model
 from gradveil.studies.cells._parts import dataset
+from gradveil.studies.cells._training_prediction import plan
 from gradveil.studies.runner._cell import Cell, function_of
 from gradveil.studies.runner._engine import execute
 
@@ -31,6 +34,22 @@ TRAINING = {
 }
 
 
+PREDICTION = {
+    **MNIST,
+    "batch_size": 4,
+    "examples": 64,
+    "steps": [1, 3],
+    "refresh": 2,
+    "public": {"start": 3200, "size": 4, "batches": 4},
+    "held_out_start": 4000,
+    "held_out": 32,
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "scale": 0.05,
+    "seed": 0,
+}
+
+
 def run(kind: str, **settings):
     return function_of(kind)(Cell(kind, settings).settings)
 
@@ -41,6 +60,7 @@ def run(kind: str, **settings):
         ("attack", {**ATTACK, "defense": "optimal-dpsgd(scale=0.05)"}),
         ("training", {**TRAINING, "defense": "optimal-dpsgd(scale=0.1)"}),
         ("short-training", {**TRAINING, "defense": "optimal-pruning(ratio=0.8)"}),
+        ("training-prediction", {**PREDICTION, "shape": "private"}),
         (
             "estimator-share",
             {**MNIST, "start": 0, "size": 4, "estimator": "auto", "reference_probes": 2, "seed": 1},
@@ -150,6 +170,44 @@ def test_shares_order_plans_as_theory_does():
             run("plan-quality", **common, defense=d)["share"] for d in (classical, optimal)
         )
         assert less < more <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("shape", ["isotropic", "steep", "private"])
+def test_plans_have_the_trace_of_isotropic_noise(shape):
+    settings = {**PREDICTION, "shape": shape}
+    net = build_model(MNIST["model"], 0).eval()
+    planner = plan(settings, dataset("mnist"), net)
+    traces = [fisher_trace(judge, planner.mechanism(judge)) for judge in planner.judges]
+    wanted = [fisher_trace(judge, Mechanism(0.05)) for judge in planner.judges]
+    assert sum(traces) == pytest.approx(sum(wanted), rel=1e-3)
+    if shape == "isotropic":
+        std = planner.mechanism(None).std
+        assert all(torch.allclose(s, torch.full_like(s, 0.05)) for s in std.values())
+
+
+def test_shapes_win_by_their_own_utility():
+    """At one trace, judged by other batches: each optimum costs less than isotropic noise."""
+    shapes = {
+        "Theorem 2": "U2",
+        "curvature": "curvature",
+        "total power": "total power",
+        "adam": "Adam's step",
+    }
+    common = {**PREDICTION, "public": {"start": 3200, "size": 16, "batches": 8}}
+    net = build_model(MNIST["model"], 0).eval()
+
+    def costs(shape):
+        settings = {**common, "shape": shape}
+        return plan(settings, dataset("mnist"), net).utilities(settings)
+
+    isotropic = costs("isotropic")
+    for shape, cost in shapes.items():
+        assert costs(shape)[cost] < isotropic[cost], shape
+
+
+def test_a_training_that_diverges_has_no_loss():
+    settings = {**PREDICTION, "shape": "isotropic", "scale": 1e5, "optimizer": "sgd", "lr": 1e10}
+    assert run("training-prediction", **settings)["losses"][-1] is None
 
 
 def test_official_data_need_a_folder(monkeypatch):

@@ -35,6 +35,7 @@ EXPECTED = [
     "estimator-share",
     "local-against-global",
     "fedavg",
+    "utility-predicts-training",
 ]
 
 

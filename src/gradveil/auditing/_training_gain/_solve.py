@@ -9,8 +9,8 @@ from gradveil.theory import expected_decrease
 
 from .._defaults import RATE
 
-STEPS = 60
-"""Of the bisection, in which a scale is found to 1e-12 or so of a factor of 1,000."""
+STEPS = 40
+"""Of the bisection; a scale is given with six digits."""
 
 
 def gain_of_a_step(moments: Moments, mechanism: AnyMechanism) -> float:
@@ -36,7 +36,7 @@ def scale_for(gain: float, planned: Mechanism, moments: Moments) -> float:
         middle = (low + high) / 2
         short = gain_of_a_step(moments, _with_noise(planned, middle)) < gain
         low, high = (low, middle) if short else (middle, high)
-    return (low + high) / 2
+    return float(f"{(low + high) / 2:.6g}")
 
 
 def ratio_for(gain: float, scores: Tensor, moments: Moments) -> float:

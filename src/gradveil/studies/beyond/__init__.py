@@ -1,4 +1,4 @@
-"""What the paper does not show: bounds beside attacks, aware attackers, matching, costs, FedAvg."""
+"""What the paper does not show: bounds, aware attackers, matching, costs, FedAvg, utilities."""
 
 from gradveil.studies.runner import Study
 
@@ -8,6 +8,7 @@ from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
+from ._prediction import PredictionStudy
 
 STUDIES: tuple[Study, ...] = (
     BoundStudy(),
@@ -17,6 +18,7 @@ STUDIES: tuple[Study, ...] = (
     EstimatorStudy(),
     PlanStudy(),
     FedAvgStudy(),
+    PredictionStudy(),
 )
 
 __all__ = ["STUDIES"]

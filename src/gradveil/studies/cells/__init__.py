@@ -9,6 +9,7 @@ from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
 from ._short_training import short_training
 from ._training import training
+from ._training_prediction import training_prediction
 
 __all__ = [
     "OFFICIAL",
@@ -21,4 +22,5 @@ __all__ = [
     "plan_quality",
     "short_training",
     "training",
+    "training_prediction",
 ]

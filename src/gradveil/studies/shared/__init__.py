@@ -6,6 +6,7 @@ from ._grids_beyond import (
     BOUND,
     FEDAVG,
     PLANS,
+    PREDICTION,
     BoundGrid,
     FedAvgGrid,
     attacker_of,
@@ -33,6 +34,7 @@ from ._numbers import (
     summary,
     units_of,
 )
+from ._ranks import mean_correlation, rank_correlation
 
 __all__ = [
     "AWARE",
@@ -43,6 +45,7 @@ __all__ = [
     "MNIST",
     "NOISE",
     "PLANS",
+    "PREDICTION",
     "PRUNING",
     "BoundGrid",
     "FedAvgGrid",
@@ -59,9 +62,11 @@ __all__ = [
     "is_pruning",
     "label_of",
     "level_text",
+    "mean_correlation",
     "name_and_level",
     "nested",
     "number",
+    "rank_correlation",
     "select",
     "summarise",
     "summarise_loss",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradveil.catalog import Spec
+from gradveil.studies.runner import Cell
 
 from ._grids import MNIST, Grid, every
 
@@ -109,6 +110,82 @@ PLANS = {
     "quick": PlanGrid(replace(MNIST["quick"], size=16), 4, (0,), 8, 8, 3),
     "standard": PlanGrid(MNIST["standard"], 6, (0, 60), 64, 20, 7),
     "paper": PlanGrid(MNIST["paper"], 8, (0, 60), 64, 20, 7),
+}
+
+
+RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}
+"""By optimizer, tuned coarsely without a defense (MNIST CNN, batches of 32)."""
+
+
+@dataclass(frozen=True)
+class PredictionGrid:
+    """Trainings under noise of several shapes and amounts."""
+
+    common: Mapping[str, Any]
+    shapes: tuple[str, ...]
+    scales: Mapping[str, tuple[float, ...]]
+    """By optimizer: amounts that neither do nothing nor end in divergence."""
+    seeds: tuple[int, ...]
+
+    def cells(self) -> list[Cell]:
+        """Every shape, amount, optimizer and seed."""
+        return [
+            Cell(
+                "training-prediction",
+                {
+                    **self.common,
+                    "seed": seed,
+                    "optimizer": optimizer,
+                    "lr": RATES[optimizer],
+                    "scale": scale,
+                    "shape": shape,
+                },
+            )
+            for seed in self.seeds
+            for optimizer, scales in self.scales.items()
+            for scale in scales
+            for shape in self.shapes
+        ]
+
+
+_SHAPES = (
+    "isotropic",
+    "Theorem 2",
+    "curvature",
+    "adam",
+    "total power",
+    "steep",
+    "layers",
+    "private",
+)
+_TRAINING = {
+    "data": "mnist",
+    "model": "simple-conv-net",
+    "batch_size": 32,
+    "examples": 3200,
+    "steps": [20, 100],
+    "refresh": 30,
+    "public": {"start": 3200, "size": 32, "batches": 8},
+    "held_out_start": 4000,
+    "held_out": 512,
+}
+_AMOUNTS = {"sgd": (0.05, 0.1, 0.2), "momentum": (0.03, 0.05, 0.1), "adam": (0.01, 0.03, 0.1)}
+
+PREDICTION = {
+    "quick": PredictionGrid(
+        {
+            **_TRAINING,
+            "batch_size": 8,
+            "steps": [5, 10],
+            "public": {"start": 3200, "size": 8, "batches": 4},
+            "held_out": 128,
+        },
+        ("isotropic", "Theorem 2", "curvature", "total power"),
+        {"sgd": (0.1, 0.3), "adam": (0.01, 0.1)},
+        (0,),
+    ),
+    "standard": PredictionGrid(_TRAINING, _SHAPES, _AMOUNTS, (0, 1)),
+    "paper": PredictionGrid({**_TRAINING, "data": "mnist-test"}, _SHAPES, _AMOUNTS, (0, 1, 2, 3)),
 }
 
 
