@@ -50,6 +50,14 @@ def test_amounts_that_are_given_stay():
     assert other.defense.scale == 0.3
 
 
+@pytest.mark.parametrize("spec", ["private-noise", "private-noise(clip=1.0)"])
+def test_a_guarantee_is_not_matched(spec):
+    with pytest.raises(ValueError, match=r"should have its amounts.*Found no .*noise_multiplier"):
+        requested_defenses([spec])
+    (one,) = requested_defenses(["private-noise(noise_multiplier=2.0, clip=0.5)"])
+    assert (one.name, one.open) == ("private noise", frozenset())
+
+
 def test_equal_names_get_numbers():
     names = [one.name for one in requested_defenses(["gradient-noise(0.1)", "gradient-noise(0.2)"])]
     assert names == ["noise", "noise (2)"]

@@ -24,6 +24,9 @@ from ._defaults import CLAMPED, RATIO
 from ._requested_defenses import RequestedDefense
 from ._training_gain import gain_of_a_step, ratio_for, scale_for
 
+ITERATIONS = 30
+"""At most so many steps to the scale of a plan whose shape depends on it."""
+
 MATCHES = ("utility", "scale", "error", "training")
 
 
@@ -127,14 +130,32 @@ def solve(
     if "clip" in missing:
         defense = replace(defense, clip=budget.clip)  # type: ignore[type-var]
     if isinstance(defense, NoiseDefense) and "scale" in missing:
-        unit = replace(defense, scale=1.0)
-        return replace(defense, scale=_scale(unit.plan(source), budget, moments))
+        return _solve_noise(defense, budget, moments, source)
     if isinstance(defense, PruningDefense):
         if "ratio" in missing:
             defense = _solve_ratio(defense, budget, moments, source)
         if "noise" in missing:
             defense = _solve_noise_of(defense, budget, moments, source)
     return defense
+
+
+def _solve_noise(
+    defense: NoiseDefense, budget: Budget, moments: Moments, source: Moments
+) -> NoiseDefense:
+    """√(mean_i Σ_ii) of the plan that meets the budget.
+
+    Most shapes do not depend on the scale, and one step finds it; noise for Adam has another shape
+    at each, so that it is looked for step by step.
+    """
+    solved = replace(defense, scale=budget.scale or 1.0)
+    for _ in range(ITERATIONS):
+        last = solved.scale or 1.0
+        factor = _scale(solved.plan(source), budget, moments)
+        factor = factor / last if budget.match == "scale" else factor
+        solved = replace(solved, scale=last * factor)
+        if abs(factor - 1) < 1e-9 or factor == 0:
+            break
+    return solved
 
 
 def _scale(unit: Mechanism, budget: Budget, moments: Moments) -> float:

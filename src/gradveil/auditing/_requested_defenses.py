@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradveil.catalog import Spec, build_defense
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, PrivateNoise
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ def _requested(asked: str | Defense) -> RequestedDefense:
         )
     spec = Spec.parse(asked, "defense")
     defense = build_defense(spec.completed())
+    if isinstance(defense, PrivateNoise) and spec.missing:
+        raise ValueError(
+            f"The defense `{spec.name}` should have its amounts: a guarantee is chosen, not matched"
+            f" to other defenses. Found no {' and no '.join(sorted(spec.missing))}. Write for"
+            " example private-noise(noise_multiplier=1.0, clip=1.0)."
+        )
     return RequestedDefense(_name(defense), defense, spec.missing)
 
 

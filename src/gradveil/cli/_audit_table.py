@@ -84,10 +84,13 @@ def setting(spec: str) -> str:
 
     >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
     'ratio 0.778, scale 0.0123'
+    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
+    'noise multiplier 1, clip 0.5'
     >>> setting("no-defense")
     '-'
     """
-    return ", ".join(f"{name} {value:.3g}" for name, value in shown_amounts(spec)) or "-"
+    amounts = shown_amounts(spec)
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in amounts) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:
