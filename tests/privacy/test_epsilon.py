@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from gradveil.privacy import epsilon_after, gaussian_epsilon, solve_noise_multiplier
+from gradveil.privacy import delta_after, epsilon_after, gaussian_epsilon, solve_noise_multiplier
 from gradveil.privacy._opacus import loss_curve, renyi_epsilon
 
 from .oracles import hockey_stick, sampled
@@ -125,3 +125,10 @@ def test_targets_that_little_and_much_noise_reach():
     assert epsilon_after(found, 1.0, 100, DELTA) <= 1e-3
     with pytest.raises(ValueError, match="should be within reach of a noise multiplier"):
         solve_noise_multiplier(1e-9, 1e-12, 1.0, 10**6)
+
+
+def test_delta_inverts_epsilon():
+    assert delta_after(4.0, 1.0, 16, epsilon_after(4.0, 1.0, 16, DELTA)) == pytest.approx(DELTA)
+    assert DELTA / 1.1 < delta_after(1.0, 0.1, 8, epsilon_after(1.0, 0.1, 8, DELTA)) < 1.1 * DELTA
+    assert delta_after(1.0, 0.1, 0, 1.0) == 0.0
+    assert delta_after(0.0, 0.5, 2, 1.0) == 0.75
