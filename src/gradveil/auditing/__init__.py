@@ -24,6 +24,7 @@ from ._result import (
 )
 from ._settings import check_attacks, check_settings
 from ._subject import make_subject
+from ._told_apart import ToldApart
 from .report import write_results
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "RunResult",
     "Setup",
     "StopReason",
+    "ToldApart",
     "TrainingResult",
     "audit",
     "check_attacks",

@@ -13,7 +13,7 @@ from gradveil.mechanisms import AnyMechanism, Doubt, LikelihoodMechanism
 from .._observation import Observation
 from ._candidates import Candidates
 
-PAIRS = 3
+PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
 
 
@@ -75,13 +75,19 @@ def _known(
 def _planned(candidates: Candidates, generator: torch.Generator) -> Iterator[Hypothesis]:
     """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
     defense = _told(candidates.observation)
+    planned: dict[int, Hypothesis] = {}
     doubts = []
-    for index in range(min(PAIRS, len(candidates))):
+    for place in range(PAIRS):
+        index = place * len(candidates) // PAIRS
         one, other = (_at(defense, candidates, index, generator) for _ in range(2))
+        planned[index] = one
         doubts.append(one.mechanism.doubt(other.mechanism, one.values))
+        if not doubts[0].levels_differ:
+            break
     doubt = Doubt.mean(doubts)
     for index in range(len(candidates)):
-        yield _at(defense, candidates, index, generator)._replace(doubt=doubt)
+        known = planned.pop(index, None) or _at(defense, candidates, index, generator)
+        yield known._replace(doubt=doubt)
 
 
 def _at(
