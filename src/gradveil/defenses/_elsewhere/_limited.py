@@ -34,11 +34,8 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
     row = torch.empty(sum(v.numel() for v in like.values()), dtype=widest, device=device)
     for name, level in unflatten(row, like).items():
         first, *others = (factor.to(level) for factor in factors[name])
-        if not others:
-            level.copy_(first)
-            continue
-        torch.mul(first, others[0], out=level)
-        for factor in others[1:]:
+        level.copy_(first)
+        for factor in others:
             level.mul_(factor)
     return row.clamp_(LEAST, cap)
 
