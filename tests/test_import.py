@@ -9,7 +9,7 @@ import gradveil
 
 from .hiding import OPTIONAL, run_without
 
-CORE = {"defenses", "mechanisms", "messages", "sensitivity", "theory"}
+CORE = {"defenses", "mechanisms", "messages", "plans", "sensitivity", "theory"}
 LAZY = ("AuditResult", "Observation", "ThreatModel", "audit", "load_dataset", "score")
 PACKAGES = ("attacks", "auditing", "catalog", "data", "models", "privacy", "scoring")
 
@@ -33,7 +33,7 @@ inputs = torch.rand(8, 6, generator=generator)
 targets = torch.arange(8) % 3
 for defense in (
     gradveil.OptimalNoise(scale=0.01),
-    gradveil.Cached(gradveil.OptimalNoise(scale=0.01), refresh_every=2),
+    gradveil.Cached(gradveil.OptimalNoise(scale=0.01, plan='private'), refresh_every=2),
 ):
     for _ in range(4):
         before = [p.detach().clone() for p in model.parameters()]

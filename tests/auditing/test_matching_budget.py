@@ -20,7 +20,7 @@ PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning
 def case():
     inputs, targets = images()
     message = GradientMessage(build_model("mlp", sizes=[36, 30, 3]), cross_entropy, targets[:2])
-    moments = measure(message, inputs[:2], "exact")
+    moments = measure(message, inputs[:2], "exact", examples=True)
     return message(inputs[:2]), moments, GaussianPrior.fit(inputs[2:])
 
 
@@ -68,6 +68,49 @@ def test_equal_error(case):
         assert bound == pytest.approx(budget.error, rel=1e-3), name
 
 
+def adam_gain(values, mechanism):
+    """Σ g_i E[y_i] / √E[y_i²], from the definition."""
+    gain = 0.0
+    for name, g in values.items():
+        std = mechanism.std[name].double() if isinstance(mechanism.std, dict) else mechanism.std
+        keep = 1.0 if mechanism.keep is None else mechanism.keep[name].double()
+        sent = keep * (
+            g.double() if mechanism.clip is None else g.double().clamp(*limits(mechanism))
+        )
+        power = (sent.square() + torch.as_tensor(std).square()).sqrt()
+        gain += float(torch.where(power > 0, g.double() * sent / power, 0.0).sum())
+    return gain
+
+
+def limits(mechanism):
+    return -mechanism.clip, mechanism.clip
+
+
+def test_equal_training(case):
+    """All but what is undefended gain the same; pruning to the nearest whole entry."""
+    values, _, _ = case
+    budget, solved, planned = mechanisms("training", case, scale=0.02)
+    found = {name: adam_gain(values, mechanism) for name, mechanism in planned.items()}
+    largest = max(float(value.abs().max()) for value in values.values())
+    for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
+        assert found[name] == pytest.approx(found["noise"], rel=1e-3), name
+    for name in ("pruning", "optimal pruning"):
+        assert found["noise"] <= found[name] * (1 + 1e-6) <= found["noise"] + 1.01 * largest, name
+    assert solved["noise"].scale == pytest.approx(0.02, rel=1e-5)
+    assert budget.gain / budget.free_gain == pytest.approx(
+        found["noise"] / found["no defense"], rel=1e-3
+    )
+    assert f"{found['noise'] / found['no defense']:.0%} of what it gains" in budget.explain()
+
+
+def test_noise_cannot_meet_what_pruning_alone_has_lost(case):
+    values, moments, prior = case
+    budget = make_budget("training", values, moments, prior, scale=1e-4)
+    (requested,) = requested_defenses(["gradient-pruning(ratio=0.99, noise=gradient-noise)"])
+    with pytest.raises(ValueError, match=r"Found match='training'.*prune less"):
+        solve(requested, budget, moments)
+
+
 def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
     values, moments, prior = case
     row = torch.cat([value.flatten() for value in values.values()])
@@ -76,5 +119,5 @@ def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
 
 
 def test_an_unknown_match_is_an_error(case):
-    with pytest.raises(ValueError, match=r"one of \['utility', 'scale', 'error'\]"):
+    with pytest.raises(ValueError, match=r"one of \['utility', 'scale', 'error', 'training'\]"):
         make_budget("utlity", *case)

@@ -20,6 +20,7 @@ from gradveil import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
     Rounding,
 )
 
@@ -141,6 +142,7 @@ NOISY: dict[str, Callable[[], Defense]] = {
     "optimal pruning with optimal noise": lambda: OptimalPruning(
         0.4, noise=OptimalNoise(0.3), estimator=Exact(), plan="private"
     ),
+    "private noise for clients": lambda: PrivateNoise(0.3, clip=1.0, unit="client"),
     "cached": lambda: Cached(OptimalNoise(0.3, estimator=Exact(), plan="private"), refresh_every=3),
 }
 DETERMINISTIC: dict[str, Callable[[], Defense]] = {

@@ -8,7 +8,15 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from gradveil.federated import RoundMetrics, TrainingConfig, build_run, load_split, train
+from gradveil.federated import (
+    Planner,
+    RoundMetrics,
+    TrainingConfig,
+    build_planner,
+    build_run,
+    load_split,
+    train,
+)
 from gradveil.flower import run_simulation_of
 from gradveil.flower._simulated_server import SimulatedServer
 from gradveil.flower._simulation import client_app_of
@@ -34,7 +42,21 @@ CONFIGS = {
     ),
     "sampled": replace(NOISE, fraction=0.5, partition="dirichlet", optimizer="sgd", lr=0.1),
     "pruned": replace(NOISE, defense="optimal-pruning(ratio=0.8)"),
+    "server-planned": replace(NOISE, defense="from-server(optimal-noise(scale=0.01))"),
+    "server-planned fedavg": replace(
+        NOISE, defense="from-server(optimal-noise(0.01))", local_steps=2, optimizer="sgd", lr=1.0
+    ),
 }
+
+
+def planner(config: TrainingConfig) -> Planner | None:
+    """Where the server plans: every second round, from the first examples of the data."""
+    if "from-server" not in config.defense:
+        return None
+    data = load_split(config)
+    return build_planner(config, (data.inputs[:16], data.targets[:16]), refresh_every=2)
+
+
 OWN = {"loss", "utility_first", "utility_second", "seconds_gradient", "seconds_defense"}
 
 
@@ -60,7 +82,8 @@ def test_every_message_in_a_new_process_gives_the_local_engine(config):
         for i in range(config.clients)
     }
     rows: list[RoundMetrics] = []
-    flower, local = SimulatedServer(config, load_split(config), rows.append), build_run(config)
+    flower = SimulatedServer(config, load_split(config), rows.append, planner=planner(config))
+    local = build_run(config, planner=planner(config))
     flower.start(grid=LocalGrid(client_app_of(config), nodes), num_rounds=config.rounds)
     history = local.run(config.rounds)
     for name, value in local.server.model.state_dict().items():
@@ -71,15 +94,18 @@ def test_every_message_in_a_new_process_gives_the_local_engine(config):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # ray leaves files open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", ["noise", "cached", "fedavg"])
+@pytest.mark.parametrize("name", ["noise", "cached", "fedavg", "server-planned"])
 def test_simulation_equals_the_local_engine(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # Flower changes it: this brings it back
     monkeypatch.setenv("RAY_worker_niceness", "0")
     rows: list[RoundMetrics] = []
-    history = run_simulation_of(CONFIGS[name], out=tmp_path / "flower", on_round=rows.append)
-    expected = train(CONFIGS[name], out=tmp_path / "local")
+    config = CONFIGS[name]
+    history = run_simulation_of(
+        config, out=tmp_path / "flower", on_round=rows.append, planner=planner(config)
+    )
+    expected = train(config, out=tmp_path / "local", planner=planner(config))
     found, right = (torch.load(tmp_path / e / "model.pt") for e in ("flower", "local"))
     assert found.keys() == right.keys()
     for key, value in right.items():

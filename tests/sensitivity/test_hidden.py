@@ -42,7 +42,11 @@ def test_entries_that_move_without_a_derivative_count_as_sensitive(
 
 
 @each_reading
-@pytest.mark.parametrize("defense", [OptimalNoise(0.1), OptimalDPSGD(0.1)], ids=["noise", "dpsgd"])
+@pytest.mark.parametrize(
+    "defense",
+    [OptimalNoise(0.1, plan="private"), OptimalDPSGD(0.1, plan="private")],
+    ids=["noise", "dpsgd"],
+)
 def test_nothing_of_them_is_sent_bare(name: str, defense: OptimalNoise) -> None:
     message, inputs = message_of(made(lambda: Reading(READINGS[name]))), batch()
     with pytest.warns(HiddenPathWarning):
@@ -73,7 +77,7 @@ def test_a_frozen_backbone_behind_detach(estimator: str) -> None:
     message = GradientMessage(model, F.cross_entropy, torch.arange(4))
     with pytest.warns(HiddenPathWarning, match="650 of 650 entries"):
         moments = measure(message, inputs, estimator, generator=seeded())
-    mechanism = OptimalNoise(0.1).plan(moments)
+    mechanism = OptimalNoise(0.1, plan="private").plan(moments)
     assert isinstance(mechanism.std, dict)
     assert all(float(std.min()) > 0 for std in mechanism.std.values())
     assert fisher_trace(moments, mechanism) == float("inf")
@@ -102,7 +106,7 @@ def test_a_target_cannot_be_promised(kind: str) -> None:
         pytest.warns(HiddenPathWarning),
         pytest.raises(ValueError, match=r"`target_error`.*no error can be promised"),
     ):
-        OptimalNoise(target_error=0.1)(message, inputs, seeded())
+        OptimalNoise(target_error=0.1, plan="private")(message, inputs, seeded())
 
 
 def test_nothing_is_doubted_where_derivatives_see_everything() -> None:
@@ -139,7 +143,7 @@ def test_rows_of_unused_categories_do_not_stand_out() -> None:
     values = message(inputs)["embedding.weight"]
     used = values.abs().sum(1) > 0
     assert used.nonzero().flatten().tolist() == [2, 7]
-    defense = OptimalNoise(1.0)
+    defense = OptimalNoise(1.0, plan="private")
     sent = defense(message, inputs, seeded())["embedding.weight"]
     assert bool((sent != 0).all())
     std = defense.plan(measure(message, inputs, generator=seeded())).std
@@ -153,7 +157,7 @@ def test_rows_of_unused_categories_do_not_stand_out() -> None:
 def test_a_cache_hides_unused_rows_in_every_step(kind: type) -> None:
     """From its second step on it sent rows bare that no step had used: 41 of 41 were found."""
     model = made(Categories)
-    defense, generator = Cached(kind(1.0), refresh_every=4), seeded()
+    defense, generator = Cached(kind(1.0, plan="private"), refresh_every=4), seeded()
     for step in range(8):
         inputs = batch(3)
         inputs[:, 5] = torch.tensor([step % 12, (3 * step) % 12, 7]).double()

@@ -18,7 +18,7 @@ from tests.zoo import named
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
-FIELDS = ("squared_values", "squared_sensitivities", "second_squares")
+FIELDS = ("squared_values", "squared_sensitivities", "second_squares", "squared_example_values")
 
 
 def make(seed: int = 0, count: float = 1, **changes: Any) -> Moments:
@@ -31,7 +31,7 @@ def make(seed: int = 0, count: float = 1, **changes: Any) -> Moments:
             for name, shape in shapes.items()
         }
 
-    fields = {"squared_values": draw(), "squared_sensitivities": draw(), "second_squares": draw()}
+    fields = {field: draw() for field in FIELDS}
     return Moments(**{**fields, "input_size": 7, "count": count, **changes})
 
 
@@ -92,15 +92,22 @@ class TestAdding:
         values = Moments.of_values(make().squared_values, input_size=7)
         assert (make() + values).squared_sensitivities is None
 
+    def test_squares_of_examples_that_are_missing_stay_missing(self) -> None:
+        assert (make(1) + make(2, squared_example_values=None)).squared_example_values is None
+
     def test_refuses_other_names(self) -> None:
-        other = make(squared_values={"scale": torch.ones(())}, squared_sensitivities=None)
+        other = make(
+            squared_values={"scale": torch.ones(())},
+            squared_sensitivities=None,
+            squared_example_values=None,
+        )
         pattern = r"`other` should have the names of `self`. Found missing names \['layer.weight'\]"
         with pytest.raises(ValueError, match=pattern):
             make() + other
 
     def test_refuses_other_shapes(self) -> None:
         wrong = {**make().squared_values, "scale": torch.ones(1)}
-        other = make(squared_values=wrong, squared_sensitivities=wrong)
+        other = make(squared_values=wrong, squared_sensitivities=wrong, squared_example_values=None)
         with pytest.raises(ValueError, match=r"Found shape \(1,\) for `scale` instead of \(\)"):
             make() + other
 
@@ -126,6 +133,14 @@ class TestMeaning:
         assert moments.squared_values["a"].tolist() == [4.0, 9.0]
         with pytest.raises(ValueError, match=r"`moments` should hold sensitivities.*measure\("):
             _ = moments.known_squared_sensitivities
+
+    def test_squares_of_examples_must_be_measured(self) -> None:
+        with pytest.raises(ValueError, match=r"Found none. Make them with.*examples=True"):
+            _ = make(squared_example_values=None).known_squared_example_values
+
+    def test_squares_of_examples_must_have_the_names_of_the_values(self) -> None:
+        with pytest.raises(ValueError, match=r"`squared_example_values` should have the names"):
+            make(squared_example_values={"other": torch.ones(())})
 
     def test_sensitivities_must_have_the_names_of_the_values(self) -> None:
         with pytest.raises(ValueError, match=r"`squared_sensitivities` should have the names"):
@@ -153,6 +168,12 @@ class TestClipping:
     def test_refuses_a_threshold_that_is_none(self, clip: float) -> None:
         with pytest.raises(ValueError, match=f"`clip` should be.*Found `clip = {clip}`"):
             make().clipped(clip)
+
+    def test_leaves_the_squares_of_examples_alone(self) -> None:
+        """They stand for the loss's curvature, which clamping the message does not change."""
+        moments = make()
+        clipped = moments.clipped(0.5)
+        assert_same_bytes(clipped.squared_example_values, moments.squared_example_values)
 
     def test_works_on_values_alone(self) -> None:
         moments = Moments.of_values({"a": torch.tensor([0.1, 3.0])}, input_size=1).clipped(1.0)
@@ -190,9 +211,21 @@ class TestFiles:
             make(count=2.5, clip=0.1),
             make(second_squares=None),
             make(squared_sensitivities=None, second_squares=None),
-            make(squared_values={"a/b": torch.rand(0) + 1}, squared_sensitivities=None),
+            make(
+                squared_values={"a/b": torch.rand(0) + 1},
+                squared_sensitivities=None,
+                squared_example_values=None,
+            ),
+            make(squared_example_values=None),
         ],
-        ids=["all", "clip and count", "exact", "values alone", "odd names, no entries"],
+        ids=[
+            "all",
+            "clip and count",
+            "exact",
+            "values alone",
+            "odd names, no entries",
+            "no examples",
+        ],
     )
     def test_what_is_saved_is_loaded(self, moments: Moments, tmp_path: Path) -> None:
         moments.save(tmp_path / "moments.npz")

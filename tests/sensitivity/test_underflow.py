@@ -33,7 +33,11 @@ def test_a_lost_square_is_not_taken_for_0(estimator: str):
 
 @pytest.mark.parametrize(
     "defense",
-    [OptimalNoise(0.01), OptimalDPSGD(0.01, clip=1.0), Cached(OptimalNoise(0.01, plan="private"))],
+    [
+        OptimalNoise(0.01, plan="private"),
+        OptimalDPSGD(0.01, clip=1.0, plan="private"),
+        Cached(OptimalNoise(0.01, plan="private")),
+    ],
     ids=["noise", "dpsgd", "cached"],
 )
 def test_what_is_sent_hides_the_inputs(defense: Defense):

@@ -10,6 +10,13 @@ from ._cafe import CAFE
 from ._dlg import DLG
 from ._evidence import TotalVariation
 from ._grad_inversion import GradInversion
+from ._identification import (
+    Identification,
+    IdentificationReport,
+    Identify,
+    Trial,
+    identify_trials,
+)
 from ._idlg import IDLG
 from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
@@ -40,6 +47,9 @@ __all__ = [
     "Descent",
     "Finish",
     "GradInversion",
+    "Identification",
+    "IdentificationReport",
+    "Identify",
     "Interval",
     "InvertingGradients",
     "LocalSteps",
@@ -50,6 +60,7 @@ __all__ = [
     "Scores",
     "ThreatModel",
     "TotalVariation",
+    "Trial",
     "VerticalNet",
     "VerticalObservation",
     "VerticalWorker",
@@ -57,6 +68,7 @@ __all__ = [
     "as_attack",
     "bootstrap_interval",
     "estimate_label_counts",
+    "identify_trials",
     "minimise",
     "observe",
     "observe_vertical",

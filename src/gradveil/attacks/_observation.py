@@ -84,7 +84,15 @@ class Observation:
         self._check_labels()
 
     def message(self, targets: Any) -> Message:
-        """The message that these targets would make, as a function of the inputs."""
+        """What these targets would make before noise, as a function of the inputs.
+
+        A defense that is known and that clips, for example, is a part of it.
+        """
+        plain = self.plain_message(targets)
+        return plain if self.defense is None else self.defense.prepared(plain)
+
+    def plain_message(self, targets: Any) -> Message:
+        """The same without any defense."""
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
@@ -176,7 +184,7 @@ def observe(
         defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
     )
-    message, generator = blank.message(targets), generator_or_fresh(generator)
+    message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:
         defended = defense.respond(message, inputs, generator)
     else:

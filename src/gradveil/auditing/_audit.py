@@ -23,6 +23,7 @@ from ._defaults import DEFENSES
 from ._defense_measurement import Measurement, measure_defense
 from ._matching_budget import Budget, make_budget, solve
 from ._meter import Meter, Progress
+from ._plan_source import plan_of, planned, source_of, unwrapped
 from ._requested_defenses import RequestedDefense, requested_defenses
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
@@ -38,9 +39,9 @@ RANGE_NOTE = (
     " audited examples themselves: give public examples or a normalisation."
 )
 PLAN_NOTE = (
-    "Plans are made from the private batch. The bounds do not count what noise levels planned from"
-    " it reveal by themselves, and an attacker who reads them can recognise the batch at any amount"
-    " of noise; plans from public data reveal nothing."
+    "Plans marked private are made from the private batch, and tell who was in it at any amount of"
+    " noise. Their bounds count what the noise levels reveal. The other plans are made from public"
+    " examples or from the model alone, and reveal nothing."
 )
 
 
@@ -88,7 +89,7 @@ def audit(
             range if `None`.
         batches: Into how many batches of equal size `batch` is cut.
         seeds: How many times each batch is defended and attacked.
-        match: "utility", "scale" or "error": what is held equal.
+        match: "utility", "scale", "error" or "training": what is held equal.
         scale: Of the isotropic noise that is the reference; the root mean square of the message's
             entries if `None`.
         ratio: Of the magnitude pruning that is the reference.
@@ -131,6 +132,12 @@ def audit(
         name=names.get("data", "data"),
     )
     check_use(requested, match, scale, ratio)
+    if match == "training" and local is not None:
+        raise ValueError(
+            "Parameter `match` should be 'utility', 'scale' or 'error' where clients send updates:"
+            " 'training' needs gradients of single examples. Found match='training' with local"
+            " steps."
+        )
     attackers = named(chosen_attacks(attacks, steps, subject.is_image))
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(requested), progress)
@@ -167,9 +174,14 @@ def _solved(
         "auto",
         generator=numbered_stream(seed),
         judged=match == "error",
+        examples=match == "training" or any(one.defense.needs_curvature for one in requested),
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    return budget, {one.name: solve(one, budget, moments) for one in requested}
+    solved = {}
+    for one in requested:
+        source = source_of(subject, one.defense, moments, seed)
+        solved[one.name] = planned(subject, solve(one, budget, moments, source))
+    return budget, solved
 
 
 def _measured(
@@ -204,7 +216,8 @@ def _result(
         results.append(
             DefenseResult(
                 name=name,
-                defense=spec_of(solved[name]),
+                defense=spec_of(unwrapped(solved[name])),
+                plan=plan_of(solved[name]),
                 training=one.training,
                 attacks=attacks,
                 verdict=verdict(
@@ -214,7 +227,8 @@ def _result(
                 **identity(solved[name]),
             )
         )
-    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *attacked.notes]
+    leaks = any(d.plan == "private" for d in results)
+    notes = [*([PLAN_NOTE] if leaks else []), *attacked.notes]
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])

@@ -65,7 +65,7 @@ def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase
         mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
         if mechanism is None:
             return None
-        cases.append(BoundCase(message, inputs, mechanism))
+        cases.append(BoundCase(defense.prepared(message), inputs, mechanism))
     return cases
 
 

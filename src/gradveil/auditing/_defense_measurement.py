@@ -65,9 +65,11 @@ def _utilities(values: Tensors, mechanism: AnyMechanism) -> tuple[float, float]:
 
 def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
     """Which formal guarantee a defense carries, in words."""
+    if defense.formal_privacy is not None:
+        return defense.formal_privacy
     if guarantee.bound is None:
         return f"none: {guarantee.reason or 'nothing is bounded'}"
-    if defense.clip is not None:
+    if defense.clamp is not None:
         return (
             "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
         )

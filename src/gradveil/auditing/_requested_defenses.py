@@ -31,7 +31,7 @@ def requested_defenses(asked: Sequence[str | Defense]) -> list[RequestedDefense]
 
 def _requested(asked: str | Defense) -> RequestedDefense:
     if isinstance(asked, Defense):
-        return RequestedDefense(asked.label, asked)
+        return RequestedDefense(_name(asked), asked)
     if not isinstance(asked, str):
         raise TypeError(
             "Parameter `defenses` should hold defenses or their specifications. Found"
@@ -39,4 +39,10 @@ def _requested(asked: str | Defense) -> RequestedDefense:
         )
     spec = Spec.parse(asked, "defense")
     defense = build_defense(spec.completed())
-    return RequestedDefense(defense.label, defense, spec.missing)
+    return RequestedDefense(_name(defense), defense, spec.missing)
+
+
+def _name(defense: Defense) -> str:
+    """Its label; an optimal defense says if it plans from the private batch."""
+    leaks = defense.plan_is_private and defense.twin is not None
+    return f"{defense.label} (private plan)" if leaks else defense.label

@@ -145,6 +145,9 @@ class DefenseResult:
     """The name of its classical counterpart, where it is the optimal form of one."""
     is_undefended: bool = False
     """Whether the message is sent as it is."""
+    plan: str = ""
+    """What its levels or its mask were made from: "private", "public", "model" ...; "" if from
+    nothing."""
 
 
 @dataclass(frozen=True)

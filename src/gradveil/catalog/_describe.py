@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from gradveil.plans import Shape
 from gradveil.theory import GaussianPrior
 
 from ._entries import EVERYTHING
@@ -25,7 +26,7 @@ def describe(thing: object) -> Spec:
     """The same as a `Spec`."""
     name = name_of(type(thing))
     given: dict[int | str, Any] = {k: _value(v) for k, v in _changed(thing).items()}
-    if name == "cached":  # its first argument is the defense it wraps
+    if name in ("cached", "from-server"):  # the first argument is the defense it wraps
         given = {0: given.pop("defense"), **given}
     return Spec(name, given)
 
@@ -63,6 +64,8 @@ def _same(value: object, default: object) -> bool:
 def _value(value: object) -> Any:
     if isinstance(value, GaussianPrior):  # samples have no specification
         return Unwritable(value.name)
+    if isinstance(value, Shape):
+        return Unwritable(f"shape of {value.numbers} numbers")
     if isinstance(value, (list, tuple)):
         return type(value)(_value(part) for part in value)
     return value if isinstance(value, (bool, int, float, str, type(None))) else describe(value)

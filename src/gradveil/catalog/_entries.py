@@ -56,6 +56,13 @@ DEFENSES = _by_name(
         {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
+        "private-noise",
+        defenses.PrivateNoise,
+        "Clips each example in the norm of the noise, then noise: (ε, δ) differential privacy.",
+        "Abadi et al. 2016, arXiv:1607.00133; other shapes: gradveil",
+        {"noise_multiplier": 1.0, "clip": 1.0},
+    ),
+    Entry(
         "gradient-pruning",
         defenses.GradientPruning,
         "Sends only the largest entries.",
@@ -82,6 +89,12 @@ DEFENSES = _by_name(
         "cached",
         defenses.Cached,
         "Another defense whose sensitivities are measured only every few steps.",
+        "gradveil",
+    ),
+    Entry(
+        "from-server",
+        defenses.FromServer,
+        "Another defense in a shape that the server sends: the client measures nothing.",
         "gradveil",
     ),
 )

@@ -44,6 +44,7 @@ class Match(str, Enum):
     utility = "utility"
     scale = "scale"
     error = "error"
+    training = "training"
 
 
 class MessageKind(str, Enum):
@@ -75,7 +76,9 @@ def run_audit(
     attack: Annotated[
         list[str] | None, typer.Option(help="As 'strong(steps=300)'; repeatable.")
     ] = None,
-    match: Annotated[Match, typer.Option(help="What is held equal.")] = Match.utility,
+    match: Annotated[
+        Match, typer.Option(help="What is held equal; training: what a step gains.")
+    ] = Match.utility,
     scale: Annotated[
         float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
     ] = None,

@@ -128,12 +128,14 @@ def federated(
     refresh_every: Annotated[int, typer.Option(help="Rounds between measurements.")] = 10,
     repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 5,
     trained: Annotated[int, typer.Option(help="Rounds of training before the second part.")] = 60,
+    large: Annotated[bool, typer.Option(help="Add clients with up to 30 M weights.")] = False,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     out: Annotated[Path | None, typer.Option(help="Folder for federated.json.")] = None,
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
-    """A defended round of federated training over an undefended one, timed side by side."""
+    """A defended round over an undefended one, and a client's step over one plain gradient."""
     from gradveil.bench import FederatedRow, bench_federated, round_contenders
+    from gradveil.bench import bench_large_clients as bench_large
 
     _check(out, clients=clients, batch=batch, refresh_every=refresh_every, repeats=repeats)
     check_not_negative_count(trained, "--trained")
@@ -149,7 +151,27 @@ def federated(
             repeats=repeats,
             progress=status.update,
         )
+        if large:
+            rows += bench_large(batch, repeats, status.update)
     _report(rows, FederatedRow, "federated", out, format)
+
+
+@bench.command()
+def private(
+    batch: Annotated[int, typer.Option(help="Examples in a batch.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 15,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    out: Annotated[Path | None, typer.Option(help="Folder for private.json.")] = None,
+    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+) -> None:
+    """A differentially private gradient over a plain one; Opacus beside it, if installed."""
+    from gradveil.bench import PrivateRow, bench_private
+
+    _check(out, batch=batch, repeats=repeats)
+    data = _images(mnist, batch, "--batch")
+    with Console(stderr=True).status("starting") as status:
+        rows = bench_private(data, batch=batch, repeats=repeats, progress=status.update)
+    _report(rows, PrivateRow, "private", out, format)
 
 
 @bench.command()

@@ -4,6 +4,7 @@ from ._base import Defense
 from ._cached import Cached
 from ._defended import Defended
 from ._dpsgd import DPSGD
+from ._elsewhere import FromServer, Public, Released
 from ._gradient_noise import GradientNoise
 from ._gradient_pruning import GradientPruning
 from ._no_defense import NoDefense
@@ -11,7 +12,8 @@ from ._optimal_dpsgd import OptimalDPSGD
 from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
-from ._planning import NoiseDefense, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_within
+from ._private import PrivateNoise
 from ._pruning import PruningDefense
 from ._rounding import Rounding
 
@@ -20,6 +22,7 @@ __all__ = [
     "Cached",
     "Defended",
     "Defense",
+    "FromServer",
     "GradientNoise",
     "GradientPruning",
     "NoDefense",
@@ -28,7 +31,11 @@ __all__ = [
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
+    "PrivateNoise",
     "PruningDefense",
+    "Public",
+    "Released",
     "Rounding",
+    "allowed_trace",
     "keep_within",
 ]

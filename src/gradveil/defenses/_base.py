@@ -83,6 +83,11 @@ class Defense(Identity, ABC):
         return (own or self.plan_from == "private") and self.reads_moments
 
     @property
+    def needs_curvature(self) -> bool:
+        """Whether `plan` looks at squared gradients of single examples, which are then measured."""
+        return False
+
+    @property
     def plan_varies(self) -> bool:
         """Whether its plan changes with the inputs, so that an attacker plans again on the way.
 
@@ -176,6 +181,22 @@ class Defense(Identity, ABC):
                 f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
             )
 
+    def prepared(self, message: Message) -> Message:
+        """What the mechanism is applied to: here the message itself.
+
+        A defense that first makes something else of it, such as clipping its examples, says so
+        here: bounds and attacks then look at that.
+        """
+        return message
+
+    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
+        """What `plan` needs of these values, where it needs no sensitivities."""
+        return Moments.of_values(values, inputs.numel())
+
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require a batch that it can defend."""
+        check_inputs(inputs)
+
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
@@ -189,7 +210,12 @@ class Defense(Identity, ABC):
             few = self.granularity == "layer" and not self.has_target_error
             estimator = "layers" if few and self.estimator == "auto" else self.estimator
             return measure_with_values(
-                message, inputs, estimator, generator=generator, judged=self.has_target_error
+                message,
+                inputs,
+                estimator,
+                generator=generator,
+                judged=self.has_target_error,
+                examples=self.needs_curvature,
             )
         return observe_values(message, inputs)
 
@@ -200,19 +226,8 @@ class Defense(Identity, ABC):
 
         Of the inputs and the message's targets nothing but shape, type and place may be used.
         """
-        self._check_amount_is_known()
-        return model_moments(message, inputs, generator)
-
-    def _check_amount_is_known(self) -> None:
-        """Refuse amounts that only real examples can tell."""
-        for option in ("utility_budget", "target_error"):
-            if getattr(self, option, None) is not None:
-                raise ValueError(
-                    f"Parameter `{option}` should be used with a plan that sees real examples:"
-                    " synthetic ones say how noise should be spread, not how much. Found"
-                    f" plan_from={self.plan_from!r}. Use `Public(defense, (inputs, targets))` with"
-                    " public examples, or plan='private', which reveals the batch."
-                )
+        self.check_amount_is_known()
+        return model_moments(message, inputs, generator, curvature=self.needs_curvature)
 
     def backward(
         self,
@@ -229,7 +244,7 @@ class Defense(Identity, ABC):
         from the generator, too. Each call adds noise of its own: for several micro-batches in one
         step use `accumulate`.
         """
-        check_inputs(inputs)
+        self.check_batch(inputs)
         generator = generator_or_fresh(generator)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)

@@ -65,6 +65,12 @@ class Cached(Defense):
         check_positive(share, "share")
         defense.check_plans("to cache")
         _check_private(defense)
+        if defense.needs_curvature:
+            raise ValueError(
+                "Parameter `defense` should plan from values and sensitivities, which are kept from"
+                f" step to step. Found {defense!r}, which needs the curvature, too. Use"
+                " utility='variance'."
+            )
         self.defense, self.refresh_every = defense, refresh_every
         self.decay, self.share = decay, share
         self.reset()

@@ -15,7 +15,10 @@ class Identity:
     """
 
     clip: float | None = None
-    """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+    """The option of this name: a threshold of entries, or of norms; `None` without one."""
+
+    formal_privacy: str | None = None
+    """Which formal privacy it has by itself, in words; `None`: none."""
 
     amount_name: str | None = None
     """The option that says how much is done: "scale", "ratio" or "step"; `None` without one."""
@@ -31,6 +34,11 @@ class Identity:
         return _words(type(self).__name__)
 
     @property
+    def clamp(self) -> float | None:
+        """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+        return self.clip
+
+    @property
     def family(self) -> str:
         """What it shares with its classical or optimal counterpart, as "noise"; else its label."""
         return self.label
@@ -44,6 +52,17 @@ class Identity:
     def is_undefended(self) -> bool:
         """Whether the message is sent as it is."""
         return False
+
+    def check_amount_is_known(self) -> None:
+        """Refuse amounts that only real examples can tell."""
+        for option in ("utility_budget", "target_error"):
+            if getattr(self, option, None) is not None:
+                raise ValueError(
+                    f"Parameter `{option}` should be used with a plan that sees real examples:"
+                    " synthetic ones say how noise should be spread, not how much. Found a plan"
+                    " from the model alone. Use `Public(defense, (inputs, targets))` with public"
+                    " examples, or plan='private', which reveals the batch."
+                )
 
 
 def _words(name: str) -> str:

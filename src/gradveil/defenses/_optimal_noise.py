@@ -1,8 +1,8 @@
 """Optimal Gaussian noise (Theorem 2, Eq. 10)."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
-from gradveil._checks import check_ratio
+from gradveil._checks import check_choice, check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
 
@@ -15,6 +15,8 @@ from ._planning import (
     takes_plan,
 )
 
+UTILITIES = ("variance", "curvature")
+
 
 @takes_plan
 @dataclass(frozen=True)
@@ -23,6 +25,9 @@ class OptimalNoise(NoiseDefense):
 
     Proof: tr J_F = Σ s_i²/Σ_ii and -U2 = Σ g_i² Σ_ii; by Cauchy their product is at least
     (Σ s_i |g_i|)², with equality for Σ_ii ∝ s_i / |g_i|.
+
+    The same with h_i in the place of g_i²: at a given curvature cost ½ η² Σ h_i Σ_ii, what noise
+    adds to the loss in a step of length η, the bound is largest for Σ_ii ∝ s_i / √h_i.
 
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
     (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
@@ -33,6 +38,10 @@ class OptimalNoise(NoiseDefense):
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
+        utility: The utility at which the bound is largest: "variance" (the paper's U2) or
+            "curvature", for which h_i = E g_{b,i}² over examples b takes the place of g_i²
+            everywhere in the shape. It needs a message that is a sum over examples.
+            `utility_budget` is U2 in both cases.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
         floor: The least √E g_i² in the denominator, over the root mean square of the entry's
@@ -52,6 +61,7 @@ class OptimalNoise(NoiseDefense):
 
     _: KW_ONLY
     granularity: str = "parameter"
+    utility: str = "variance"
     cap: float = 100.0
     floor: float = 1e-4
     least: float = 0.25
@@ -59,6 +69,7 @@ class OptimalNoise(NoiseDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, self.cap, self.floor)
+        check_choice(self.utility, "utility", UTILITIES)
         check_ratio(self.least, "least")
 
     @property
@@ -66,8 +77,15 @@ class OptimalNoise(NoiseDefense):
         """Always."""
         return True
 
+    @property
+    def needs_curvature(self) -> bool:
+        """For the utility "curvature"."""
+        return self.utility == "curvature"
+
     def shape(self, moments: Moments) -> Tensors:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), capped; 0 for entries that are 0, which a floor hides."""
+        if self.needs_curvature:
+            moments = replace(moments, squared_values=moments.known_squared_example_values)
         ratios = sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
         if not self.least or self.granularity == "layer":
             return ratios

@@ -101,6 +101,11 @@ class PruningDefense(Defense):
         noisy = self.noise is not None and self.noise.needs_sensitivities
         return noisy or self.target_error is not None
 
+    @property
+    def needs_curvature(self) -> bool:
+        """Where its noise does."""
+        return self.noise is not None and self.noise.needs_curvature
+
     @abstractmethod
     def scores(self, moments: Moments) -> Tensors:
         """The lower the score, the sooner an entry is kept."""

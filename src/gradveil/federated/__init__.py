@@ -10,7 +10,15 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
-from ._build import Split, build_clients, build_server, initial_model, load_split, split_data
+from ._build import (
+    Split,
+    build_clients,
+    build_planner,
+    build_server,
+    initial_model,
+    load_split,
+    split_data,
+)
 from ._client import Client, NoDataError
 from ._config import TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
@@ -18,6 +26,7 @@ from ._healthy import NoSignalError
 from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
+from ._planning import PackedShape, Planner
 from ._reply import Costs, Reply
 from ._round import NoReplyError, play_round
 from ._run import FederatedRun
@@ -50,6 +59,8 @@ __all__ = [
     "NoDataError",
     "NoReplyError",
     "NoSignalError",
+    "PackedShape",
+    "Planner",
     "Reply",
     "RoundMetrics",
     "RoundSettings",
@@ -61,6 +72,7 @@ __all__ = [
     "admit",
     "aggregate",
     "build_clients",
+    "build_planner",
     "build_run",
     "build_server",
     "check_unused",

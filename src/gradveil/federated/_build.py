@@ -12,6 +12,7 @@ from gradveil.models import build_fitting_model, count_classes
 from ._client import Client
 from ._config import OPTIMIZERS, TrainingConfig
 from ._partition import partition
+from ._planning import Planner
 from ._server import Server
 
 HELD_OUT = 512
@@ -89,6 +90,20 @@ def build_server(
     kind = "gradient" if config.local_steps is None else "update"
     assert config.optimizer is not None  # __post_init__ has put the usual one there
     return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
+
+
+def build_planner(
+    config: TrainingConfig, public: tuple[Tensor, Tensor], refresh_every: int = 10
+) -> Planner:
+    """A planner for the clients of this configuration, from public inputs and targets."""
+    return Planner(
+        public,
+        config.loss_fn,
+        refresh_every,
+        batch_size=config.batch_size,
+        local=config.local,
+        seed=config.seed,
+    )
 
 
 def _count_held_out(config: TrainingConfig, available: int) -> int:

@@ -18,7 +18,7 @@ from gradveil._checks import (
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil.defenses import Defended, Defense
+from gradveil.defenses import Defended, Defense, FromServer
 from gradveil.messages import (
     GradientMessage,
     LocalSteps,
@@ -29,6 +29,7 @@ from gradveil.messages import (
     explained,
     values_of,
 )
+from gradveil.plans import Shape
 from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights
@@ -97,6 +98,14 @@ class Client:
         self.allow_zero = allow_zero
         self._root = secrets.randbits(62) if seed is None else seed
         self._step = 0
+
+    def use(self, shape: Shape) -> None:
+        """Take the server's shape for the replies to come, if the defense is `FromServer`.
+
+        All other defenses plan by themselves, and nothing changes.
+        """
+        if isinstance(self.defense, FromServer):
+            self.defense.use(shape)
 
     def reply(self, model: nn.Module, loss_fn: LossFunction) -> Reply:
         """The defended message of the next mini-batch, and its number of examples.

@@ -14,6 +14,7 @@ from gradveil.privacy import PrivacyAccount
 
 from ._client import Client
 from ._evaluate import evaluate
+from ._planning import Planner
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
@@ -46,6 +47,7 @@ class FederatedRun:
         account: Counts each round as one step for every client, asked or not, before anything is
             released; `run` ends before a round that its budget does not allow. `None` for a run
             without (ε, δ). The clients have to clip and to add the noise that it states.
+        planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class FederatedRun:
         held_out: tuple[Tensor, Tensor] | None = None,
         evaluate_every: int = 8,
         account: PrivacyAccount | None = None,
+        planner: Planner | None = None,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
         check_seed(seed)
@@ -69,6 +72,9 @@ class FederatedRun:
         if held_out is not None:
             for part in check_pair(held_out, "held_out"):
                 check_tensor(part, "held_out")
+        if planner is not None:
+            check_kind(planner, "planner", Planner, "Give it public examples and the loss.")
+        self.planner = planner
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
         self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
@@ -82,6 +88,7 @@ class FederatedRun:
             "held out": kept,
             "loss": describe(loss_fn),
             **({} if account is None else {"account": account.describe()}),
+            **({} if planner is None else {"planner": describe(planner)}),
         }
         self.fingerprint = run_fingerprint(server, clients, options)
 
@@ -95,7 +102,10 @@ class FederatedRun:
         if self.account is not None:
             self.account.step()  # counts even if the round fails: something may have been sent
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
-        metrics = play_round(number, self.server, [self.clients[i] for i in asked], self.loss_fn)
+        clients = [self.clients[i] for i in asked]
+        size = self._send_shape(number, clients)
+        metrics = play_round(number, self.server, clients, self.loss_fn)
+        metrics = replace(metrics, shape_bytes=size)
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
             metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
@@ -103,6 +113,16 @@ class FederatedRun:
             metrics = replace(metrics, epsilon=self.account.epsilon())
         self.rounds.append(metrics)
         return metrics
+
+    def _send_shape(self, number: int, clients: Sequence[Client]) -> int | None:
+        """Give this round's shape to its clients; returns the bytes that each of them gets."""
+        if self.planner is None:
+            return None
+        packed = self.planner.plan(number, self.server.model)
+        shape = packed.shape()
+        for client in clients:
+            client.use(shape)
+        return packed.size
 
     def run(
         self,
@@ -162,12 +182,15 @@ class FederatedRun:
             "model": self.server.model.state_dict(),
             "optimizer": self.server.optimizer.state_dict(),
             "clients": {i: client.state_dict() for i, client in self.clients.items()},
+            **({} if self.planner is None else {"planner": self.planner.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         self.server.model.load_state_dict(state["model"])
         self.server.optimizer.load_state_dict(state["optimizer"])
+        if self.planner is not None:
+            self.planner.load_state_dict(state["planner"])
         for identifier, client in self.clients.items():
             client.load_state_dict(state["clients"][identifier])
         if self.account is not None:

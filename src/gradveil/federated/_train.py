@@ -10,6 +10,7 @@ from gradveil._imports import AllowImports
 
 from ._build import Split, build_clients, build_server, load_split
 from ._config import TrainingConfig
+from ._planning import Planner
 from ._run import FederatedRun, OnRound
 from ._storage import (
     TrainingHistory,
@@ -22,13 +23,18 @@ from ._storage import (
 
 
 def build_run(
-    config: TrainingConfig, data: Split | None = None, *, allow_imports: AllowImports = False
+    config: TrainingConfig,
+    data: Split | None = None,
+    *,
+    planner: Planner | None = None,
+    allow_imports: AllowImports = False,
 ) -> FederatedRun:
     """The run that a configuration describes, before its first round.
 
     Args:
         config: What to train.
         data: What `load_split(config)` gave; loaded if `None`.
+        planner: Of the shape for clients whose defense is `from-server(...)`; see `build_planner`.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
@@ -41,6 +47,7 @@ def build_run(
         seed=config.seed,
         held_out=data.held_out,
         evaluate_every=config.evaluate_every,
+        planner=planner,
     )
 
 
@@ -53,6 +60,7 @@ def train(
     checkpoint_every: int = 8,
     on_round: OnRound = lambda _: None,
     on_notice: Callable[[str], None] = warnings.warn,
+    planner: Planner | None = None,
     allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train, and write checkpoints and results to the folder `out`.
@@ -60,7 +68,7 @@ def train(
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers but the times are then those of a run that was never stopped. A checkpoint that is
     damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
-    `data` and `allow_imports` are those of `build_run`.
+    `data`, `planner` and `allow_imports` are those of `build_run`.
     """
     check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
     check_flag(resume, "resume")
@@ -72,7 +80,7 @@ def train(
         )
     data = load_split(config) if data is None else data
     config = config.fitted_to(data)
-    run = build_run(config, data, allow_imports=allow_imports)
+    run = build_run(config, data, planner=planner, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     with hold_folder(folder):
         if folder is not None and resume and has_checkpoint(folder):

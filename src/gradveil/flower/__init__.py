@@ -22,7 +22,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is import
 
 require("gradveil.flower", "gradveil[flower]", "flwr")
 
-from gradveil.federated import Limits, LocalSteps
+from gradveil.federated import Limits, LocalSteps, Planner
 
 from ._accountant import ClientAccountant
 from ._records import reply_to
@@ -36,6 +36,7 @@ __all__ = [
     "FedSGD",
     "Limits",
     "LocalSteps",
+    "Planner",
     "RoundReplies",
     "reply_to",
     "run_simulation_of",

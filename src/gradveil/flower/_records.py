@@ -9,9 +9,12 @@ from torch import Tensor
 
 from gradveil._checks import check_count, check_finite
 from gradveil._typing import Tensors
-from gradveil.federated import Reply
+from gradveil.federated import PackedShape, Reply
+from gradveil.plans import Shape
 
 ARRAYS, METRICS, EXAMPLES = "arrays", "metrics", "num-examples"
+SHAPE = "gradveil.shape"
+"""The record of the plan's shape in a train message, beside the model's."""
 
 
 def reply_to(message: Message, values: Tensors, examples: int) -> Message:
@@ -55,13 +58,39 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
 
 def model_arrays(message: Message) -> Tensors:
     """The global model's weights and buffers, as the server sent them."""
-    records = message.content.array_records
+    records = [r for name, r in message.content.array_records.items() if name != SHAPE]
     if len(records) != 1:
         raise ValueError(
             "A train message should hold exactly one ArrayRecord, the model's state_dict. Found"
             f" {len(records)}."
         )
-    return tensors_of(next(iter(records.values())))
+    return tensors_of(records[0])
+
+
+def add_shape(message: Message, shape: PackedShape) -> None:
+    """Put a shape into a train message, as a record of its own."""
+    layout = torch.tensor(list(shape.layout.encode()), dtype=torch.uint8)
+    parts = {"layout": layout, "means": shape.means, "codes": shape.codes}
+    message.content[SHAPE] = record_of(parts)
+
+
+def read_shape(message: Message) -> Shape | None:
+    """The shape that a server sent, in its own words: for the client to check; `None` without one.
+
+    Raises:
+        ValueError: If the record is no shape.
+    """
+    record = message.content.array_records.get(SHAPE)
+    if record is None:
+        return None
+    parts = tensors_of(record)
+    if parts.keys() != {"layout", "means", "codes"}:
+        raise ValueError(
+            "The record of a shape should hold ['codes', 'layout', 'means']. Found"
+            f" {sorted(parts)[:8]}."
+        )
+    layout = bytes(parts.pop("layout").flatten().to(torch.uint8).tolist()).decode()
+    return PackedShape(layout, **parts).shape()
 
 
 def round_config(message: Message) -> dict[str, Any]:

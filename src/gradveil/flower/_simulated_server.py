@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 
 from gradveil._imports import AllowImports
 from gradveil.federated import (
+    Planner,
     RoundMetrics,
     Skip,
     Split,
@@ -32,9 +33,10 @@ class SimulatedServer(DefendedStrategy):
         data: Split,
         on_round: Callable[[RoundMetrics], None],
         *,
+        planner: Planner | None = None,
         allow_imports: AllowImports = False,
     ) -> None:
-        super().__init__(build_server(config, data, allow_imports=allow_imports))
+        super().__init__(build_server(config, data, allow_imports=allow_imports), planner)
         self.config, self.on_round = config, on_round
         self.held_out = data.held_out
         self.history: list[RoundMetrics] = []
@@ -54,9 +56,12 @@ class SimulatedServer(DefendedStrategy):
         )
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self.ask(
-            Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node)
-            for node, client in self._clients.items()
-            if client in asked
+            server_round,
+            (
+                Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node)
+                for node, client in self._clients.items()
+                if client in asked
+            ),
         )
 
     def aggregate_train(
@@ -72,6 +77,7 @@ class SimulatedServer(DefendedStrategy):
             skipped=tuple(Skip(client, reason) for client, reason in summary.skipped),
             examples=summary.examples,
             bytes_sent=summary.bytes_sent,
+            shape_bytes=self.shape_bytes,
             held_out_loss=loss,
             accuracy=accuracy,
         )

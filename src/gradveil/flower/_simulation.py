@@ -21,6 +21,7 @@ from torch import nn
 from gradveil._imports import AllowImports
 from gradveil.federated import (
     Client,
+    Planner,
     RoundMetrics,
     Split,
     TrainingConfig,
@@ -44,6 +45,7 @@ def run_simulation_of(
     *,
     out: Path | str | None = None,
     on_round: Callable[[RoundMetrics], None] = lambda _: None,
+    planner: Planner | None = None,
     allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train as `gradveil.federated.train` does, with every client in Flower's simulation.
@@ -58,6 +60,7 @@ def run_simulation_of(
         data: What `load_split(config)` gave; loaded if `None`. Clients load their own.
         out: Folder for `history.json`, `rounds.csv` and `model.pt`.
         on_round: Called after every round.
+        planner: As for `gradveil.federated.train`.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
@@ -67,7 +70,7 @@ def run_simulation_of(
     with hold_folder(folder):
         if folder is not None:
             check_unused(folder)
-        model, history = _simulate(config, data, on_round, allow_imports)
+        model, history = _simulate(config, data, on_round, planner, allow_imports)
         if folder is not None:
             save_weights(model, folder / "model.pt")
             save_history(history, folder)
@@ -78,11 +81,12 @@ def _simulate(
     config: TrainingConfig,
     data: Split,
     on_round: Callable[[RoundMetrics], None],
+    planner: Planner | None,
     allow_imports: AllowImports,
 ) -> tuple[nn.Module, TrainingHistory]:
     from flwr.simulation import run_simulation
 
-    strategy = SimulatedServer(config, data, on_round, allow_imports=allow_imports)
+    strategy = SimulatedServer(config, data, on_round, planner=planner, allow_imports=allow_imports)
     server = ServerApp()
 
     @server.main()

@@ -10,9 +10,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
-from gradveil.federated import Reply, Server, admit
+from gradveil.federated import Planner, Reply, Server, admit
 
-from ._records import read_reply, record_of, tensors_of
+from ._records import add_shape, read_reply, record_of, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -32,11 +32,12 @@ class RoundReplies(NamedTuple):
 class DefendedStrategy(FedAvg):
     """The base of both strategies: replies are checked, averaged, and given to an optimizer."""
 
-    def __init__(self, server: Server, **options: Any) -> None:
+    def __init__(self, server: Server, planner: Planner | None = None, **options: Any) -> None:
         super().__init__(**{"min_train_nodes": 1, **options})
         if "fraction_evaluate" not in options:  # given as 0, Flower would warn about it
             self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
-        self.server = server
+        self.server, self.planner = server, planner
+        self.shape_bytes: int | None = None
         self.rounds: list[RoundReplies] = []
         self._questions: list[Metadata] = []
 
@@ -79,11 +80,19 @@ class DefendedStrategy(FedAvg):
         """As `FedAvg`, but nodes that are gone after the first round are not waited for."""
         messages = super().configure_train(server_round, arrays, config, grid)
         self.min_available_nodes = self.min_train_nodes
-        return self.ask(messages)
+        return self.ask(server_round, messages)
 
-    def ask(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages of this round, whose answers `aggregate_train` expects."""
+    def ask(self, server_round: int, messages: Iterable[Message]) -> list[Message]:
+        """The messages of this round, whose answers `aggregate_train` expects.
+
+        With a planner each of them has the plan's shape, computed once for all.
+        """
         sent = list(messages)
+        if self.planner is not None:
+            shape = self.planner.plan(server_round, self.model)
+            self.shape_bytes = shape.size
+            for message in sent:
+                add_shape(message, shape)
         self._questions = [message.metadata for message in sent]
         return sent
 
@@ -151,10 +160,19 @@ class FedSGD(DefendedStrategy):
         optimizer: Over the model's parameters.
         options: Of Flower's `FedAvg`: `fraction_train`, `min_train_nodes` (1), and
             `min_available_nodes` (2), which is waited for before the first round only.
+        planner: Plans the shape of the noise for clients whose defense is `FromServer`, once a
+            round for all of them, and sends it with the model; other clients ignore it.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
-        super().__init__(Server(model, optimizer, "gradient"), **options)
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        planner: Planner | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(Server(model, optimizer, "gradient"), planner, **options)
 
 
 class FedAvgUpdates(DefendedStrategy):
@@ -167,13 +185,19 @@ class FedAvgUpdates(DefendedStrategy):
     Args:
         model: The global model, moved in place.
         optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
+        planner: As for `FedSGD`; with the clients' local steps.
         options: As for `FedSGD`.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        planner: Planner | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(Server(model, optimizer, "update"), **options)
+        super().__init__(Server(model, optimizer, "update"), planner, **options)
 
 
 def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -> RoundReplies:

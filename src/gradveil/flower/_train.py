@@ -9,11 +9,11 @@ from flwr.app import Context, Error, Message
 from torch import Tensor, nn
 
 from gradveil.data import Dataset
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, FromServer
 from gradveil.federated import Client, Limits, LocalSteps, Reply, RoundSettings, load_received
-from gradveil.messages import LossFunction
+from gradveil.messages import LossFunction, trainable_parameters
 
-from ._records import model_arrays, reply_to, round_config
+from ._records import model_arrays, read_shape, reply_to, round_config
 from ._state import load_client, save_client
 
 TrainFunction = Callable[[Message, Context], Message]
@@ -47,7 +47,9 @@ def train_function(
 
     From the server comes the model's state, which must have the names, shapes and types of the
     client's own model and finite numbers. Its round configuration is not looked at, unless `limits`
-    say what it may choose; what is outside of them is refused.
+    say what it may choose; what is outside of them is refused. Only for a `FromServer` defense the
+    plan's shape is taken from the message as well: one that does not fit the model is refused, and
+    what `FromServer` guarantees holds for every other.
 
     If the client fails, the reason goes to its own log, not to the server: Flower would send the
     text of the exception, which may tell of the data.
@@ -118,10 +120,24 @@ def _reply(
     client, model = make()
     load_client(client, context.state)
     load_received(model, model_arrays(message))
+    _take_shape(client, model, message)
     try:
         return client.reply(model, loss_fn)
     finally:
         save_client(client, context.state)
+
+
+def _take_shape(client: Client, model: nn.Module, message: Message) -> None:
+    """Let a client that plans from the server use the message's shape, if it fits the model.
+
+    The last shape stays where a message has none. Other defenses do not look at it.
+    """
+    if not isinstance(client.defense, FromServer):
+        return
+    shape = read_shape(message)
+    if shape is not None:
+        shape.check(trainable_parameters(model))
+        client.use(shape)
 
 
 def _resolve(thing: Any, context: Context) -> Any:

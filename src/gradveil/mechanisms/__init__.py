@@ -1,13 +1,16 @@
 """What a defense does to a message, stated so that theory and attacks can read it."""
 
+from ._doubt import Doubt
 from ._levels import constant_like
 from ._mechanism import Mechanism
 from ._protocol import AnyMechanism, check_mechanism
-from ._reading import ReadableMechanism, Reading
+from ._reading import LikelihoodMechanism, ReadableMechanism, Reading
 from ._rounding import RoundingMechanism
 
 __all__ = [
     "AnyMechanism",
+    "Doubt",
+    "LikelihoodMechanism",
     "Mechanism",
     "ReadableMechanism",
     "Reading",

@@ -1,15 +1,18 @@
 """The mechanism of clipping, pruning and Gaussian noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_values
+from gradveil._checks import check_finite, check_structure, check_values
 from gradveil._random import bernoulli, generator_or_fresh, normal_like
 from gradveil._typing import Level, Tensors
 
+from ._doubt import Doubt, doubt_on_levels, shares_kept
+from ._doubtful_likelihood import TensorDoubt, doubtful_log_likelihood
 from ._levels import check_level, check_level_structure, level_of
+from ._likelihood import channel_log_likelihood
 from ._reading import Reading, as_tensors
 
 
@@ -74,6 +77,27 @@ class Mechanism:
         self._check_structure(values)
         return {name: self._information(name, value) for name, value in values.items()}
 
+    def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
+        """log p(sent | values) in float64, with all terms that depend on the levels.
+
+        Σ_i log[k_i N(y_i; clip(g_i), std_i²) + (1 - k_i) N(y_i; 0, std_i²)]. An entry without
+        noise is a point: it adds log k_i where both are equal up to rounding errors, and where
+        they are not so large a negative number that nothing outweighs it. With a `doubt` these
+        levels and this mask are estimates of the ones that were applied.
+        """
+        self._check_structure(values)
+        check_structure(sent, values, "sent", "values")
+        terms = [self._log_likelihood(n, v, sent[n], doubt) for n, v in values.items()]
+        return torch.stack(terms).sum()
+
+    def doubt(self, other: "Mechanism", like: Tensors) -> Doubt:
+        """How far another plan from the same values is from this one; `like` gives the shapes."""
+        doubt = doubt_on_levels(as_tensors(self.std, like), as_tensors(other.std, like))
+        if self.keep is None or other.keep is None:
+            return doubt
+        kept, pruned = shares_kept(as_tensors(self.keep, like), as_tensors(other.keep, like))
+        return replace(doubt, kept=kept, pruned=pruned)
+
     def read(self, sent: Tensors, realised: bool = True) -> Reading:
         """Noise around the sent values; pruned entries by themselves say nothing.
 
@@ -98,6 +122,20 @@ class Mechanism:
         least = share * float((square / entries).sqrt())
         std = {name: s.clamp(min=least) for name, s in self.std.items()}
         return Mechanism(std, self.keep, self.clip)
+
+    def _log_likelihood(
+        self, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
+    ) -> Tensor:
+        clipped = self._clipped(name, value)
+        if doubt is None:
+            level = level_of(self.std, name)
+            return channel_log_likelihood(sent, clipped, level, self._keep(name))
+        one = {name: value}
+        all_kept = isinstance(kept := self._keep(name), float) and kept == 1.0
+        keep = None if all_kept else as_tensors(self.keep, one)[name]  # type: ignore[arg-type]
+        level, shared = doubt.levels.get(name, 0.0), doubt.shared.get(name, 0.0)
+        known = TensorDoubt(level, shared, doubt.kept, doubt.pruned)
+        return doubtful_log_likelihood(sent, clipped, as_tensors(self.std, one)[name], keep, known)
 
     def _pruned(self, sent: Tensors, realised: bool) -> Tensors:
         if self.keep is None:

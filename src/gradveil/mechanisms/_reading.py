@@ -1,14 +1,15 @@
-"""What a sent message tells someone who knows the mechanism."""
+"""What a sent message tells someone who knows the mechanism, entirely or nearly."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gradveil._typing import Level, Tensors
 
+from ._doubt import Doubt
 from ._levels import level_of
 from ._protocol import AnyMechanism
 
@@ -47,6 +48,25 @@ class ReadableMechanism(AnyMechanism, Protocol):
 
     def with_least_noise(self, share: float) -> "ReadableMechanism":
         """No standard deviation below this share of their root mean square; else the same."""
+        ...
+
+
+@runtime_checkable
+class LikelihoodMechanism(AnyMechanism, Protocol):
+    """A mechanism that says how likely it is to have sent something."""
+
+    def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
+        """log p(sent | values), a float64 number, with all terms that depend on the mechanism.
+
+        Args:
+            values: What the message would be.
+            sent: What left the client.
+            doubt: `None` if this very mechanism was applied; otherwise how well it is known.
+        """
+        ...
+
+    def doubt(self, other: Any, like: Tensors) -> Doubt:
+        """How far two plans from the same values are apart."""
         ...
 
 

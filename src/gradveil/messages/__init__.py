@@ -3,6 +3,7 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
+from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
 from ._explain import ModelError, check_message, explained, outputs_of
 from ._functional import (
     FunctionalLoss,
@@ -12,25 +13,45 @@ from ._functional import (
     trainable_parameters,
 )
 from ._gradient import GradientMessage
+from ._layers import (
+    ConvUse,
+    EmbeddingUse,
+    LayerUse,
+    LinearUse,
+    Recording,
+    ScaleUse,
+    record,
+)
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._protocol import Message, MovableMessage, movable, separates, values_of
 from ._size import size_in_bytes
 
 __all__ = [
+    "ClippedMessage",
+    "ClippedUpdate",
+    "ConvUse",
+    "EmbeddingUse",
     "FunctionalLoss",
     "GradientMessage",
+    "LayerUse",
+    "LinearUse",
     "LocalSteps",
     "LocalUpdateMessage",
     "LossFunction",
     "Message",
+    "Metric",
     "ModelError",
     "MovableMessage",
+    "Recording",
+    "ScaleUse",
     "check_match",
     "check_message",
     "check_model",
+    "example_gradients",
     "explained",
     "movable",
     "outputs_of",
+    "record",
     "separates",
     "size_in_bytes",
     "trainable_parameters",

@@ -1,7 +1,7 @@
 """FedSGD's message: the gradient of the loss on the client's batch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -115,6 +115,11 @@ class GradientMessage:
         return beside
 
     @property
+    def declared_separable(self) -> bool | None:
+        """Whether examples enter as a sum, as the user said; `None`: nothing was said."""
+        return self._declared
+
+    @property
     def reduction(self) -> str | None:
         """ "mean" or "sum", where the loss says so."""
         return loss_reduction(self.loss.loss_fn)
@@ -189,10 +194,14 @@ class GradientMessage:
         delta: Tensor = grad(self.loss.loss_of_outputs)(outputs, self.targets)
         return delta
 
-    def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
-        """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message."""
+    def example_gradient(
+        self, example: Tensor, output_gradient: Tensor, names: Collection[str] | None = None
+    ) -> Tensors:
+        """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message; or parts of it."""
+        parameters = self.parameters
+        wanted = {n: p for n, p in parameters.items() if names is None or n in names}
         pull_back = vjp(
-            lambda parameters: self._outputs_alone(parameters, example), self.parameters
+            lambda moved: self._outputs_alone({**parameters, **moved}, example), wanted
         )[1]
         gradients: Tensors = pull_back(output_gradient.unsqueeze(0))[0]
         return gradients

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from gradveil.sensitivity import Moments
 Factors = tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
     """Relative noise variances r_i > 0, tensor by tensor; a defense sets the amount.
 
@@ -62,10 +62,14 @@ class Shape:
         }
 
     def moments(self, like: Mapping[str, Tensor], input_size: int) -> Moments:
-        """Moments from which every defense plans with this shape: E‖∇g_i‖² = r_i², E g_i² = 1."""
+        """Moments from which every defense plans with this shape: E‖∇g_i‖² = r_i², E g_i² = 1.
+
+        E g_{b,i}² = 1, too, so that noise that is optimal for the curvature has this shape as well.
+        """
         levels = self.levels(like)
         ones = {name: torch.ones_like(level) for name, level in levels.items()}
-        return Moments(ones, {name: r.square() for name, r in levels.items()}, input_size)
+        squares = {name: r.square() for name, r in levels.items()}
+        return Moments(ones, squares, input_size, squared_example_values=ones)
 
     def check(self, like: Mapping[str, Tensor]) -> None:
         """Require a factor list for each parameter, and none besides, that broadcasts to it."""
@@ -90,16 +94,17 @@ def _check_factor(factor: object, name: str) -> None:
             f"`{name}` should be a tensor of floating point numbers. Found"
             f" {factor.dtype if isinstance(factor, Tensor) else type(factor).__name__}."
         )
-    if not bool((factor.isfinite() & (factor > 0)).all()):
+    if not factor.numel():
+        return
+    least, most = (float(end) for end in torch.aminmax(factor.detach()))  # NaN if there is one
+    if not 0 < least <= most < inf:
         raise ValueError(
             f"`{name}` should be finite and above 0 everywhere. Found values from"
-            f" {float(factor.min()):g} to {float(factor.max()):g}. A level of 0 would switch the"
-            " noise off."
+            f" {least:g} to {most:g}. A level of 0 would switch the noise off."
         )
 
 
 def _broadcasts(factor: Tensor, value: Tensor) -> bool:
-    try:
-        return bool(torch.broadcast_shapes(factor.shape, value.shape) == value.shape)
-    except RuntimeError:
-        return False
+    """Whether a factor broadcasts to the value's shape; `torch.broadcast_shapes` takes long."""
+    theirs, own = tuple(reversed(factor.shape)), tuple(reversed(value.shape))
+    return len(theirs) <= len(own) and all(n in (1, m) for n, m in zip(theirs, own, strict=False))

@@ -10,20 +10,29 @@ from gradveil.messages import Message, MovableMessage, movable, outputs_of
 
 
 def synthetic(
-    message: Message, inputs: Tensor, generator: torch.Generator
+    message: Message, inputs: Tensor, generator: torch.Generator, size: int | None = None
 ) -> tuple[MovableMessage, Tensor]:
-    """The same message for made-up examples, and their inputs.
+    """The same message for made-up examples, `size` of them or as many as there are, and those.
 
     Of the inputs and of the message's targets only shape, type and device are read, no value.
     Inputs are drawn from N(0, 1). Targets that are integers are drawn uniformly from the classes
     of the model's outputs, one for each place; floating-point ones from N(0, 1).
     """
     own = movable(message)
-    made = normal_like(inputs, generator)
-    return own.of(_targets(own, made, generator)), made
+    count = len(inputs)
+    made = normal_like(_of_size(inputs, count, size or count), generator)
+    return own.of(_targets(own, count, made, generator)), made
 
 
-def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
+def _of_size(like: Tensor, count: int, size: int) -> Tensor:
+    """A tensor of `size` rows if the given one has `count`, without reading it."""
+    rows = (size, *like.shape[1:]) if like.shape[:1] == (count,) else like.shape
+    return like.new_empty(()).expand(rows)
+
+
+def _targets(
+    message: MovableMessage, count: int, made: Tensor, generator: torch.Generator
+) -> Tensor:
     targets = message.targets
     if not isinstance(targets, Tensor) or targets.is_complex():
         found = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
@@ -32,6 +41,7 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
             f" can be made up for a plan. Found {found}. Plan from public examples"
             " (`Public(defense, (inputs, targets))`), or from the private batch."
         )
+    targets = _of_size(targets, count, len(made))
     if targets.is_floating_point():
         return normal_like(targets, generator)
     if targets.dtype is torch.bool:

@@ -11,6 +11,7 @@ from ._intervals import Interval, Nested, bootstrap_interval, paired_interval
 from ._match import match
 from ._quality import PSNR_LIMIT, psnr, structural_similarity
 from ._scores import Distance, Guess, Scores, score
+from ._shares import share_interval
 
 __all__ = [
     "PSNR_LIMIT",
@@ -24,5 +25,6 @@ __all__ = [
     "paired_interval",
     "psnr",
     "score",
+    "share_interval",
     "structural_similarity",
 ]

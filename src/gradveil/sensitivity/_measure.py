@@ -21,6 +21,7 @@ from gradveil.messages import Message, check_message, explained, separates
 from ._auto import Auto
 from ._estimator import Estimator, Measurement, estimator_name
 from ._exact import Exact
+from ._example_squares import example_squares
 from ._hidden import find_hidden
 from ._moments import Moments, SquaresOf
 from ._per_example import PerExample
@@ -47,6 +48,7 @@ def measure(
     generator: torch.Generator | None = None,
     *,
     judged: bool = False,
+    examples: bool = False,
 ) -> Moments:
     """E[g_i²] and E‖∇_x g_i‖² of a message at one batch.
 
@@ -60,6 +62,8 @@ def measure(
         generator: For the random probes; a fresh one seeded by the system if `None`.
         judged: Measure a second time, without bias and with other probes, so that what a plan
             promises can be judged by sensitivities it was not made from (`Moments.judged`).
+        examples: Also take E g_{b,i}² over the examples b (`Moments.squared_example_values`), which
+            stands for the loss's curvature; the message must be a sum over examples.
 
     An entry that is not 0, has no derivative, and yet moves with the inputs is hidden from autograd
     (`HiddenPathWarning`); it counts as sensitive, and `Moments.hidden` counts it.
@@ -71,7 +75,9 @@ def measure(
     >>> sorted(moments.squared_sensitivities)
     ['bias', 'weight']
     """
-    moments = measure_with_values(message, inputs, estimator, clip, generator, judged=judged)[1]
+    moments = measure_with_values(
+        message, inputs, estimator, clip, generator, judged=judged, examples=examples
+    )[1]
     return replace(moments, squared_values=dict(moments.squared_values))
 
 
@@ -83,6 +89,7 @@ def measure_with_values(
     generator: torch.Generator | None = None,
     *,
     judged: bool = False,
+    examples: bool = False,
 ) -> tuple[Tensors, Moments]:
     """The message's values beside its Moments, for a client that sends what it measured."""
     check_message(message)
@@ -106,6 +113,7 @@ def measure_with_values(
         second_squares=second,
         hidden=0 if hidden is None else hidden.count,
         estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
+        squared_example_values=example_squares(message, inputs, values) if examples else None,
     )
     return values, moments if clip is None else moments.clipped(clip)
 

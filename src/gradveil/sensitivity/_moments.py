@@ -52,6 +52,9 @@ class Moments:
     estimator: str | None = None
     """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
     moments that different estimators measured were added; `None`: nothing did, or unknown."""
+    squared_example_values: Tensors | None = None
+    """h_i = E g_{b,i}² over examples b: the empirical Fisher matrix's diagonal, in the place of the
+    loss's curvature. `None` where it was not measured (`measure(..., examples=True)`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.squared_values, SquaresOf):  # whose values the message gave
@@ -62,6 +65,13 @@ class Moments:
             check_not_negative(self.clip, "clip")
         if self.second_squares is not None:
             check_values(self.second_squares, "second_squares")
+        if self.squared_example_values is not None:
+            check_structure(
+                self.squared_example_values,
+                self.squared_values,
+                "squared_example_values",
+                "squared_values",
+            )
         if self.squared_sensitivities is not None:
             check_values(self.squared_sensitivities, "squared_sensitivities")
         if self.squared_sensitivities is not None:
@@ -86,6 +96,17 @@ class Moments:
                 " Make them with `measure(message, inputs)`."
             )
         return self.squared_sensitivities
+
+    @property
+    def known_squared_example_values(self) -> Tensors:
+        """h_i = E g_{b,i}²; an error where it was not measured."""
+        if self.squared_example_values is None:
+            raise ValueError(
+                "Parameter `moments` should hold squared gradients of single examples, which stand"
+                " for the curvature. Found none. Make them with"
+                " `measure(message, inputs, examples=True)`."
+            )
+        return self.squared_example_values
 
     def judged(self) -> "Moments":
         """The same moments with sensitivities that are independent of every plan made from these.
@@ -124,6 +145,9 @@ class Moments:
             count=total,
             clip=self.clip,
             second_squares=_mix_known(self.second_squares, ours, other.second_squares, theirs),
+            squared_example_values=_mix_known(
+                self.squared_example_values, ours, other.squared_example_values, theirs
+            ),
             hidden=max(self.hidden, other.hidden),
             estimator=self.estimator if self.estimator == other.estimator else "mixed",
         )
@@ -144,7 +168,8 @@ class Moments:
         """The moments of the message clamped to [-clip, clip]: g_P of Theorem 3.
 
         Where |g_i| ≥ P the clamped entry is constant and its sensitivity is 0. That can be said
-        of the moments of one batch; a mean over batches must be measured with `clip`.
+        of the moments of one batch; a mean over batches must be measured with `clip`. The squared
+        values of single examples stay: they stand for the loss's curvature, not for the message.
         """
         check_not_negative(clip, "clip")
         if self.clip == clip:
@@ -224,7 +249,12 @@ class SquaresOf(Mapping[str, Tensor]):
         return len(self._values)
 
 
-_TENSOR_FIELDS = ("squared_values", "squared_sensitivities", "second_squares")
+_TENSOR_FIELDS = (
+    "squared_values",
+    "squared_sensitivities",
+    "second_squares",
+    "squared_example_values",
+)
 _PLAIN_FIELDS = ("input_size", "count", "clip", "hidden", "estimator")
 
 

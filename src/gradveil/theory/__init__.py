@@ -1,6 +1,7 @@
 """What a mechanism costs in training and what it guarantees against reconstruction."""
 
 from ._bound import Bound, BoundCase, mean_bound, reconstruction_bound
+from ._decrease import expected_decrease
 from ._fisher import FisherInformation, fisher_matrix, fisher_trace
 from ._optimum import gain_over_isotropic, share_of_optimum
 from ._plan_leak import plan_information, plan_information_trace
@@ -13,6 +14,7 @@ __all__ = [
     "FisherInformation",
     "GaussianPrior",
     "Utility",
+    "expected_decrease",
     "fisher_matrix",
     "fisher_trace",
     "gain_over_isotropic",

@@ -96,7 +96,13 @@ def _log_variances(
 def _std(
     message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | str
 ) -> Tensors:
-    moments = measure(message, inputs, estimator, generator=torch.Generator().manual_seed(0))
+    moments = measure(
+        message,
+        inputs,
+        estimator,
+        generator=torch.Generator().manual_seed(0),
+        examples=getattr(defense, "needs_curvature", False),
+    )
     std = getattr(defense.plan(moments), "std", None)
     if not isinstance(std, dict):
         raise ValueError(

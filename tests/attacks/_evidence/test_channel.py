@@ -10,6 +10,7 @@ from ..tiny import conv_net, observed
 def channel_of(mechanism, sent, defense=None, sensitivities=None, **changes):
     observation = observed(conv_net(1, (2, 2)), torch.zeros(1, 1, 2, 2), [0])
     object.__setattr__(observation, "defense", defense)
+    object.__setattr__(observation, "plan_is_public", False)
     for name, value in changes.items():
         object.__setattr__(observation, name, value)
     return open_channel(observation, {"w": torch.tensor(sent)}, mechanism, sensitivities)
@@ -47,7 +48,7 @@ def test_optimal_pruning_limits_by_the_sensitivity():
     channel = channel_of(
         Mechanism(std=0.0, keep=keep),
         [2.0, 0.0, 0.0],
-        OptimalPruning(2 / 3),
+        OptimalPruning(2 / 3, plan="private"),
         {"w": torch.tensor([1.0, 1.0, 4.0])},
     )
     torch.testing.assert_close(channel.high, torch.tensor([2.0, 3.0, 6.0]))  # 1.5 s_i / (1/2)

@@ -39,6 +39,7 @@ DEFENSES: dict[str, Callable[[], Defense]] = {
     "budget": lambda: OptimalNoise(utility_budget=1e-3, estimator=EXACT, plan="private"),
     "target": lambda: OptimalNoise(target_error=0.5, estimator=EXACT, plan="private"),
     "layers": lambda: OptimalNoise(0.1, granularity="layer", estimator=EXACT, plan="private"),
+    "curvature": lambda: OptimalNoise(0.1, utility="curvature", estimator=EXACT, plan="private"),
     "dpsgd": lambda: DPSGD(0.1, clip=0.02),
     "optimal dpsgd": lambda: OptimalDPSGD(0.1, clip=0.02, estimator=EXACT, plan="private"),
     "pruning": lambda: GradientPruning(0.5),
@@ -190,7 +191,7 @@ def test_the_plan_is_that_of_the_large_batch(name: str, reduction: str) -> None:
     loss = functools.partial(cross_entropy, reduction=reduction)
     defense = DEFENSES[name]()
     (found,) = planned(defense, lambda: accumulated(defense, model, loss))
-    moments = measure(GradientMessage(model, loss, targets), inputs, Exact())
+    moments = measure(GradientMessage(model, loss, targets), inputs, Exact(), examples=True)
     expected = DEFENSES[name]().plan(moments)
     assert type(found) is type(expected)
     assert_close(levels(found), levels(expected), 1e-6)

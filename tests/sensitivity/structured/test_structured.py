@@ -13,7 +13,7 @@ from gradveil.sensitivity._structured._contractions import matrix_squares, posit
 from gradveil.sensitivity._structured._sweeps import TangentGraph
 from tests.zoo import COUPLED, SEPARABLE, Case, named
 
-PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0)
+PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0, plan="private")
 
 
 def share(exact: Moments, found: Moments) -> float:
@@ -132,7 +132,7 @@ def test_small_convolutional_models_can_be_held_to_the_same_limit():
     model = build_model("simple-conv-net")
     message = GradientMessage(model, nn.functional.cross_entropy, targets)
     size = 4 * sum(p.numel() for p in model.parameters())
-    defense = OptimalNoise(0.1, estimator=Structured(at_a_time=8))
+    defense = OptimalNoise(0.1, estimator=Structured(at_a_time=8), plan="private")
     assert extra_memory(message, inputs, defense) / size < 3
     assert extra_memory(message, inputs) / size > 3
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from gradveil import GradientMessage
+from gradveil.messages import ConvUse, LinearUse, ScaleUse
 from gradveil.sensitivity._sketch import directional_derivatives
-from gradveil.sensitivity._structured._layer_use import ConvUse, LinearUse, ScaleUse
 from gradveil.sensitivity._structured._layout import layout_of
 from gradveil.sensitivity._structured._sweeps import TangentGraph
 from tests.zoo import SEPARABLE, Case, named

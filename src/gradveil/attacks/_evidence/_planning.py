@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, ReadableMechanism
 from gradveil.messages import separates
@@ -31,15 +32,27 @@ def plan_channel(
     sent = {name: observation.sent[name] for name in values}
     mechanism, sensitivities = observation.mechanism, None
     if mechanism is None or _prunes_by_sensitivity(observation):
-        moments = Moments.of_values(values, estimate.numel())
+        moments = _moments(observation.defense, values, estimate)
         if _looks_at_sensitivities(observation.defense):
             estimator: Estimator = Sketch(probes)
             if separates(message, estimate):
                 estimator = PerExample(probes)
-            moments = measure_with_values(message, estimate, estimator, generator=generator)[1]
+            moments = measure_with_values(
+                message,
+                estimate,
+                estimator,
+                generator=generator,
+                examples=_looks_at_curvature(observation.defense),
+            )[1]
             sensitivities = moments.squared_sensitivities
         mechanism = mechanism or _own_plan(observation, moments)
     return open_channel(observation, sent, mechanism, sensitivities)
+
+
+def _moments(defense: Defense | None, values: Tensors, estimate: Tensor) -> Moments:
+    if defense is None:
+        return Moments.of_values(values, estimate.numel())
+    return defense.moments_of(values, estimate)
 
 
 def depends_on_inputs(observation: Observation) -> bool:
@@ -60,6 +73,10 @@ def _own_plan(observation: Observation, moments: Moments) -> AnyMechanism:
 
 def _looks_at_sensitivities(defense: Defense | None) -> bool:
     return defense is not None and defense.needs_sensitivities
+
+
+def _looks_at_curvature(defense: Defense | None) -> bool:
+    return defense is not None and defense.needs_curvature
 
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:

@@ -12,6 +12,7 @@ MATCHES = {
     "scale": "The noise's scale or the pruning ratio is held equal.",
     "utility": "The utilities of one step, U1 and U2, are held equal within each family.",
     "error": "The bound on the error is held equal.",
+    "training": "What a step of Adam is expected to gain is held equal.",
 }
 MESSAGES = {"gradient": "gradients", "update": "weight updates"}
 LABELS = {

@@ -20,7 +20,8 @@ class Observer:
 
     Micro-batches share no inputs, so ∇_x g has the blocks w_k ∇g_k, and
     ‖∇_x g_i‖² = Σ_k w_k² ‖∇g_k,i‖²: exact, whatever happens inside of a micro-batch. The squares of
-    the values are those of the sum, g_i².
+    the values are those of the sum, g_i². Squares of single examples are a mean, or a sum, as the
+    loss itself is: h_i = Σ_k w_k h_k,i.
 
     A plan that is not private is made once, in `finish`, from what the micro-batches' values never
     enter. The defense itself is left as it is until then.
@@ -90,6 +91,9 @@ def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:
             a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
         ),
         second_squares=_mix_known(a.second_squares, past**2, b.second_squares, fresh**2),
+        squared_example_values=_mix_known(
+            a.squared_example_values, past, b.squared_example_values, fresh
+        ),
         input_size=a.input_size + b.input_size,
         hidden=max(a.hidden, b.hidden),
     )

@@ -47,6 +47,8 @@ class RoundMetrics:
     """Of plain gradients of the same batches, the sum over clients."""
     seconds_defense: float | None = None
     """What the defense added to them."""
+    shape_bytes: int | None = None
+    """Of the plan's shape that the server sent to each client; `None` without a planner."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradveil.messages import LayerUse, LinearUse, ScaleUse
 from gradveil.sensitivity._shrinkage import TINY, smooth, smooth_sum
-
-from ._layer_use import LayerUse, LinearUse, ScaleUse
 
 CHUNK = 2**23
 """How many numbers of per-example weight tangents are held at a time."""

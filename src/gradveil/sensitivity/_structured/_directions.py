@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
+from gradveil.messages import LayerUse, LinearUse
 
 from ._contractions import Energy, Pair, energy
-from ._layer_use import LayerUse, LinearUse
 from ._sweeps import TangentGraph, Tangents, off, per_example
 
 SPLIT_ABOVE = 0.02

@@ -8,13 +8,19 @@ from torch import Tensor
 
 from gradveil._checks import check_count, check_flag
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage, Message, separates
+from gradveil.messages import (
+    GradientMessage,
+    LayerUse,
+    LinearUse,
+    Message,
+    ScaleUse,
+    separates,
+)
 from gradveil.sensitivity._estimator import Measurement
 from gradveil.sensitivity._shrinkage import smooth_matrix
 
 from ._contractions import Pair, energy, matrix_squares, positions_squares, vector_squares
 from ._directions import Swept, is_matrix, reads, sweep_all
-from ._layer_use import LayerUse, LinearUse, ScaleUse
 from ._layout import layout_of
 from ._sweeps import TangentGraph
 

@@ -7,10 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage, check_match
-
-from ._layer_use import LayerUse
-from ._recorder import Recorder
+from gradveil.messages import GradientMessage, check_match, record
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,15 @@ class TangentGraph:
         check_match(inputs, message.targets)
         parameters = {n: p.detach().requires_grad_() for n, p in message.parameters.items()}
         self.x = inputs.detach().clone().requires_grad_()
-        self.uses, others, loss = _run(message, parameters, self.x, opaque)
-        self.others = {name: parameters[name] for name in parameters if name in others}
-        self.input_gradient, self._others_gradient = self._differentiate(loss)
+        run = record(
+            lambda: message.loss(parameters, self.x, message.targets),
+            parameters,
+            len(self.x),
+            opaque,
+        )
+        self.uses = run.uses
+        self.others = {name: parameters[name] for name in parameters if name in run.others}
+        self.input_gradient, self._others_gradient = self._differentiate(run.result)
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """The gradient of each parameter that is used, made when it is asked for."""
@@ -103,33 +106,6 @@ def per_example(numbers: Tensor, like: Tensor) -> Tensor:
 def off(moved: Tensor, along: Tensor, overlap: Tensor) -> Tensor:
     """A tangent along v - q ⟨v, q⟩, given those along v and q, and ⟨v, q⟩ of each example."""
     return moved - along * per_example(overlap, along)
-
-
-def _run(
-    message: GradientMessage,
-    parameters: Tensors,
-    x: Tensor,
-    opaque: frozenset[str],
-    copies: bool = False,
-) -> tuple[list[LayerUse], set[str], Tensor]:
-    """The layers' uses, the names outside of them, and the loss.
-
-    A parameter that is used twice, or both inside and outside of known layers, or with another
-    first axis than the examples', makes everything run again with it among the others, where all
-    of its uses count together. So does an operation in place on what a layer took or gave, with
-    copies.
-    """
-    with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
-        loss = message.loss(parameters, x, message.targets)
-    if recorder.overwritten:
-        return _run(message, parameters, x, opaque, copies=True)
-    names = [name for use in recorder.uses for name in use.names]
-    shared = (recorder.others & set(names)) | {name for name in names if names.count(name) > 1}
-    regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == len(x)]
-    shared |= {name for use in regrouped for name in use.names}
-    if shared:
-        return _run(message, parameters, x, opaque | shared, copies)
-    return recorder.uses, recorder.others, loss
 
 
 def _gradients(outputs: Tensor, wanted: list[Tensor], direction: Tensor) -> list[Tensor]:

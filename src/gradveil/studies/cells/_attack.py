@@ -51,7 +51,7 @@ def _observation(
 ) -> Observation:
     defense = build_defense(settings["defense"])
     public, local = settings.get("public"), settings.get("local")
-    clip = defense.clip
+    clip = defense.clamp
     return observe(
         net,
         cross_entropy,

@@ -31,7 +31,7 @@ def bound(settings: Settings) -> Mapping[str, Value]:
     defense, public = build_defense(settings["defense"]), settings.get("public")
     values, moments = defense.observe(message, inputs, generator)
     if public:
-        moments = public_moments(net, data, public, defense.clip)
+        moments = public_moments(net, data, public, defense.clamp)
     mechanism = defense.plan(moments)
     prior = _prior(settings["data"], settings["prior_samples"])
     error_bound = reconstruction_bound(message, inputs, mechanism, prior, generator=generator)

@@ -34,7 +34,7 @@ def plan_quality(settings: Settings) -> Mapping[str, Value]:
     defense = build_defense(settings["defense"])
     generator = named_stream("studies", settings["seed"], "probes", settings["start"])
     moments = defense.observe(message, inputs, generator)[1]
-    clip = defense.clip
+    clip = defense.clamp
     if settings["public"] and defense.needs_sensitivities:
         moments = public_moments(net, data, settings["public"], clip)
     exact = measure(message, inputs, PerExample(settings["probes"]), generator=generator)

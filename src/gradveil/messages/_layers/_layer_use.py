@@ -127,3 +127,21 @@ class ScaleUse(LayerUse):
         """Over all axes but the examples and the channels."""
         others = [i for i in range(1, signal.dim()) if i != self.axis]
         return signal.sum(others) if others else signal
+
+
+@dataclass(eq=False)
+class EmbeddingUse(LayerUse):
+    """h_p = w[a_p]: rows of a table, at the indices a."""
+
+    padding: int | None = None
+    """The row that gets no gradient."""
+
+    def own_signal(self, signal: Tensor) -> Tensor:
+        """δ of shape (examples, positions, width), 0 where the padding was read."""
+        if self.padding is not None:
+            signal = signal.masked_fill((self.a == self.padding).unsqueeze(-1), 0.0)
+        return signal.reshape(len(signal), -1, self.shape[-1])
+
+    def _weight_gradient(self) -> Tensor:
+        rows = self.own_signal(self.signal).flatten(0, 1)
+        return rows.new_zeros(self.shape).index_add_(0, self.a.flatten(), rows)

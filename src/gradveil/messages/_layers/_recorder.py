@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from gradveil._typing import Tensors
 
 from ._constant_conv import ConstantConv
-from ._layer_use import ConvUse, LayerUse, LinearUse, ScaleUse
+from ._layer_use import ConvUse, EmbeddingUse, LayerUse, LinearUse, ScaleUse
 
 _CONVOLUTIONS: dict[Callable[..., Tensor], int] = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
 
@@ -28,11 +28,19 @@ class Recorder(TorchFunctionMode):
         opaque: Names to be treated as unknown.
         copies: Whether the inputs and outputs of known layers are copies, which operations in
             place do not reach.
+        embeddings: Whether embeddings are known layers. Their inputs are indices, so no derivative
+            with respect to the model's inputs goes through them.
     """
 
-    def __init__(self, parameters: Tensors, opaque: frozenset[str], copies: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Tensors,
+        opaque: frozenset[str],
+        copies: bool = False,
+        embeddings: bool = False,
+    ) -> None:
         super().__init__()
-        self._copies = copies
+        self._copies, self._embeddings = copies, embeddings
         self._versions: list[tuple[int, int]] = []
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._opaque = opaque
@@ -76,6 +84,8 @@ class Recorder(TorchFunctionMode):
             F.layer_norm: self._layer_norm,
             F.group_norm: self._group_norm,
         }
+        if self._embeddings:
+            known[F.embedding] = self._embedding
         return known.get(func)
 
     def _name(self, parameter: Tensor | None) -> str | None:
@@ -129,6 +139,24 @@ class Recorder(TorchFunctionMode):
         geometry = (*spacing, False, [0] * n, groups)
         h = ConstantConv.apply(input, weight.detach(), _constant(bias), geometry)
         return self._add(ConvUse(name, self._name(bias), weight.shape, input, h, geometry))
+
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        name = self._name(weight)
+        if name is None or max_norm is not None or scale_grad_by_freq or input.dim() == 0:
+            return None
+        h = F.embedding(input, weight.detach()).requires_grad_()
+        if padding_idx is not None and padding_idx < 0:
+            padding_idx += len(weight)
+        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
 
     def _batch_norm(
         self,

@@ -1,0 +1,84 @@
+"""What the exact attacker reaches over many trials."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log2
+
+import torch
+
+from gradveil._random import named_stream
+from gradveil.scoring import Interval, bootstrap_interval, share_interval
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One message and what the attacker made of it."""
+
+    draw: int
+    """Trials of one draw share their candidates and the rest of the batch."""
+    rank: float | None
+    """Of the truth; `None` where it was not among the candidates."""
+    is_first: bool | None
+    """Whether the most likely candidate was the truth."""
+    bits: float
+    """log₂ N minus the entropy of the posterior."""
+    error: float
+    """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
+    prior_error: float
+    """The same for the mean of the candidates: the guess without a message."""
+
+
+@dataclass(frozen=True)
+class IdentificationReport:
+    """Rates and means with 95 % intervals."""
+
+    candidates: int
+    trials: tuple[Trial, ...]
+
+    @property
+    def chance(self) -> float:
+        """The rate of a guess without a message, 1/N."""
+        return 1 / self.candidates
+
+    @property
+    def rate(self) -> Interval | None:
+        """How often the most likely candidate is the truth, with its Clopper-Pearson interval.
+
+        `None` where the truth was not among the candidates.
+        """
+        firsts = [trial.is_first for trial in self.trials if trial.is_first is not None]
+        return share_interval(sum(firsts), len(firsts)) if firsts else None
+
+    @property
+    def rank(self) -> Interval | None:
+        """The mean place of the truth; (N + 1)/2 is chance."""
+        ranks = [trial.rank for trial in self.trials]
+        if any(rank is None for rank in ranks):
+            return None
+        return self._interval([rank for rank in ranks if rank is not None])
+
+    @property
+    def bits(self) -> Interval:
+        """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
+        found, most = self._interval([trial.bits for trial in self.trials]), log2(self.candidates)
+        return replace(found, low=max(0.0, found.low), high=min(most, found.high))
+
+    @property
+    def error(self) -> Interval:
+        """The mean squared error per entry of the posterior's mean."""
+        return self._interval([trial.error for trial in self.trials])
+
+    @property
+    def prior_error(self) -> Interval:
+        """The same without a message."""
+        return self._interval([trial.prior_error for trial in self.trials])
+
+    def _interval(self, numbers: Sequence[float]) -> Interval:
+        """Draws outside, trials inside: those of one draw are not independent."""
+        draws: dict[int, list[float]] = {}
+        for trial, number in zip(self.trials, numbers, strict=True):
+            draws.setdefault(trial.draw, []).append(number)
+        groups = [torch.tensor(group, dtype=torch.float64) for group in draws.values()]
+        if all(len(group) == 1 for group in groups):
+            return bootstrap_interval(torch.cat(groups), generator=named_stream("identification"))
+        return bootstrap_interval(groups, generator=named_stream("identification"))

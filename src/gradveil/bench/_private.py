@@ -1,0 +1,154 @@
+"""Benchmark of differentially private gradients, beside Opacus where that is installed."""
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradveil._extras import require
+from gradveil._timing import time_ratios
+from gradveil.data import Dataset
+from gradveil.defenses import PrivateNoise
+from gradveil.models import build_model
+from gradveil.plans import Shape
+
+from ._cases import Case
+from ._memory import PeakMemory
+
+Job = Callable[[], object]
+
+OPACUS = ("Opacus, hooks", "Opacus, ghost clipping")
+
+
+@dataclass(frozen=True)
+class PrivateRow:
+    """One way to a private gradient: its cost over that of a plain one of the same batch."""
+
+    model: str
+    batch: int
+    contender: str
+    time_ratio: float | None
+    """Clipping and noise included; `None` where the contender is not installed."""
+    peak_ratio: float | None
+    """Of the memory for tensors."""
+    note: str = ""
+
+
+def bench_private(
+    data: Dataset,
+    *,
+    batch: int = 64,
+    repeats: int = 15,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[PrivateRow]:
+    """Private gradients of the paper's MNIST CNN over `loss.backward()`, timed in turns."""
+    case = Case("MNIST CNN", build_model("simple-conv-net"), *data.batch(0, batch))
+    jobs, note = private_contenders(case), ""
+    try:
+        jobs |= opacus_contenders(case)
+    except ModuleNotFoundError as error:
+        note = str(error)
+    progress("timing")
+    times = time_ratios(case.plain_gradient, jobs, repeats)
+    progress("counting memory")
+    plain = _peak(case.plain_gradient)
+    rows = [
+        PrivateRow(case.name, batch, name, times[name], _peak(job) / plain)
+        for name, job in jobs.items()
+    ]
+    missing = [name for name in OPACUS if name not in jobs]
+    return rows + [PrivateRow(case.name, batch, name, None, None, note) for name in missing]
+
+
+def private_contenders(case: Case) -> dict[str, Job]:
+    """`PrivateNoise` with the three kinds of shapes."""
+    parameters = {n: p.detach() for n, p in case.model.named_parameters()}
+    shapes = {
+        "isotropic": None,
+        "rows × columns": Shape({n: _rows_and_columns(p) for n, p in parameters.items()}),
+        "entry by entry": Shape({n: (_levels(p.shape),) for n, p in parameters.items()}),
+    }
+    return {name: _private_job(case, shape) for name, shape in shapes.items()}
+
+
+def opacus_contenders(case: Case) -> dict[str, Job]:
+    """Opacus' two modes, with its own noise; a `ModuleNotFoundError` without it."""
+    require("the comparison", "opacus", "opacus")
+    return {OPACUS[0]: _hooks_job(case), OPACUS[1]: _ghost_job(case)}
+
+
+def _private_job(case: Case, shape: Shape | None) -> Job:
+    defense = PrivateNoise(1.0, 1.0, shape, batch_size=len(case.inputs))
+    generator, message = torch.Generator().manual_seed(0), case.message
+    return lambda: defense(message, case.inputs, generator)
+
+
+def _rows_and_columns(parameter: Tensor) -> tuple[Tensor, ...]:
+    rows = _levels((len(parameter), *[1] * (parameter.dim() - 1)))
+    return (rows,) if parameter.dim() < 2 else (rows, _levels((1, *parameter.shape[1:])))
+
+
+def _levels(shape: tuple[int, ...]) -> Tensor:
+    """Relative variances from 0.1 to 1."""
+    return torch.linspace(0.1, 1.0, torch.Size(shape).numel()).view(shape)
+
+
+def _hooks_job(case: Case) -> Job:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    model = GradSampleModule(deepcopy(case.model).train())
+    optimizer = DPOptimizer(_sgd(model), **_options(case))
+
+    def job() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        _quietly(cross_entropy(model(case.inputs), case.targets))
+        optimizer.pre_step()
+
+    return job
+
+
+def _ghost_job(case: Case) -> Job:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    model = GradSampleModuleFastGradientClipping(
+        deepcopy(case.model).train(), max_grad_norm=1.0, use_ghost_clipping=True
+    )
+    optimizer = DPOptimizerFastGradientClipping(_sgd(model), **_options(case))
+    loss_of = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss())
+
+    def job() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        _quietly(loss_of(model(case.inputs), case.targets))
+        optimizer.pre_step()
+
+    return job
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _options(case: Case) -> dict[str, float]:
+    size = len(case.inputs)
+    return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": size}
+
+
+def _quietly(loss: Tensor) -> None:
+    """`loss.backward()` without the warnings of hooks on a model whose inputs have no gradient."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _peak(job: Job) -> float:
+    job()
+    with PeakMemory() as memory:
+        job()
+    return float(memory.peak)

@@ -1,0 +1,110 @@
+"""The server's planner: one shape for all clients, every few rounds."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradveil._batches import check_pair
+from gradveil._checks import (
+    check_callable,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_ratio,
+    check_seed,
+)
+from gradveil._random import named_stream
+from gradveil.messages import (
+    GradientMessage,
+    LocalSteps,
+    LossFunction,
+    check_match,
+    trainable_parameters,
+)
+from gradveil.sensitivity import Moments, measure
+
+from ._factored import factored_shape
+from ._packed import PackedShape
+from ._small import small_shape
+
+
+class Planner:
+    """Plans the shape of all clients' noise from public examples, at the server's model.
+
+    r_i = √(E‖∇_x g_i‖² / E g_i²) of Theorem 2 with means over public batches, one number for each
+    tensor, row and column. It is the same for all clients, so its cost does not depend on how many
+    there are; clients that plan with `FromServer` measure nothing. What it sends takes at most
+    `share` of the model's bytes.
+
+    Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
+    "plan", t). So a planner's state is its last shape.
+
+    Args:
+        public: Inputs and targets that are no client's secret. They should be like the clients'.
+        loss_fn: As clients use it.
+        refresh_every: Rounds from one plan to the next.
+        batch_size: Examples in a public batch: as many as clients have in theirs.
+        local: FedAvg's local steps, as clients take them; `None` for FedSGD's gradient.
+        share: Of the model's bytes, at most, that a shape may take.
+        seed: The root of its random stream.
+    """
+
+    def __init__(
+        self,
+        public: tuple[Tensor, Tensor],
+        loss_fn: LossFunction,
+        refresh_every: int = 10,
+        *,
+        batch_size: int = 16,
+        local: LocalSteps | None = None,
+        share: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        inputs, targets = check_pair(public, "public")
+        check_inputs(inputs, "public inputs")
+        check_match(inputs, targets)
+        check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+        check_count(refresh_every, "refresh_every")
+        check_count(batch_size, "batch_size")
+        check_ratio(share, "share")
+        check_seed(seed)
+        if local is not None:
+            check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
+        self.public, self.loss_fn, self.refresh_every = (inputs, targets), loss_fn, refresh_every
+        self.batch_size, self.local, self.share, self.seed = batch_size, local, share, seed
+        self._packed: PackedShape | None = None
+
+    def plan(self, number: int, model: nn.Module) -> PackedShape:
+        """The shape of round `number`, counted from 1, at this model."""
+        check_count(number, "number")
+        if self._packed is None or (number - 1) % self.refresh_every == 0:
+            like = trainable_parameters(model)
+            shape = factored_shape(self._moments(number, model))
+            size = sum(value.numel() * value.element_size() for value in like.values())
+            self._packed = PackedShape.of(small_shape(shape, like, self.share * size))
+        return self._packed
+
+    def _moments(self, number: int, model: nn.Module) -> Moments:
+        generator = named_stream(self.seed, "plan", number)
+        device = next(model.parameters()).device
+        inputs, targets = (part.to(device) for part in self.public)
+
+        def measured(start: int) -> Moments:
+            end = start + self.batch_size
+            batch, labels = inputs[start:end], targets[start:end]
+            make = GradientMessage if self.local is None else self.local.message
+            return measure(make(model, self.loss_fn, labels), batch, generator=generator)
+
+        whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
+        return Moments.average(measured(i * self.batch_size) for i in range(whole))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to continue from: the last shape, packed; nothing before the first."""
+        packed = self._packed
+        if packed is None:
+            return {}
+        return {"layout": packed.layout, "means": packed.means, "codes": packed.codes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        self._packed = PackedShape(**state) if state else None

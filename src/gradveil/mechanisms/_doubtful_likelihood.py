@@ -1,0 +1,125 @@
+"""The log-likelihood of sent entries under levels and a mask that are estimates."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._likelihood import LOG_ROOT_TAU, rounding_error
+
+EXACT = 1e-8
+"""A variance of log-levels below it comes from rounding: the levels are known."""
+
+STEPS, LARGEST_STEP, SETTLED = 12, 2.0, 1e-4
+"""Of Newton's method on the logarithm of a tensor's shared factor."""
+
+
+@dataclass(frozen=True)
+class TensorDoubt:
+    """A `Doubt`, as far as it concerns one tensor."""
+
+    level: float
+    shared: float
+    kept: float
+    pruned: float
+
+
+def doubtful_log_likelihood(
+    sent: Tensor, value: Tensor, std: Tensor, keep: Tensor | None, doubt: TensorDoubt
+) -> Tensor:
+    """log p(y) for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
+
+    All values are densities here, also where the plan has no noise: there the spread is τ_i, the
+    size of a rounding error. That depends on what was sent alone, so that plans with different
+    bare entries compare. An entry that was sent although the plan prunes it gets the root mean
+    square level of those that the plan keeps.
+
+    Zeros of the message are pruned entries: so the mask is seen, and an entry is on the other side
+    of it than in the plan with the probabilities of the doubt. Where pruned entries have noise of
+    their own, each entry is a mixture of both cases.
+    """
+    y, v, level = sent.double(), value.double(), std.double()
+    error = rounding_error(sent)
+    if keep is None:
+        return noise_log_likelihood(y - v, level, error, doubt)
+    share = keep.double()
+    chance = share * doubt.kept + (1 - share) * doubt.pruned
+    full = torch.where(share > 0, level, _typical(level, share > 0))
+    if bool((level[share == 0] > 0).any()):
+        noise = torch.where(share == 0, level, _typical(level, share == 0))
+        kept, pruned = _densities(y - v, full, error, doubt), _densities(y, noise, error, doubt)
+        return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
+    seen = y != 0
+    silent = 1 - chance + chance * ((full == 0) & (v.abs() <= error))
+    masks = torch.where(seen, chance, silent).log().sum()
+    values = noise_log_likelihood((y - v)[seen], full[seen], error[seen], doubt)
+    return masks + values
+
+
+def noise_log_likelihood(
+    misfit: Tensor, level: Tensor, error: Tensor, doubt: TensorDoubt
+) -> Tensor:
+    """log ∫ p(u) Π_i p(misfit_i | e^u Σ_ii) du: the whole tensor's variances may be off by e^u.
+
+    u is normal with the doubt's shared variance; Laplace's method at the most likely u, which is
+    exact up to 1/n for n entries. The variance of each entry around that is inverse-gamma, which
+    makes its density Student's, with ν = 1 + 2/v degrees of freedom: trigamma(ν/2) ≈ v is the
+    variance of its logarithm.
+    """
+    known = _densities(misfit, level, error, doubt).sum()
+    noisy = level > 0
+    if doubt.shared <= EXACT or not bool(noisy.any()):
+        return known
+    squares = (misfit.square() / (level.square() + error.square()))[noisy]
+    u, slope, curvature = 0.0, 0.0, 1.0
+    for _ in range(STEPS):
+        slope, curvature = _slopes(squares, u, doubt)
+        step = max(-LARGEST_STEP, min(LARGEST_STEP, slope / curvature))
+        u += step
+        if abs(step) < SETTLED:
+            break
+    curvature = _slopes(squares, u, doubt)[1]
+    moved = _log_kernel(squares * math.exp(-u), doubt) - 0.5 * u - _log_kernel(squares, doubt)
+    prior = -0.5 * u**2 / doubt.shared - 0.5 * math.log(doubt.shared * curvature)
+    return known + moved.sum() + prior
+
+
+def _slopes(squares: Tensor, u: float, doubt: TensorDoubt) -> tuple[float, float]:
+    """The derivative with respect to u, and minus the second one."""
+    shrunk = squares * math.exp(-u)
+    if doubt.level <= EXACT:
+        half = 0.5 * float(shrunk.sum())
+        slope, curvature = half - 0.5 * len(squares), half
+    else:
+        freedom = 1 + 2 / doubt.level
+        ratio = shrunk / freedom
+        part = (freedom + 1) / 2 * ratio / (1 + ratio)
+        slope = float(part.sum()) - 0.5 * len(squares)
+        curvature = float((part / (1 + ratio)).sum())
+    return slope - u / doubt.shared, curvature + 1 / doubt.shared
+
+
+def _densities(misfit: Tensor, level: Tensor, error: Tensor, doubt: TensorDoubt) -> Tensor:
+    """log p of each misfit, at the scale √(level² + error²)."""
+    scale = (level.square() + error.square()).sqrt()
+    constant = -LOG_ROOT_TAU
+    if doubt.level > EXACT:
+        freedom = 1 + 2 / doubt.level
+        constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+        constant -= 0.5 * math.log(freedom * math.pi)
+    return constant - scale.log() + _log_kernel((misfit / scale).square(), doubt)
+
+
+def _log_kernel(squares: Tensor, doubt: TensorDoubt) -> Tensor:
+    """The part of a log-density that depends on the misfit, given its square over the scale's."""
+    if doubt.level <= EXACT:
+        return -0.5 * squares
+    freedom = 1 + 2 / doubt.level
+    return -(freedom + 1) / 2 * (squares / freedom).log1p()
+
+
+def _typical(level: Tensor, where: Tensor) -> Tensor:
+    """The root mean square of the levels there; 0 where there are none."""
+    squares = (level.square() * where).sum()
+    return (squares / where.sum().clamp(min=1)).sqrt()

@@ -1,0 +1,134 @@
+"""The norm in which gradients are clipped: that of the noise they will get."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from gradveil._tensors import total
+from gradveil._typing import Tensors
+
+Factors = tuple[Tensor, ...]
+
+MARGIN = 64
+"""Norms may be wrong by so many units in the last place: the clip is that much smaller."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """1/r of a parameter of shape (n, ...) as a product; each part is `None` where it is 1."""
+
+    rows: Tensor | None = None
+    """Of shape (n, 1, ...)."""
+    rest: Tensor | None = None
+    """Of shape (1, ...)."""
+    entries: Tensor | None = None
+    """Of shape (n, ...)."""
+
+    @property
+    def whole(self) -> Tensor | None:
+        """All of them in one tensor that broadcasts to the parameter."""
+        given = [w for w in (self.rows, self.rest, self.entries) if w is not None]
+        return prod(given[1:], start=given[0]) if given else None
+
+
+class Metric:
+    """‖g‖_Σ = ‖Σ^{-1/2} g‖ with Σ = diag(r) / mean(r).
+
+    r are relative variances, tensor by tensor a product of factors that broadcast to it; `None`:
+    Σ = I. The mean of Σ_ii over all entries is 1, so that a clip means about the same for every
+    shape: noise of covariance c² Σ has the power of isotropic noise of standard deviation c.
+
+    Args:
+        factors: Of r, by parameter name.
+        like: The parameters, or anything in their shapes.
+    """
+
+    def __init__(self, factors: Mapping[str, Factors] | None, like: Mapping[str, Tensor]) -> None:
+        self._like, self._factors = like, None
+        self.mean = 1.0
+        """Of r over all entries."""
+        if factors is not None:
+            if factors.keys() != like.keys():
+                raise ValueError(
+                    f"Parameter `factors` should have the parameters {sorted(like)[:8]}. Found"
+                    f" {sorted(factors)[:8]}. Plan the shape for this model."
+                )
+            self._factors = {n: [f.to(v) for f in factors[n]] for n, v in like.items()}
+            entries = sum(value.numel() for value in like.values())
+            self.mean = float(total(self._levels(n) for n in like)) / max(1, entries)
+
+    def deviations(self, name: str) -> Tensor | None:
+        """√Σ_ii of one tensor, in its shape; `None` where Σ = I."""
+        if self._factors is None:
+            return None
+        return (self._levels(name) / self.mean).sqrt()
+
+    def weights(self, name: str) -> Weights:
+        """1/r of one tensor; `scaled` puts the mean in."""
+        if self._factors is None:
+            return Weights()
+        shape = self._like[name].shape
+        sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
+        for factor in self._factors[name]:
+            full = _padded(factor, len(shape)).reciprocal()
+            sorted_by[_kind(full)].append(full)
+        sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
+        sizes["rest"] += shape[1:]
+        return Weights(
+            **{
+                kind: prod(f[1:], start=f[0]).expand(sizes.get(kind, shape))
+                for kind, f in sorted_by.items()
+                if f
+            }
+        )
+
+    def squares(self, name: str, gradients: Tensor) -> Tensor:
+        """Σ_i g_bi² / r_i of one tensor for each example b, in float64."""
+        whole = self.weights(name).whole
+        squares = gradients.square()
+        if whole is not None:
+            squares = squares.mul_(whole)
+        return squares.reshape(len(gradients), -1).sum(1).double()
+
+    def norms(self, squares: Tensor) -> Tensor:
+        """‖g_b‖_Σ from the sums over all tensors of Σ_i g_bi² / r_i."""
+        return (self.mean * squares).sqrt()
+
+    def factor(self, squares: Tensor, clip: float) -> Tensor:
+        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can take off a norm."""
+        limit = clip * (1 - MARGIN * self._eps)
+        norms = (self.mean * squares).clamp(min=limit**2).sqrt()
+        return (limit / norms).clamp(max=1.0)
+
+    @property
+    def _eps(self) -> float:
+        return max(torch.finfo(value.dtype).eps for value in self._like.values())
+
+    def _levels(self, name: str) -> Tensor:
+        assert self._factors is not None
+        value = self._like[name]
+        return prod(self._factors[name], start=value.new_ones(())).expand(value.shape)
+
+
+def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:
+    """The sum of squares over tensors, for each example; 0 where there is none."""
+    start = torch.zeros(examples, dtype=torch.float64, device=like.device)
+    return sum(squares, start=start)
+
+
+def zeros(parameters: Tensors) -> Tensors:
+    """What no example adds."""
+    return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+
+
+def _padded(factor: Tensor, dim: int) -> Tensor:
+    return factor.reshape((1,) * (dim - factor.dim()) + factor.shape)
+
+
+def _kind(factor: Tensor) -> str:
+    if factor.dim() == 0 or factor.shape[0] == 1:
+        return "rest"
+    return "rows" if factor.numel() == factor.shape[0] else "entries"

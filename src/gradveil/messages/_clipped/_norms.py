@@ -1,0 +1,139 @@
+"""Squared norms of each example's gradient, layer by layer, from what enters and leaves a layer.
+
+The gradient of a weight for example b is G_b = Σ_p δ_bp a_bpᵀ over positions p. Its norm needs no
+G_b: ‖G_b‖² = ‖δ_b‖² ‖a_b‖² with one position, and Σ_pq ⟨δ_bp, δ_bq⟩ ⟨a_bp, a_bq⟩ with several.
+In the norm of Σ, with r = rows × rest, δ is divided by √rows first and a by √rest.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, ScaleUse
+from ._metric import Metric, Weights
+
+ROOM = 2**23
+"""How many numbers of examples × (a layer's weight) are held at a time, or kept for the sum."""
+
+SLACK = 8
+"""Products of differences may cancel: so many units in the last place of the sum of their sizes
+are added to a squared norm, so that rounding never makes it smaller than it is."""
+
+
+def layer_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
+    """Σ_i g_bi² / r_i over a layer's weight and bias, for each example, in float64.
+
+    Beside it the weight's gradients of all examples, where they had to be made and are few enough
+    to be kept.
+    """
+    squares, products = _weight_squares(use, metric)
+    if use.bias is not None:
+        squares = squares + metric.squares(use.bias, use.sums(use.signal))
+    return squares, products
+
+
+def clipped_gradients(
+    use: LayerUse, factors: Tensor, products: Tensor | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Σ_b c_b g_b of a layer's weight and bias."""
+    if products is not None:
+        yield use.weight, (factors @ products.flatten(1)).view(use.shape)
+        if use.bias is not None:
+            yield use.bias, factors @ use.sums(use.signal)
+        return
+    use.signal = use.signal * factors.view(-1, *[1] * (use.signal.dim() - 1))
+    yield from use.gradient().items()
+
+
+def _weight_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
+    weights = metric.weights(use.weight)
+    if isinstance(use, EmbeddingUse):
+        return _embedding(use, weights), None
+    if isinstance(use, LinearUse) and not use.has_positions:
+        return _outer(use.signal, use.a.detach(), weights), None
+    if isinstance(use, ScaleUse):
+        return metric.squares(use.weight, use.products(use.signal, use.a.detach())), None
+    if weights.entries is None:
+        factors = _linear_factors(use) if isinstance(use, LinearUse) else _conv_factors(use)
+        if factors is not None:
+            return _gram(*factors, weights), None
+    return _by_products(use, metric)
+
+
+def _outer(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
+    """‖δ/√rows‖² ‖a/√rest‖²; with an r for each entry Σ_ij δ_i² a_j² / r_ij."""
+    left, right = signal.square(), a.square()
+    if weights.rows is not None:
+        left = left * weights.rows.view(1, -1)
+    if weights.rest is not None:
+        right = right * weights.rest.reshape(1, -1)
+    if weights.entries is not None:
+        return ((left @ weights.entries) * right).sum(1, dtype=torch.float64)
+    return left.sum(1, dtype=torch.float64) * right.sum(1, dtype=torch.float64)
+
+
+def _linear_factors(use: LinearUse) -> tuple[Tensor, Tensor] | None:
+    """δ and a with the axes (examples, 1, positions, features); `None` where G_b is smaller."""
+    signal, a = (t.detach().flatten(1, -2).unsqueeze(1) for t in (use.signal, use.a))
+    return (signal, a) if signal.shape[2] ** 2 <= use.shape.numel() else None
+
+
+def _conv_factors(use: LayerUse) -> tuple[Tensor, Tensor] | None:
+    """δ and the patches of a, (examples, groups, positions, features); `None` as above."""
+    if not isinstance(use, ConvUse) or len(use.shape) > 4:
+        return None
+    stride, padding, dilation, _, _, groups = use.geometry
+    positions, fan_in = use.signal[0, 0].numel(), use.shape[1:].numel()
+    if positions * groups * max(positions, fan_in) > use.shape.numel():
+        return None
+    a, kernel = use.a.detach(), list(use.shape[2:])
+    if len(kernel) == 1:  # as an image of one row
+        a, kernel = a.unsqueeze(2), [1, *kernel]
+        stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
+    patches = F.unfold(a, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))
+    shape = (len(a), groups, -1, positions)
+    signal = use.signal.reshape(shape).transpose(2, 3)
+    return signal, patches.view(shape).transpose(2, 3)
+
+
+def _gram(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
+    """Σ_pq ⟨δ_p, δ_q⟩ ⟨a_p, a_q⟩, summed over groups, and what rounding may have taken off it."""
+    if weights.rows is not None:
+        rows = weights.rows.sqrt().view(signal.shape[1], 1, -1)
+        signal = signal * rows
+    if weights.rest is not None:
+        a = a * weights.rest.sqrt().reshape(-1)
+    products = (signal @ signal.mT).mul_(a @ a.mT)
+    sizes = (signal.norm(dim=-1) * a.norm(dim=-1)).sum(2, dtype=torch.float64)
+    slack = SLACK * torch.finfo(signal.dtype).eps * sizes.square()
+    return products.sum((2, 3), dtype=torch.float64).clamp(min=0).add(slack).sum(1)
+
+
+def _embedding(use: EmbeddingUse, weights: Weights) -> Tensor:
+    """Σ_pq ⟨δ_p, δ_q⟩ / r over pairs of positions that read the same row."""
+    index = use.a.reshape(len(use.a), -1)
+    signal = use.own_signal(use.signal)
+    for weight in (weights.rows, weights.entries):
+        if weight is not None:
+            signal = signal * weight.sqrt()[index]
+    if weights.rest is not None:
+        signal = signal * weights.rest.sqrt()
+    same = index.unsqueeze(1) == index.unsqueeze(2)
+    sizes = signal.norm(dim=-1)
+    products = (signal @ signal.mT * same).sum((1, 2), dtype=torch.float64)
+    most = (sizes.unsqueeze(1) * sizes.unsqueeze(2) * same).sum((1, 2), dtype=torch.float64)
+    slack = SLACK * torch.finfo(signal.dtype).eps * most
+    return products.clamp(min=0).add(slack)
+
+
+def _by_products(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
+    """From the weight's gradients of some examples at a time."""
+    a, examples = use.a.detach(), len(use.a)
+    size = max(1, ROOM // use.shape.numel())
+    parts = zip(use.signal.split(size), a.split(size), strict=True)
+    if size >= examples:
+        products = use.products(use.signal, a)
+        return metric.squares(use.weight, products), products
+    return torch.cat([metric.squares(use.weight, use.products(*part)) for part in parts]), None

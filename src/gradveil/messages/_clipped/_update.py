@@ -1,0 +1,66 @@
+"""A message clipped as a whole, for one guarantee per client."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_at_most, check_finite, check_positive, check_values
+from gradveil._typing import Tensors
+
+from .._explain import check_message
+from .._protocol import Message, values_of
+from ._metric import Factors, Metric
+
+
+class ClippedUpdate:
+    """ĝ(x) = g(x) min(1, C / ‖Σ^{-1/2} g(x)‖): all that a client sends, clipped as one.
+
+    Formal guarantees: adding or removing the client moves the sum over clients by at most C in the
+    norm of Σ, replacing it by another one by at most 2C, whatever the message is. Rounding as in
+    `ClippedMessage`.
+
+    Args:
+        message: Anything that maps inputs to values, such as the update of local steps.
+        clip: The threshold C.
+        factors: Of the relative variances r, as in `Shape.factors`; `None`: Σ = I.
+
+    >>> clipped = ClippedUpdate(lambda x: {"w": x.sum(0)}, clip=5.0)
+    >>> clipped(torch.tensor([[30.0, 40.0]]))["w"].round(decimals=3)
+    tensor([3., 4.])
+    """
+
+    def __init__(
+        self, message: Message, clip: float, factors: Mapping[str, Factors] | None = None
+    ) -> None:
+        check_message(message)
+        check_positive(clip, "clip")
+        check_at_most(clip, "clip")
+        self.message, self.clip, self.factors = message, clip, factors
+
+    def __getattr__(self, name: str) -> Any:
+        """Parameters, targets and loss are those of the message."""
+        if name not in ("parameters", "targets", "loss"):
+            raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
+        return getattr(self.message, name)
+
+    def values(self, inputs: Tensor) -> Tensors:
+        """The same numbers for a client that only sends them."""
+        with torch.no_grad():
+            values = values_of(self.message, inputs)
+            check_values(values, "message(inputs)")
+            check_finite(values, "message(inputs)")
+            clipped = self._clipped(values)
+            check_finite(clipped, "message(inputs)")
+            return clipped
+
+    def __call__(self, inputs: Tensor) -> Tensors:
+        """The clipped values; differentiable with respect to the inputs."""
+        return self._clipped(self.message(inputs))
+
+    def _clipped(self, values: Tensors) -> Tensors:
+        metric = Metric(self.factors, values)
+        squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
+        factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
+        return {name: value * factor.to(value.dtype) for name, value in values.items()}

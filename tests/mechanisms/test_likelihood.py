@@ -1,0 +1,205 @@
+"""Log-likelihoods against scipy, sums over all masks, and integrals that must be 1."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from scipy.stats import norm
+from scipy.stats import t as student
+from torch import Tensor
+
+from gradveil import Mechanism
+from gradveil.mechanisms import Doubt, LikelihoodMechanism, RoundingMechanism
+from gradveil.mechanisms._cell_likelihood import doubtful_log_probabilities
+from tests.mechanisms.test_mechanism import CASES, VALUES
+
+Tensors = dict[str, Tensor]
+ROW = torch.tensor([0.3, -2.0, 0.7, 0.02], dtype=torch.float64)
+SENT = torch.tensor([0.5, 0.1, 0.65, -0.3], dtype=torch.float64)
+
+
+def row(tensor: Tensor) -> Tensors:
+    return {"w": tensor}
+
+
+def brute_force(values: Tensor, sent: Tensor, std: Tensor, keep: Tensor) -> float:
+    """The sum over all masks of the probability of the mask times the normal density."""
+    cases = []
+    for mask in itertools.product((0.0, 1.0), repeat=len(values)):
+        r = torch.tensor(mask, dtype=torch.float64)
+        chance = float((r * keep + (1 - r) * (1 - keep)).prod())
+        density = norm.pdf(sent.numpy(), (r * values).numpy(), std.numpy()).prod()
+        cases.append(chance * density)
+    return math.log(sum(cases))
+
+
+@pytest.mark.parametrize("keep", [None, 0.4, "mask", "mixed"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_noise_clamping_and_masks_equal_the_sum_over_all_masks(
+    keep: float | str | None, clip: float | None
+) -> None:
+    std = torch.tensor([0.1, 1.5, 0.3, 2.0], dtype=torch.float64)
+    shares = {
+        None: torch.ones(4),
+        0.4: torch.full((4,), 0.4, dtype=torch.float64),
+        "mask": torch.tensor([1.0, 0.0, 1.0, 0.0]),
+        "mixed": torch.tensor([1.0, 0.25, 0.0, 0.75]),
+    }[keep].double()
+    level = row(shares) if isinstance(keep, str) else keep
+    mechanism = Mechanism(row(std), level, clip)
+    clamped = ROW if clip is None else ROW.clamp(-clip, clip)
+    expected = brute_force(clamped, SENT, std, shares)
+    assert float(mechanism.log_likelihood(row(ROW), row(SENT))) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_level_enters_by_its_logarithm() -> None:
+    """Twice the level costs log 2 for each entry where the misfit is 0."""
+    one, two = (float(Mechanism(s).log_likelihood(row(ROW), row(ROW))) for s in (0.5, 1.0))
+    assert one - two == pytest.approx(4 * math.log(2))
+
+
+def test_entries_without_noise_are_points() -> None:
+    bare = Mechanism(row(torch.tensor([0.0, 0.5, 0.0, 0.5], dtype=torch.float64)))
+    sent = torch.tensor([0.3, -1.0, 0.7, 0.5], dtype=torch.float64)
+    noisy = norm.logpdf([-1.0, 0.5], [-2.0, 0.02], 0.5).sum()
+    assert float(bare.log_likelihood(row(ROW), row(sent))) == pytest.approx(noisy)
+    sent[0] += 1e-6
+    assert float(bare.log_likelihood(row(ROW), row(sent))) < -1e9
+
+
+def test_a_bare_entry_in_single_precision_may_differ_by_a_rounding_error() -> None:
+    value = torch.tensor([0.1, 0.2, 0.3])
+    other = value * (1 + 2e-7)
+    assert float(Mechanism(0.0).log_likelihood(row(value), row(other))) > -1
+    assert float(Mechanism(0.0).log_likelihood(row(value), row(value * 1.001))) < -1e4
+
+
+def test_of_a_bare_mixture_zeros_may_be_pruned() -> None:
+    keep = row(torch.tensor([0.25, 0.25, 0.25, 0.25], dtype=torch.float64))
+    sent = torch.tensor([0.3, 0.0, 0.0, 0.02], dtype=torch.float64)
+    found = Mechanism(0.0, keep).log_likelihood(row(ROW), row(sent))
+    assert float(found) == pytest.approx(2 * math.log(0.25) + 2 * math.log(0.75))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_mechanism_draws_is_likelier_than_other_values(name: str) -> None:
+    mechanism, generator = CASES[name], torch.Generator().manual_seed(0)
+    sent = mechanism.apply(VALUES, generator)
+    others = {n: 3 * v + 1 for n, v in VALUES.items()}
+    own = mechanism.log_likelihood(VALUES, sent)
+    assert (own.dtype, own.shape) == (torch.float64, ())
+    assert bool(own.isfinite())
+    assert isinstance(mechanism, LikelihoodMechanism)
+    totals = torch.zeros(())
+    for _ in range(60):
+        sent = mechanism.apply(VALUES, generator)
+        own, other = (mechanism.log_likelihood(v, sent) for v in (VALUES, others))
+        totals = totals + (own - other).clamp(-50, 50)
+    assert float(totals) > 0  # the mean of log p/q under p is positive
+
+
+def test_rounding_is_a_cell() -> None:
+    mechanism = RoundingMechanism(0.5)
+    sent = mechanism.apply(row(ROW))
+    for shift, inside in ((0.0, True), (0.1, False), (-0.04, True)):
+        found = float(mechanism.log_likelihood(row(ROW + shift), sent))
+        same = torch.equal(mechanism.apply(row(ROW + shift))["w"], sent["w"])
+        assert same == inside
+        assert (found == 0) if inside else (found < -1e9)
+
+
+def test_a_step_of_0_sends_the_value() -> None:
+    mechanism = RoundingMechanism(0.0)
+    assert float(mechanism.log_likelihood(row(ROW), row(ROW))) == 0
+    assert float(mechanism.log_likelihood(row(ROW + 1e-6), row(ROW))) < -1e9
+
+
+@pytest.mark.parametrize("doubt", [Doubt(), Doubt(kept=0.99, pruned=0.02)])
+def test_without_doubt_on_the_levels_noise_is_normal(doubt: Doubt) -> None:
+    mechanism = Mechanism(row(torch.tensor([0.1, 1.5, 0.3, 2.0], dtype=torch.float64)))
+    plain = float(mechanism.log_likelihood(row(ROW), row(SENT)))
+    assert float(mechanism.log_likelihood(row(ROW), row(SENT), doubt)) == pytest.approx(plain)
+
+
+def test_levels_in_doubt_are_students() -> None:
+    std = torch.tensor([0.1, 1.5, 0.3, 2.0], dtype=torch.float64)
+    found = Mechanism(row(std)).log_likelihood(row(ROW), row(SENT), Doubt({"w": 0.5}))
+    expected = student.logpdf(SENT.numpy(), 1 + 2 / 0.5, ROW.numpy(), std.numpy()).sum()
+    assert float(found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.3])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_what_a_tensor_shares_is_integrated_out(level: float, factor: float) -> None:
+    """Against an integral over the shared factor on a fine grid."""
+    generator = torch.Generator().manual_seed(1)
+    std = torch.rand(200, generator=generator, dtype=torch.float64) + 0.5
+    sent = factor * std * torch.randn(200, generator=generator, dtype=torch.float64)
+    zeros, shared = torch.zeros_like(sent), 0.4
+    found = Mechanism(row(std)).log_likelihood(
+        row(zeros), row(sent), Doubt({"w": level}, {"w": shared})
+    )
+    us = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    logs = torch.stack(
+        [
+            Mechanism(row(std * math.exp(float(u) / 2))).log_likelihood(
+                row(zeros), row(sent), Doubt({"w": level})
+            )
+            for u in us
+        ]
+    )
+    prior = torch.tensor(norm.logpdf(us.numpy(), 0, math.sqrt(shared)))
+    expected = float((logs + prior).logsumexp(0)) + math.log(0.01)
+    assert float(found) == pytest.approx(expected, abs=0.02)
+
+
+def test_a_mask_in_doubt_is_a_mixture_of_both_sides() -> None:
+    std, keep = (torch.tensor(x, dtype=torch.float64) for x in ([0.2, 0.0], [1.0, 0.0]))
+    mechanism, doubt = Mechanism(row(std), row(keep)), Doubt(kept=0.9, pruned=0.2)
+    values = torch.tensor([0.3, -2.0], dtype=torch.float64)
+    sent = torch.tensor([0.5, -1.9], dtype=torch.float64)  # both kept, the second unexpectedly
+    expected = norm.logpdf([0.5, -1.9], [0.3, -2.0], 0.2).sum() + math.log(0.9 * 0.2)
+    found = mechanism.log_likelihood(row(values), row(sent), doubt)
+    assert float(found) == pytest.approx(expected, rel=1e-6)
+
+
+def test_kept_zeros_and_missing_entries_cost_their_odds() -> None:
+    """Of two candidates' masks the one that fits the zeros of the message is the likelier."""
+    zeros = torch.zeros(6, dtype=torch.float64)
+    sent, values = zeros.clone(), torch.full((6,), 0.5, dtype=torch.float64)
+    sent[:3] = 0.5
+    doubt = Doubt(kept=0.95, pruned=0.05)
+    right = Mechanism(0.0, row(torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=torch.float64)))
+    wrong = Mechanism(0.0, row(torch.tensor([0.0, 1, 1, 1, 0, 0], dtype=torch.float64)))
+    gap = [float(m.log_likelihood(row(values), row(sent), doubt)) for m in (right, wrong)]
+    assert gap[0] - gap[1] == pytest.approx(2 * math.log(0.95 / 0.05), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.2, -0.45, 1.3])
+def test_steps_in_doubt_have_a_total_probability_of_1(value: float) -> None:
+    grid = value * torch.arange(0.3, 5.0, 2e-4, dtype=torch.float64)
+    values, steps = torch.full_like(grid, value), torch.full_like(grid, 0.7)
+    density = doubtful_log_probabilities(grid, values, steps, 0.25).exp().sum()
+    zero = torch.zeros(1, dtype=torch.float64)
+    silent = doubtful_log_probabilities(zero, values[:1], steps[:1], 0.25).exp()
+    assert float(density * abs(value) * 2e-4 + silent) == pytest.approx(1, abs=3e-3)
+
+
+def test_steps_in_doubt_are_drawn_as_the_likelihood_says() -> None:
+    """P[0] and the mean log-density against rounding with log-normal steps."""
+    generator = torch.Generator().manual_seed(0)
+    steps = 0.7 * (0.25 * torch.randn(20_000, generator=generator, dtype=torch.float64)).exp()
+    values = torch.full_like(steps, 0.4)
+    sent = RoundingMechanism(row(steps)).apply(row(values))["w"]
+    share = float((sent == 0).double().mean())
+    chance = RoundingMechanism(0.7).log_likelihood(
+        row(values[:1]), row(torch.zeros(1).double()), Doubt({"w": 0.2}, {"w": 0.05})
+    )
+    assert math.exp(float(chance)) == pytest.approx(share, abs=0.015)
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism(0.1), RoundingMechanism(0.1)])
+def test_values_and_sent_must_fit(mechanism: LikelihoodMechanism) -> None:
+    with pytest.raises(ValueError, match="`sent` should have the shapes"):
+        mechanism.log_likelihood(row(ROW), row(ROW[:2]))

@@ -1,0 +1,110 @@
+"""Models, losses and arguments that cannot be clipped example by example, and why."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from gradveil import ClippedMessage, ClippedUpdate, GradientMessage, ModelError
+from tests.zoo import named
+
+REASONS = {
+    "batch_norm_train": r"the layer `1` \(BatchNorm2d\) mixes the examples.*model.eval\(\)",
+    "batch_norm_no_statistics": r"the layer `1` \(BatchNorm2d\) mixes",
+    "contrastive": r"a mean or a sum over examples.*own losses have the mean 0",
+    "pairs": r"should take a single example.*not enough values to unpack",
+    "centred": r"outputs for one example change with another example",
+    "two_heads": r"a model that returns tuple for 4 examples",
+    "weighted": r"a mean or a sum over examples.*class weights or ignored targets",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_mixes_examples_is_refused_with_the_reason(name: str):
+    case = named(name)
+    with pytest.raises(ValueError, match=REASONS[name]) as error:
+        ClippedMessage(case.message(), 1.0).values(case.inputs())
+    assert "unit='client'" in str(error.value)
+
+
+def test_the_same_models_are_clipped_as_a_whole():
+    for name in REASONS:
+        case = named(name)
+        values = ClippedUpdate(case.message(), 1e-9).values(case.inputs())
+        length = torch.cat([v.reshape(-1) for v in values.values()]).norm()
+        assert float(length) == pytest.approx(1e-9, rel=1e-6)
+
+
+class WeakMixing(nn.Module):
+    """A layer that lets a ten-thousandth of the other examples through."""
+
+    def __init__(self, direction: int) -> None:
+        super().__init__()
+        self.layer, self.direction = nn.Linear(3, 2), direction
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x)
+        return h + 1e-4 * h.roll(self.direction, 0).cumsum(0)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_weak_mixing_in_one_direction_is_noticed(direction: int):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    message = GradientMessage(WeakMixing(direction), mse_loss, torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="change with another example"):
+        ClippedMessage(message, 1.0).values(x)
+
+
+def test_what_is_declared_not_to_separate_is_refused():
+    case = named("mlp")
+    with pytest.raises(ValueError, match="declared not to be"):
+        ClippedMessage(case.message(separable=False), 1.0).values(case.inputs())
+
+
+def test_equal_examples_prove_nothing_for_the_next_batch():
+    message = GradientMessage(WeakMixing(1), mse_loss, torch.zeros(2, 2))
+    ClippedMessage(message, 1.0).values(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="change with another example"):
+        ClippedMessage(message, 1.0).values(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+
+
+def test_random_draws_where_examples_are_taken_one_by_one():
+    """Parameters outside of known layers need each example by itself: the masks would differ."""
+    case = named("attention")
+    model = nn.Sequential(case.model(), nn.Dropout(0.5)).train()
+    message = GradientMessage(model, cross_entropy, case.targets())
+    with pytest.raises(ValueError, match="draw no random numbers where examples are taken one by"):
+        ClippedMessage(message, 1.0).values(case.inputs())
+
+
+@pytest.mark.parametrize("targets", [[0, 1], torch.tensor([0])])
+def test_targets_of_another_kind(targets: object):
+    message = GradientMessage(nn.Linear(3, 2), cross_entropy, targets)
+    with pytest.raises(ValueError, match=r"(one row for each of the 2 examples|one example for)"):
+        ClippedMessage(message, 1.0).values(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf"), 1e30])
+def test_clips_that_are_none(clip: float):
+    for make in (lambda: ClippedMessage(named("mlp").message(), clip),
+                 lambda: ClippedUpdate(named("mlp").message(), clip)):  # fmt: skip
+        with pytest.raises(ValueError, match="Parameter `clip` should be"):
+            make()
+
+
+def test_other_messages_are_clipped_as_a_whole():
+    with pytest.raises(TypeError, match=r"GradientMessage.*unit='client'"):
+        ClippedMessage(named("mlp").local_update(), 1.0)
+
+
+def test_factors_of_another_model():
+    case = named("mlp")
+    message = ClippedMessage(case.message(), 1.0, {"w": (torch.ones(1),)})
+    with pytest.raises(ValueError, match="`factors` should have the parameters"):
+        message.values(case.inputs())
+
+
+def test_a_model_that_fails_is_explained():
+    case = named("mlp")
+    with pytest.raises(ModelError, match="should accept inputs of shape"):
+        ClippedMessage(case.message(), 1.0).values(case.inputs()[:, :3])
