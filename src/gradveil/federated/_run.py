@@ -44,10 +44,10 @@ class FederatedRun:
         seed: Of the sampling of clients.
         held_out: Inputs and targets for evaluation.
         evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
-        planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
         account: Counts each round as one step for every client, asked or not, before anything is
             released; `run` ends before a round that its budget does not allow. `None` for a run
             without (ε, δ). The clients have to clip and to add the noise that it states.
+        planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class FederatedRun:
         seed: int = 0,
         held_out: tuple[Tensor, Tensor] | None = None,
         evaluate_every: int = 8,
-        planner: Planner | None = None,
         account: PrivacyAccount | None = None,
+        planner: Planner | None = None,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
         check_seed(seed)
@@ -87,8 +87,8 @@ class FederatedRun:
             "evaluate every": evaluate_every,
             "held out": kept,
             "loss": describe(loss_fn),
-            **({} if planner is None else {"planner": describe(planner)}),
             **({} if account is None else {"account": account.describe()}),
+            **({} if planner is None else {"planner": describe(planner)}),
         }
         self.fingerprint = run_fingerprint(server, clients, options)
 
