@@ -82,6 +82,7 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
         "bound": {"bound": 0.05 * (1 + strength) + 0.1 * abs(noise), "prior_variance": 0.72},
         "estimator-share": {"share": 0.7 + 0.2 * noise},
         "estimator-cost": {"ratio": 3.0 + noise},
+        "identification": {"right": [True, noise > 0], "bits": [2.0, 1.0], "rank": [1.0, 2.0]},
         "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
     }
     return found[kind]
