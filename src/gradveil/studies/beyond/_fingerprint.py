@@ -25,7 +25,7 @@ PARAMETER, LAYER, PUBLIC, ISOTROPIC = (
 )  # fmt: skip
 DEFENSES = {
     PARAMETER: "optimal-noise(scale={})",
-    LAYER: "optimal-noise(scale={}, granularity=layer)",
+    LAYER: "optimal-noise(scale={}, granularity='layer')",
     PUBLIC: "optimal-noise(scale={})",
     ISOTROPIC: "gradient-noise(scale={})",
 }
