@@ -92,6 +92,7 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
                 "Adam's step": strength + noise,
             },
         },
+        "identification": {"right": [True, noise > 0], "bits": [2.0, 1.0], "rank": [1.0, 2.0]},
         "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
     }
     return found[kind]

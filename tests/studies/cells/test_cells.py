@@ -66,6 +66,21 @@ def run(kind: str, **settings):
             {**MNIST, "start": 0, "size": 4, "estimator": "auto", "reference_probes": 2, "seed": 1},
         ),
         (
+            "identification",
+            {
+                **MNIST,
+                "start": 0,
+                "size": 2,
+                "examples": 100,
+                "candidates": 3,
+                "one_class": True,
+                "trials": 2,
+                "defense": "optimal-noise(scale=1.0)",
+                "public": None,
+                "seed": 0,
+            },
+        ),
+        (
             "plan-quality",
             {
                 **MNIST,
@@ -222,3 +237,30 @@ def test_the_bound_is_below_the_prior_and_grows_with_noise():
     common = {**MNIST, "start": 0, "size": 1, "prior_samples": 500, "seed": 0}
     found = [run("bound", **common, defense=f"gradient-noise(scale={s})") for s in (0.01, 0.1)]
     assert 0 < found[0]["bound"] < found[1]["bound"] < found[1]["prior_variance"]
+
+
+@pytest.mark.parametrize(
+    ("defense", "public"),
+    [
+        ("optimal-noise(scale=100.0)", None),
+        ("gradient-noise(scale=1e-4)", None),
+        ("optimal-noise(scale=1e-4)", {"start": 2000, "size": 2, "batches": 2}),
+    ],
+)
+def test_candidates_are_told_apart(defense, public):
+    found = run(
+        "identification",
+        **MNIST,
+        start=0,
+        size=2,
+        examples=200,
+        candidates=5,
+        one_class=True,
+        trials=2,
+        defense=defense,
+        public=public,
+        seed=0,
+    )
+    assert found["right"] == [True, True]
+    assert found["rank"] == [1.0, 1.0]
+    assert found["bits"] == pytest.approx([2.321928] * 2, abs=1e-3)

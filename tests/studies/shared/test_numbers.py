@@ -34,6 +34,7 @@ EXPECTED = [
     "matching",
     "estimator-share",
     "local-against-global",
+    "plan-fingerprint",
     "fedavg",
     "utility-predicts-training",
 ]

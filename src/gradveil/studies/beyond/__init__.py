@@ -6,6 +6,7 @@ from ._adaptive import AdaptiveStudy
 from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
+from ._fingerprint import FingerprintStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
@@ -17,6 +18,7 @@ STUDIES: tuple[Study, ...] = (
     MatchingStudy(),
     EstimatorStudy(),
     PlanStudy(),
+    FingerprintStudy(),
     FedAvgStudy(),
     PredictionStudy(),
 )

@@ -4,6 +4,7 @@ from ._attack import attack
 from ._bound import bound
 from ._estimator_cost import estimator_cost
 from ._estimator_share import estimator_share
+from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
@@ -18,6 +19,7 @@ __all__ = [
     "dataset",
     "estimator_cost",
     "estimator_share",
+    "identification",
     "layer_sizes",
     "plan_quality",
     "short_training",
