@@ -125,6 +125,12 @@ ATTACKS = _by_name(
         "gradveil",
     ),
     Entry(
+        "plan-reader",
+        attacks.PlanReader,
+        "Reads noise levels that were planned from the private batch.",
+        "gradveil",
+    ),
+    Entry(
         "dlg",
         attacks.DLG,
         "Matches the gradient with L-BFGS, labels optimised jointly.",
