@@ -109,9 +109,7 @@ def shape_of(
 
 def _factors(parts: Sequence[tuple[Levels, Sequence[float]]], like: Tensor) -> Factors:
     """As few numbers as the exponents leave, in shapes that broadcast to the parameter."""
-    tensor, rows, columns, entries = (
-        sum(powers[place] * levels[place] for levels, powers in parts) for place in range(4)
-    )
+    tensor, rows, columns, entries = (_weighted(parts, place) for place in range(4))
     has = [any(powers[place] for _, powers in parts) for place in range(4)]
     if has[3]:
         return (_exp(tensor + rows + columns + entries).reshape(like.shape),)
@@ -123,6 +121,12 @@ def _factors(parts: Sequence[tuple[Levels, Sequence[float]]], like: Tensor) -> F
     if has[2] and as_matrix(like).shape[1] > 1:
         factors.append(_exp(columns).reshape(1, *like.shape[1:]))
     return tuple(factors)
+
+
+def _weighted(parts: Sequence[tuple[Levels, Sequence[float]]], place: int) -> Tensor:
+    """The sum of one level over all parts, each with its exponent."""
+    first, *others = (powers[place] * levels[place] for levels, powers in parts)
+    return sum(others, first)
 
 
 WIDEST = log(1e12)
