@@ -20,6 +20,9 @@ from ._synthetic import synthetic
 FEWEST, MOST = 8, 16
 """Made-up examples where examples add up, whatever the size of the private batch."""
 
+SEEN = 64
+"""At least so many made-up examples show the model's outputs: fewer say little about their kind."""
+
 EXPONENTS = (1.0, 0.4, 0.5, 0.0)
 """Of tensors, rows, columns and entries. Made-up examples are not real ones: at 1 their rows and
 columns lose to isotropic noise on a fresh MNIST CNN."""
@@ -95,7 +98,7 @@ def _made_up(
         size, batches = min(max(size, FEWEST), MOST), 1
     made = [synthetic(movable(message), inputs, generator, size) for _ in range(batches)]
     evidence = [gather(own, x, generator) for own, x in made]
-    return evidence, sum(trust_in(own, x) for own, x in made) / batches
+    return evidence, trust_in(*synthetic(message, inputs, generator, max(size, SEEN)))
 
 
 def _spread(slopes: Tensors, levels: Mapping[str, Levels]) -> float:
