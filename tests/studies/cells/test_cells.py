@@ -75,7 +75,7 @@ def run(kind: str, **settings):
                 "candidates": 3,
                 "one_class": True,
                 "trials": 2,
-                "defense": "optimal-noise(scale=1.0)",
+                "defense": "optimal-noise(scale=1.0, plan='private')",
                 "public": None,
                 "seed": 0,
             },
@@ -242,7 +242,7 @@ def test_the_bound_is_below_the_prior_and_grows_with_noise():
 @pytest.mark.parametrize(
     ("defense", "public"),
     [
-        ("optimal-noise(scale=100.0)", None),
+        ("optimal-noise(scale=100.0, plan='private')", None),
         ("gradient-noise(scale=1e-4)", None),
         ("optimal-noise(scale=1e-4)", {"start": 2000, "size": 2, "batches": 2}),
     ],

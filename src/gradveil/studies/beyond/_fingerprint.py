@@ -24,8 +24,8 @@ PARAMETER, LAYER, PUBLIC, ISOTROPIC = (
     "private, per parameter", "private, per layer", "public", "isotropic",
 )  # fmt: skip
 DEFENSES = {
-    PARAMETER: "optimal-noise(scale={})",
-    LAYER: "optimal-noise(scale={}, granularity='layer')",
+    PARAMETER: "optimal-noise(scale={}, plan='private')",
+    LAYER: "optimal-noise(scale={}, granularity='layer', plan='private')",
     PUBLIC: "optimal-noise(scale={})",
     ISOTROPIC: "gradient-noise(scale={})",
 }
