@@ -8,6 +8,7 @@ from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
+from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
     BoundStudy(),
@@ -16,6 +17,7 @@ STUDIES: tuple[Study, ...] = (
     MatchingStudy(),
     EstimatorStudy(),
     PlanStudy(),
+    PublicPlanStudy(),
     FedAvgStudy(),
 )
 

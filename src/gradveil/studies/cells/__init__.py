@@ -7,6 +7,7 @@ from ._estimator_share import estimator_share
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
+from ._public_plans import public_plans
 from ._short_training import short_training
 from ._training import training
 
@@ -19,6 +20,7 @@ __all__ = [
     "estimator_share",
     "layer_sizes",
     "plan_quality",
+    "public_plans",
     "short_training",
     "training",
 ]
