@@ -11,7 +11,7 @@ from gradveil._tensors import total
 from gradveil.mechanisms import Mechanism
 from gradveil.plans import Shape, gather, model_moments, public_moments, trust_in
 from gradveil.plans._amounts import shaped_moments
-from gradveil.plans._kind import strangeness
+from gradveil.plans._kind import check_outputs, freshness
 from gradveil.plans._pooling import pool
 
 from .cases import SIZE, a_message, a_model, clouds, exact, generator, mean_gain, others
@@ -37,7 +37,7 @@ def test_public_examples_of_the_same_kind_never_lose(steps, batches):
 def test_examples_of_another_kind_are_noticed_on_a_trained_model(kind):
     model = a_model(60)
     inputs, targets = others(kind, 64, 3)
-    assert trust_in(a_message(model, targets), inputs) == 0
+    assert trust_in(a_message(model, targets), inputs, generator()) == 0
     assert mean_gain(60, planned(model, (inputs, targets))) == pytest.approx(1.0, abs=1e-4)
 
 
@@ -60,29 +60,50 @@ def test_the_model_alone_does_not_lose(steps):
 @pytest.mark.parametrize("steps", [0, 60])
 def test_examples_of_the_task_are_trusted(steps):
     inputs, targets = clouds(64, 77)
-    assert trust_in(a_message(a_model(steps), targets), inputs) == 1
+    assert trust_in(a_message(a_model(steps), targets), inputs, generator()) == 1
 
 
-def test_strangeness_against_its_definition():
-    """The cosine of centred outputs and δ, and ‖E δ‖²/E‖δ‖², less what is there by chance."""
+def test_outputs_are_compared_as_defined():
+    """The cosine of centred outputs and δ, and N δ̄ᵀ S⁻¹ δ̄ of Hotelling's test, less chance."""
     model = a_model(60)
     inputs, targets = others("noise", 400, 3)
     outputs = model(inputs).detach().double()
     delta = torch.softmax(outputs, 1)
     delta[torch.arange(400), targets] -= 1
     centred = outputs - outputs.mean(0)
-    found = strangeness(a_message(model, targets), inputs)
+    found = check_outputs(a_message(model, targets), inputs)
     assert found is not None
     cosine = torch.nn.functional.cosine_similarity(centred.flatten(), delta.flatten(), 0)
     products = (centred * delta).sum(1)
     error = products.std() / 20 / (centred.norm() * delta.norm() / 400)
     assert found.scale == pytest.approx(float(cosine - error), rel=1e-4)
-    shift = delta.mean(0).square().sum() / delta.square().sum(1).mean() - 2 / 400
-    assert found.shift == pytest.approx(float(shift), rel=1e-4)
+    free = delta[:, :-1]  # the entries of δ add up to 0
+    mean, covariance = free.mean(0), torch.cov(free.T, correction=0)
+    hotelling = float(mean @ torch.linalg.solve(covariance, mean))
+    assert found.shift == pytest.approx(hotelling - (3 + 6**0.5) / 400, rel=1e-4)
+
+
+@pytest.mark.parametrize("steps", [0, 60])
+def test_skill_is_seen_where_the_model_has_some(steps):
+    inputs, targets = clouds(64, 77)
+    found = check_outputs(a_message(a_model(steps), targets), inputs)
+    assert found is not None
+    assert found.is_known is (steps > 0)
+
+
+def test_a_model_is_fresh_or_trained_whatever_the_batch():
+    inputs, targets = clouds(SIZE, 4000)
+    fresh, trained = (
+        freshness(
+            a_message(a_model(steps), targets), torch.full_like(inputs, torch.nan), generator()
+        )
+        for steps in (0, 60)
+    )
+    assert (fresh, trained) == (1.0, 0.0)
 
 
 def test_a_message_whose_outputs_cannot_be_seen_is_trusted():
-    assert trust_in(lambda x: {"w": x.sum(0)}, torch.zeros(3, 4)) == 1
+    assert trust_in(lambda x: {"w": x.sum(0)}, torch.zeros(3, 4), generator()) == 1
 
 
 def test_budgets_are_those_of_the_public_examples():

@@ -60,7 +60,7 @@ def fit_shape(
     size = known[0].examples if size is None else size
     check_count(size, "size")
     exponents = choose_exponents(known, size, entries=entries, curvature=curvature)
-    return shaped(known, size, [trust * e for e in exponents], curvature=curvature)
+    return shape_with(known, size, [trust * e for e in exponents], curvature=curvature)
 
 
 def choose_exponents(
@@ -83,14 +83,18 @@ def choose_exponents(
     return (found[0], found[1], found[2], found[3])
 
 
-def shaped(
+def shape_with(
     batches: Sequence[Evidence],
     size: int,
     exponents: Sequence[float],
     *,
     curvature: bool = False,
 ) -> Shape:
-    """The shape of all of the batches with these exponents."""
+    """The shape of all of the batches with given exponents of tensors, rows, columns and entries.
+
+    (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
+    each tensor; see `fit_shape` for the other arguments.
+    """
     pooled = pool(batches, size, curvature=curvature)
     return shape_of([(levels_of(*pooled), exponents)], pooled.squares)
 

@@ -10,6 +10,7 @@ from ._fingerprint import FingerprintStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
+from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
     BoundStudy(),
@@ -19,6 +20,7 @@ STUDIES: tuple[Study, ...] = (
     EstimatorStudy(),
     PlanStudy(),
     FingerprintStudy(),
+    PublicPlanStudy(),
     FedAvgStudy(),
     PredictionStudy(),
 )

@@ -8,6 +8,7 @@ from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
+from ._public_plans import public_plans
 from ._short_training import short_training
 from ._training import training
 from ._training_prediction import training_prediction
@@ -22,6 +23,7 @@ __all__ = [
     "identification",
     "layer_sizes",
     "plan_quality",
+    "public_plans",
     "short_training",
     "training",
     "training_prediction",

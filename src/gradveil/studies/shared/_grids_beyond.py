@@ -190,6 +190,36 @@ PREDICTION = {
 
 
 @dataclass(frozen=True)
+class PublicPlanGrid:
+    """Plans from few and from many public batches, through training."""
+
+    data: str
+    model: str
+    trained: tuple[int, ...]
+    batches: int
+    counts: tuple[int, ...]
+    """Of public batches."""
+    population: int
+    """Batches that stand for the population."""
+    strange: int
+    """Batches of another kind; 0 for none."""
+    public: int = 2000
+    """The first public example."""
+    probes: int = 16
+
+
+PUBLIC_PLANS = {
+    "quick": PublicPlanGrid("mnist", MNIST["quick"].model, (0,), 4, (2, 4), 8, 2, probes=4),
+    "standard": PublicPlanGrid(
+        "mnist", MNIST["standard"].model, (0, 60, 300), 24, (2, 8, 24), 180, 8
+    ),
+    "paper": PublicPlanGrid(
+        "mnist-test", MNIST["paper"].model, (0, 60, 300), 32, (2, 8, 24), 450, 8
+    ),
+}
+
+
+@dataclass(frozen=True)
 class FedAvgGrid:
     """Clients that send the weight change after local steps."""
 
