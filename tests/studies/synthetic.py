@@ -83,6 +83,7 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
         "estimator-share": {"share": 0.7 + 0.2 * noise},
         "estimator-cost": {"ratio": 3.0 + noise},
         "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
+        "public-plans": {"gains": {"limit/0": 1.4 + gain, "shrunk/2": 1.2 + 0.1 * noise}},
     }
     return found[kind]
 

@@ -15,8 +15,8 @@ second on, as trained. Fresh models (MNIST CNN, CIFAR ConvNet-16) have at most 0
 examples; after 60 and 300 steps they have 0.09 to 3.6 on noise and on other images."""
 
 SURE, UNSURE = 0.08, 0.16
-"""Of `OutputCheck.scale` on public examples: a model that is too sure of itself has been trained, and
-not on examples like these, or some of their labels are wrong."""
+"""Of `OutputCheck.scale` on public examples: a model that is too sure of itself has been trained,
+and not on examples like these, or some of their labels are wrong."""
 
 SKILL, ERRORS = 0.1, 2.5
 """A model knows examples if its skill is above the first, and above 0 by so many standard errors.

@@ -29,6 +29,16 @@ TRAINING = {
     "lr": 1e-3,
     "seed": 0,
 }
+PUBLIC = {
+    **MNIST,
+    "size": 4,
+    "probes": 2,
+    "public": 100,
+    "counts": [2],
+    "population": 3,
+    "strange": 0,
+    "seed": 0,
+}
 
 
 def run(kind: str, **settings):
@@ -57,6 +67,7 @@ def run(kind: str, **settings):
                 "seed": 0,
             },
         ),
+        ("public-plans", {**PUBLIC, "start": 0, "trained": 0}),
     ],
 )
 def test_a_cell_gives_the_same_bytes_twice(kind, settings):
@@ -150,6 +161,24 @@ def test_shares_order_plans_as_theory_does():
             run("plan-quality", **common, defense=d)["share"] for d in (classical, optimal)
         )
         assert less < more <= 1 + 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", [0, 60, 300])
+def test_public_plans_never_lose_to_isotropic_noise(trained):
+    """In the mean over 12 private batches, whatever the number and the kind of public examples."""
+    settings = {
+        **PUBLIC,
+        **{"size": 16, "probes": 8, "public": 2000, "counts": [2, 8], "strange": 8},
+        **{"population": 40, "trained": trained},
+    }
+    found = [run("public-plans", **settings, start=16 * k)["gains"] for k in range(12)]
+    means = {name: sum(each[name] for each in found) / 12 for name in found[0]}
+    ours = {n: m for n, m in means.items() if n.startswith(("shrunk", "model", "released"))}
+    assert len(ours) == 8
+    assert min(ours.values()) > 0.995, ours
+    if not trained:
+        assert means["shrunk/8"] > 0.93 * means["limit/0"]
 
 
 def test_official_data_need_a_folder(monkeypatch):

@@ -34,6 +34,7 @@ EXPECTED = [
     "matching",
     "estimator-share",
     "local-against-global",
+    "public-plans",
     "fedavg",
 ]
 
