@@ -15,8 +15,8 @@ def synthetic(
     """The same message for made-up examples, `size` of them or as many as there are, and those.
 
     Of the inputs and of the message's targets only shape, type and device are read, no value.
-    Inputs are drawn from N(0, 1). Targets that are integers are drawn uniformly from the classes
-    of the model's outputs, one for each place; floating-point ones from N(0, 1).
+    Inputs are drawn from N(0, 1). Targets that are integers are the classes of the model's outputs,
+    each equally often, in a random order; floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
     made = normal_like(_of_size(inputs, size or len(inputs)), generator)
@@ -46,7 +46,9 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
 
 
 def _drawn(targets: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.randint(classes, targets.shape, generator=generator, device=generator.device)
+    """Each class as often as every other one, in a random order."""
+    order = torch.randperm(targets.numel(), generator=generator, device=generator.device)
+    drawn = (order % classes).reshape(targets.shape)
     return drawn.to(device=targets.device, dtype=targets.dtype)
 
 

@@ -32,6 +32,16 @@ TRAINING = {
     "lr": 1e-3,
     "seed": 0,
 }
+PUBLIC = {
+    **MNIST,
+    "size": 4,
+    "probes": 2,
+    "public": 100,
+    "counts": [2],
+    "population": 3,
+    "strange": 0,
+    "seed": 0,
+}
 
 
 PREDICTION = {
@@ -92,6 +102,7 @@ def run(kind: str, **settings):
                 "seed": 0,
             },
         ),
+        ("public-plans", {**PUBLIC, "start": 0, "trained": 0}),
     ],
 )
 def test_a_cell_gives_the_same_bytes_twice(kind, settings):
@@ -223,6 +234,24 @@ def test_shapes_win_by_their_own_utility():
 def test_a_training_that_diverges_has_no_loss():
     settings = {**PREDICTION, "shape": "isotropic", "scale": 1e5, "optimizer": "sgd", "lr": 1e10}
     assert run("training-prediction", **settings)["losses"][-1] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", [0, 60, 300])
+def test_public_plans_never_lose_to_isotropic_noise(trained):
+    """In the mean over 12 private batches, whatever the number and the kind of public examples."""
+    settings = {
+        **PUBLIC,
+        **{"size": 16, "probes": 8, "public": 2000, "counts": [2, 8], "strange": 8},
+        **{"population": 40, "trained": trained},
+    }
+    found = [run("public-plans", **settings, start=16 * k)["gains"] for k in range(12)]
+    means = {name: sum(each[name] for each in found) / 12 for name in found[0]}
+    ours = {n: m for n, m in means.items() if n.startswith(("shrunk", "model", "released"))}
+    assert len(ours) == 8
+    assert min(ours.values()) > 0.995, ours
+    if not trained:
+        assert means["shrunk/8"] > 0.93 * means["limit/0"]
 
 
 def test_official_data_need_a_folder(monkeypatch):

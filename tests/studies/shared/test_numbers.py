@@ -35,6 +35,7 @@ EXPECTED = [
     "estimator-share",
     "local-against-global",
     "plan-fingerprint",
+    "public-plans",
     "fedavg",
     "utility-predicts-training",
 ]
