@@ -7,9 +7,9 @@ from ._estimator_share import estimator_share
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
+from ._prediction import training_prediction
 from ._short_training import short_training
 from ._training import training
-from ._training_prediction import training_prediction
 
 __all__ = [
     "OFFICIAL",
