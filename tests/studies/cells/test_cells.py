@@ -7,7 +7,7 @@ from gradveil import Mechanism, fisher_trace
 from gradveil._random import named_stream
 from gradveil.models import build_model
 from gradveil.studies.cells._parts import dataset
-from gradveil.studies.cells._training_prediction import plan
+from gradveil.studies.cells._prediction import plan
 from gradveil.studies.runner._cell import Cell, function_of
 from gradveil.studies.runner._engine import execute
 

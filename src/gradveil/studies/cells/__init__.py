@@ -8,10 +8,10 @@ from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
+from ._prediction import training_prediction
 from ._public_plans import public_plans
 from ._short_training import short_training
 from ._training import training
-from ._training_prediction import training_prediction
 
 __all__ = [
     "OFFICIAL",
