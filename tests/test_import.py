@@ -33,7 +33,7 @@ inputs = torch.rand(8, 6, generator=generator)
 targets = torch.arange(8) % 3
 for defense in (
     gradveil.OptimalNoise(scale=0.01),
-    gradveil.Cached(gradveil.OptimalNoise(scale=0.01), refresh_every=2),
+    gradveil.Cached(gradveil.OptimalNoise(scale=0.01, plan='private'), refresh_every=2),
 ):
     for _ in range(4):
         before = [p.detach().clone() for p in model.parameters()]

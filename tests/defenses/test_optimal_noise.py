@@ -194,7 +194,7 @@ def test_no_noise_of_equal_curvature_cost_reveals_less(sweep: Sweep) -> None:
     judge = priced_by_curvature(moments)
     assert_noise_is_stationary(judge, mechanism)
     assert_no_better_noise(judge, mechanism, perturbed(powers(mechanism)))
-    by_variance = powers(OptimalNoise(0.1, **FREE).plan(moments))
+    by_variance = powers(OptimalNoise(0.1, **FREE, plan="private").plan(moments))
     assert_no_better_noise(judge, mechanism, iter([by_variance]))
     product = fisher_trace(judge, mechanism) * noise_price(judge, mechanism)
     roots = (row(judge.squared_values) * row(judge.known_squared_sensitivities)).sqrt()
@@ -203,7 +203,9 @@ def test_no_noise_of_equal_curvature_cost_reveals_less(sweep: Sweep) -> None:
 
 def test_layers_are_the_best_for_the_curvature_with_one_level_per_tensor() -> None:
     moments = by_curvature(SWEEPS[0], 4)
-    mechanism = OptimalNoise(0.1, granularity="layer", utility="curvature", **FREE).plan(moments)
+    mechanism = OptimalNoise(
+        0.1, granularity="layer", utility="curvature", **FREE, plan="private"
+    ).plan(moments)
     rivals = one_per_tensor(powers(mechanism), moments, seed=4)
     assert_no_better_noise(priced_by_curvature(moments), mechanism, rivals)
 
@@ -220,7 +222,7 @@ def test_the_curvature_is_measured_when_it_is_needed() -> None:
     model = build_model("mlp", sizes=[6, 8, 3]).double()
     inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gradient = GradientMessage(model, torch.nn.functional.cross_entropy, torch.arange(5) % 3)
-    defense = OptimalNoise(0.1, utility="curvature", estimator="exact")
+    defense = OptimalNoise(0.1, utility="curvature", estimator="exact", plan="private")
     expected = defense.plan(measure(gradient, inputs, "exact", examples=True))
     found = defense.respond(gradient, inputs, torch.Generator().manual_seed(0)).mechanism
     assert isinstance(found, Mechanism)
@@ -230,10 +232,12 @@ def test_the_curvature_is_measured_when_it_is_needed() -> None:
 def test_moments_without_curvature_are_refused() -> None:
     with pytest.raises(ValueError, match=r"should hold squared gradients.*examples=True"):
         OptimalNoise(0.1, utility="curvature").plan(SWEEPS[0].moments())
-    with pytest.raises(ValueError, match=r"`utility` should be one of \['variance', 'curvature'\]"):
+    with pytest.raises(
+        ValueError, match=r"`utility` should be one of \['variance', 'curvature', 'adam'\]"
+    ):
         OptimalNoise(0.1, utility="power")
     with pytest.raises(ValueError, match=r"needs the curvature, too. Use utility='variance'"):
-        Cached(OptimalNoise(0.1, utility="curvature"))
+        Cached(OptimalNoise(0.1, utility="curvature", plan="private"))
 
 
 def test_noise_on_what_pruning_keeps_may_be_planned_for_the_curvature() -> None:

@@ -4,11 +4,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, NoDefense
-from gradveil.bench import bench_federated, round_contenders
+from gradveil.bench import Case, bench_federated, bench_large_clients, round_contenders
 from gradveil.bench._federated import Bare
 from gradveil.data import Dataset
 
-from .small import assert_same, client, model
+from .small import assert_same, client, examples, model
 
 
 def test_rows_hold_every_contender_in_both_states() -> None:
@@ -19,6 +19,14 @@ def test_rows_hold_every_contender_in_both_states() -> None:
     rows = bench_federated(data, defenses, clients=2, batch=2, rounds=1, trained=1, repeats=1)
     assert [row.model for row in rows] == ["MNIST CNN, fresh", "MNIST CNN, after 1 rounds"]
     assert all(row.time_ratio > 0 and row.defense == "isotropic noise" for row in rows)
+    assert all(row.step_ratio > 0 for row in rows)
+
+
+def test_clients_with_larger_models_are_timed_step_by_step() -> None:
+    inputs, targets = examples(4)
+    rows = bench_large_clients(repeats=1, cases=[Case("toy", model(), inputs, targets)])
+    assert [row.defense for row in rows] == ["isotropic noise", "from the server"]
+    assert all(row.time_ratio is None and row.step_ratio > 0 for row in rows)
 
 
 def test_the_baseline_sends_the_plain_gradient() -> None:
@@ -27,6 +35,10 @@ def test_the_baseline_sends_the_plain_gradient() -> None:
 
 
 def test_contenders_are_those_of_the_claim() -> None:
-    assert {"auto", "auto, one level per layer", "auto, cached for 5 rounds"} <= set(
-        round_contenders(5)
-    )
+    assert {
+        "isotropic noise",
+        "from the server",
+        "auto",
+        "auto, one level per layer",
+        "auto, cached for 5 rounds",
+    } <= set(round_contenders(5))

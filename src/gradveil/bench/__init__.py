@@ -7,7 +7,8 @@ from ._attack_chart import draw_attacks
 from ._cached import CachedResult, bench_cached
 from ._cases import Case, large_cases, paper_cases, train, update_cases
 from ._chart import draw_sensitivity
-from ._federated import FederatedRow, bench_federated, round_contenders
+from ._client_step import step_contenders, step_ratios
+from ._federated import FederatedRow, bench_federated, bench_large_clients, round_contenders
 from ._memory import PeakMemory
 from ._paper import PaperAlgorithm
 from ._private import PrivateRow, bench_private
@@ -26,6 +27,7 @@ __all__ = [
     "bench_attack",
     "bench_cached",
     "bench_federated",
+    "bench_large_clients",
     "bench_private",
     "bench_sensitivity",
     "contenders",
@@ -34,6 +36,8 @@ __all__ = [
     "large_cases",
     "paper_cases",
     "round_contenders",
+    "step_contenders",
+    "step_ratios",
     "time_ratios",
     "train",
     "update_cases",

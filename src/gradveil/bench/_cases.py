@@ -104,11 +104,11 @@ def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -
             yield Case(f"CIFAR ConvNet-16, {state}", model, *pictures.batch(0, size))
 
 
-def large_cases() -> Iterator[Case]:
+def large_cases(batch: int = 8) -> Iterator[Case]:
     """Transformers from 0.1 M to 30 M parameters on random 32×32 images, for the cost alone."""
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(8, 3, 32, 32, generator=generator)
-    targets = torch.randint(10, (8,), generator=generator)
+    inputs = torch.randn(batch, 3, 32, 32, generator=generator)
+    targets = torch.randint(10, (batch,), generator=generator)
     for width, depth in ((64, 2), (256, 4), (640, 6)):
         model = build_model("patch-transformer", width=width, depth=depth)
         count = sum(p.numel() for p in model.parameters())
@@ -116,8 +116,8 @@ def large_cases() -> Iterator[Case]:
 
 
 def train(model: nn.Module, data: Dataset, steps: int) -> None:
-    """Adam at 1e-3 on consecutive batches of 64."""
-    size = 64
+    """Adam at 1e-3 on consecutive batches of 64, or on all examples where there are fewer."""
+    size = min(64, len(data))
     starts = range(0, len(data) - size + 1, size)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for start in islice(cycle(starts), steps):

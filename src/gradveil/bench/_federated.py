@@ -1,6 +1,6 @@
 """Benchmark of the time that a defense adds to a round of federated training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -9,10 +9,13 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._timing import time_ratios
 from gradveil.data import Dataset
-from gradveil.defenses import Cached, Defended, Defense, GradientNoise, NoDefense, OptimalNoise
+from gradveil.defenses import Cached, Defended, Defense, NoDefense, OptimalNoise
 from gradveil.federated import Client, FederatedRun, Server, partition
 from gradveil.messages import Message, values_of
 from gradveil.models import build_model
+
+from ._cases import Case, large_cases
+from ._client_step import some_shape, step_contenders, step_ratios
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,10 @@ class FederatedRow:
     clients: int
     batch: int
     defense: str
-    time_ratio: float
+    time_ratio: float | None
+    """A round over an undefended one; `None` where no rounds were played."""
+    step_ratio: float
+    """The step of one client, with all of its checks, over one `loss.backward()`."""
 
 
 class Bare(NoDefense):
@@ -38,9 +44,12 @@ class Bare(NoDefense):
 
 
 def round_contenders(refresh_every: int = 10) -> dict[str, Defense]:
-    """Everything counts: gradient, sensitivities, plan, noise, averaging and Adam."""
+    """Everything on clients counts: gradient, sensitivities, plan, noise, averaging and Adam.
+
+    A plan from the server takes the server's time, once for all clients, which is not counted here.
+    """
     return {
-        "isotropic noise": GradientNoise(0.1),
+        **step_contenders(),
         "auto": OptimalNoise(0.1, plan_from="private"),
         "auto, one level per layer": OptimalNoise(0.1, granularity="layer", plan_from="private"),
         f"auto, cached for {refresh_every} rounds": Cached(
@@ -77,8 +86,25 @@ def bench_federated(
             for name, defense in defenses.items()
         }
         baseline = _job(_run(data, Bare(), clients, batch), start, rounds)
+        case = Case(f"MNIST CNN, {state}", start.server.model, *data.batch(0, batch))
+        steps = step_ratios(case, defenses, repeats, rounds)
         for name, ratio in time_ratios(baseline, jobs, repeats).items():
-            rows.append(FederatedRow(f"MNIST CNN, {state}", clients, batch, name, ratio))
+            rows.append(FederatedRow(case.name, clients, batch, name, ratio, steps[name]))
+    return rows
+
+
+def bench_large_clients(
+    batch: int = 16,
+    repeats: int = 3,
+    progress: Callable[[str], None] = lambda _: None,
+    cases: Iterable[Case] | None = None,
+) -> list[FederatedRow]:
+    """Steps of one client with a large model: isotropic noise, and noise from the server."""
+    rows = []
+    for case in large_cases(batch) if cases is None else cases:
+        progress(f"timing, {case.name}")
+        for name, ratio in step_ratios(case, step_contenders(), repeats, steps=3).items():
+            rows.append(FederatedRow(case.name, 1, len(case.inputs), name, None, ratio))
     return rows
 
 
@@ -101,8 +127,12 @@ def _play(run: FederatedRun) -> None:
 def _job(run: FederatedRun, start: FederatedRun, rounds: int) -> Callable[[], None]:
     weights = {n: t.clone() for n, t in start.server.model.state_dict().items()}
 
+    shape = some_shape(run.server.model)
+
     def job() -> None:
         run.server.model.load_state_dict(weights)
+        for client in run.clients.values():
+            client.use(shape)
         for _ in range(rounds):
             _play(run)
 

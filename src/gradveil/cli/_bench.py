@@ -128,12 +128,14 @@ def federated(
     refresh_every: Annotated[int, typer.Option(help="Rounds between measurements.")] = 10,
     repeats: Annotated[int, typer.Option(help="Interleaved repetitions of each timing.")] = 5,
     trained: Annotated[int, typer.Option(help="Rounds of training before the second part.")] = 60,
+    large: Annotated[bool, typer.Option(help="Add clients with up to 30 M weights.")] = False,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     out: Annotated[Path | None, typer.Option(help="Folder for federated.json.")] = None,
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
-    """A defended round of federated training over an undefended one, timed side by side."""
+    """A defended round over an undefended one, and a client's step over one plain gradient."""
     from gradveil.bench import FederatedRow, bench_federated, round_contenders
+    from gradveil.bench import bench_large_clients as bench_large
 
     _check(out, clients=clients, batch=batch, refresh_every=refresh_every, repeats=repeats)
     check_not_negative_count(trained, "--trained")
@@ -149,6 +151,8 @@ def federated(
             repeats=repeats,
             progress=status.update,
         )
+        if large:
+            rows += bench_large(batch, repeats, status.update)
     _report(rows, FederatedRow, "federated", out, format)
 
 

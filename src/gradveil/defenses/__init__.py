@@ -12,7 +12,7 @@ from ._optimal_dpsgd import OptimalDPSGD
 from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
-from ._planning import NoiseDefense, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_within
 from ._private import PrivateNoise
 from ._pruning import PruningDefense
 from ._rounding import Rounding
@@ -36,5 +36,6 @@ __all__ = [
     "Public",
     "Released",
     "Rounding",
+    "allowed_trace",
     "keep_within",
 ]

@@ -229,17 +229,6 @@ class Defense(Identity, ABC):
         self.check_amount_is_known()
         return model_moments(message, inputs, generator, curvature=self.needs_curvature)
 
-    def check_amount_is_known(self) -> None:
-        """Refuse amounts that only real examples can tell."""
-        for option in ("utility_budget", "target_error"):
-            if getattr(self, option, None) is not None:
-                raise ValueError(
-                    f"Parameter `{option}` should be used with a plan that sees real examples:"
-                    " synthetic ones say how noise should be spread, not how much. Found"
-                    f" plan_from={self.plan_from!r}. Use `Public(defense, (inputs, targets))` with"
-                    " public examples, or plan='private', which reveals the batch."
-                )
-
     def backward(
         self,
         model: nn.Module,

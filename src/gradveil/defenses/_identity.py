@@ -53,6 +53,17 @@ class Identity:
         """Whether the message is sent as it is."""
         return False
 
+    def check_amount_is_known(self) -> None:
+        """Refuse amounts that only real examples can tell."""
+        for option in ("utility_budget", "target_error"):
+            if getattr(self, option, None) is not None:
+                raise ValueError(
+                    f"Parameter `{option}` should be used with a plan that sees real examples:"
+                    " synthetic ones say how noise should be spread, not how much. Found a plan"
+                    " from the model alone. Use `Public(defense, (inputs, targets))` with public"
+                    " examples, or plan='private', which reveals the batch."
+                )
+
 
 def _words(name: str) -> str:
     """The words of a class's name.

@@ -41,7 +41,7 @@ class FunctionalLoss:
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
-        return self._cast(trainable_parameters(self.model)) if self._moved is None else self._moved
+        return self._cast(_trainable(self.model)) if self._moved is None else self._moved
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -131,6 +131,10 @@ def is_transformed(*tensors: Tensor) -> bool:
 def trainable_parameters(model: nn.Module) -> Tensors:
     """The parameters that enter the message: each once, frozen ones left out."""
     check_model(model)
+    return _trainable(model)
+
+
+def _trainable(model: nn.Module) -> Tensors:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -150,16 +154,19 @@ def check_model(model: nn.Module) -> None:
             "Parameter `model` should be a module in Python, whose weights can be replaced. Found"
             f" a scripted one ({type(model).__name__}). Pass the module that it was made from."
         )
-    _check_weights(model)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not _check_weights(model):
         raise ValueError(
             "Parameter `model` should have at least one parameter with `requires_grad=True`."
             " Found none. Unfreeze a layer, or add one."
         )
 
 
-def _check_weights(model: nn.Module) -> None:
-    """Require trainable weights of float32 or float64, on a device that holds numbers."""
+def _check_weights(model: nn.Module) -> bool:
+    """Require trainable weights of float32 or float64, on a device that holds numbers.
+
+    Returns whether there are any: a walk through a model takes its time.
+    """
+    trains = False
     for name, weight in model.named_parameters():
         if isinstance(weight, nn.parameter.UninitializedParameter):
             raise ValueError(
@@ -172,6 +179,8 @@ def _check_weights(model: nn.Module) -> None:
                 f" of this machine. Found {weight.dtype} on {weight.device} for `{name}`. Convert"
                 " it with `model.float()`; under autocast weights stay float32."
             )
+        trains = trains or weight.requires_grad
+    return trains
 
 
 def check_match(inputs: Tensor, targets: Any) -> None:

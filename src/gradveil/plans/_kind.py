@@ -15,7 +15,7 @@ second on, as trained. Fresh models (MNIST CNN, CIFAR ConvNet-16) have at most 0
 300 steps they have 0.086 to 2.2."""
 
 SURE, UNSURE = 0.08, 0.16
-"""Of `OutputCheck.scale` on public examples: a model that is too sure of itself has been trained,
+"""Of `OutputCheck.scale` on public examples. A model that is too sure of itself has been trained,
 and not on examples like these, or some of their labels are wrong."""
 
 SKILL, ERRORS = 0.1, 2.5

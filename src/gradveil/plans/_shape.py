@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from gradveil.sensitivity import Moments
 Factors = tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
     """Relative noise variances r_i > 0, tensor by tensor; a defense sets the amount.
 
@@ -94,11 +94,13 @@ def _check_factor(factor: object, name: str) -> None:
             f"`{name}` should be a tensor of floating point numbers. Found"
             f" {factor.dtype if isinstance(factor, Tensor) else type(factor).__name__}."
         )
-    if not bool((factor.isfinite() & (factor > 0)).all()):
+    if not factor.numel():
+        return
+    least, most = (float(end) for end in torch.aminmax(factor.detach()))  # NaN if there is one
+    if not 0 < least <= most < inf:
         raise ValueError(
             f"`{name}` should be finite and above 0 everywhere. Found values from"
-            f" {float(factor.min()):g} to {float(factor.max()):g}. A level of 0 would switch the"
-            " noise off."
+            f" {least:g} to {most:g}. A level of 0 would switch the noise off."
         )
 
 

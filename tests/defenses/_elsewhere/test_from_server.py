@@ -85,6 +85,18 @@ def test_without_limits_the_plan_is_that_of_the_shapes_moments(granularity: str)
     assert row(mechanism.keep).eq(1).all()
 
 
+@pytest.mark.parametrize(
+    "sizes", [((),), ((1,), (5,)), ((1, 1), (1, 5)), ((8, 5), (8, 1)), ((1, 5), (8, 1), ()), ()]
+)
+def test_factors_of_all_sizes_that_broadcast_are_taken(sizes: tuple[tuple[int, ...], ...]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    parts = tuple(torch.rand(size, generator=generator).double() + 0.5 for size in sizes)
+    shape = Shape({**drawn().factors, "first": parts})
+    expected = OptimalNoise(0.3, **FREE).plan(shape.moments(LIKE, 10))
+    mechanism = planned(OptimalNoise(0.3), shape, **FREE_LIMITS)
+    torch.testing.assert_close(std_of(mechanism), std_of(expected), rtol=1e-10, atol=0)
+
+
 @pytest.mark.parametrize("noise", [None, OptimalNoise(0.3, **FREE), GradientNoise(0.3)])
 def test_pruning_without_limits_is_that_of_the_shapes_moments(noise: Defense | None) -> None:
     pruning = OptimalPruning(0.4, noise=noise, floor=0.0)
@@ -371,3 +383,17 @@ def test_micro_batches_get_one_draw_of_noise_in_the_servers_shape() -> None:
     whole = GradientMessage(model, cross_entropy, targets).values(inputs)
     noise = row(step.sent) - row(whole)
     assert 0.5 < float(noise.square().mean().sqrt()) / 0.3 < 1.5
+
+
+def test_clients_with_one_shape_share_a_plan_and_others_do_not() -> None:
+    shape = drawn()
+    one, two, other = FromServer(NOISE), FromServer(NOISE), FromServer(NOISE, floor=0.3)
+    for wrapped in (one, two, other):
+        wrapped.use(shape)
+    assert one.plan(MOMENTS) is two.plan(MOMENTS)
+    assert one.plan(MOMENTS) is not other.plan(MOMENTS)
+    narrow = Moments.of_values({name: value.float() for name, value in LIKE.items()}, 10)
+    assert one.plan(narrow).std["bias"].dtype == torch.float32
+    louder = FromServer(OptimalNoise(0.6))
+    louder.use(shape)
+    torch.testing.assert_close(std_of(louder.plan(MOMENTS)), 2 * std_of(one.plan(MOMENTS)))

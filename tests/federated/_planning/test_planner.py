@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gradveil import FromServer, GradientMessage, GradientNoise, Moments, OptimalNoise, measure
-from gradveil.federated import FederatedRun, LocalSteps, Planner
-from gradveil.federated._planning._factored import factored_shape
+from gradveil import FromServer, GradientMessage, GradientNoise, OptimalNoise
+from gradveil._random import named_stream
+from gradveil.federated import FederatedRun, LocalSteps, PackedShape, Planner
 from gradveil.federated._planning._small import small_shape
 from gradveil.messages import trainable_parameters
 from gradveil.models import build_model
-from gradveil.plans import Shape
+from gradveil.plans import Shape, fit_shape, gather
 
 from ..small import assert_same, client, examples, model, run, server
 
@@ -25,36 +25,21 @@ def planner(**options: Any) -> Planner:
     return Planner(examples(16, seed=9), cross_entropy, **{"batch_size": 4, **options})
 
 
-def as_matrix(rows: Tensor, columns: Tensor) -> Tensor:
-    return torch.outer(rows, columns)
+def rows_and_columns(like: dict[str, Tensor]) -> Shape:
+    """The most that a planner sends: matrices by rows and columns, vectors by entries."""
+    generator = torch.Generator().manual_seed(0)
 
+    def levels(*sizes: int) -> Tensor:
+        return torch.rand(sizes, generator=generator) + 0.5
 
-def test_rows_and_columns_of_a_product_are_found() -> None:
-    """s² and g² that are products of rows and columns have an r that is one, exactly."""
-    rows, columns = torch.linspace(1, 3, 12).double(), torch.linspace(0.5, 2, 9).double()
-    slopes = as_matrix(rows.square(), columns)
-    squares = as_matrix(columns.new_ones(12), columns.flip(0))
-    moments = Moments({"w": squares}, {"w": slopes}, 5)
-    levels = factored_shape(moments).levels({"w": squares})["w"]
-    torch.testing.assert_close(levels, (slopes / squares).sqrt(), rtol=1e-9, atol=0)
-
-
-def test_a_tensor_gets_its_own_ratio_and_small_ones_one_number() -> None:
-    squares = {"b": torch.tensor([1.0, 3.0]), "dead": torch.zeros(3), "c": torch.ones(2)}
-    slopes = {"b": torch.tensor([10.0, 6.0]), "dead": torch.zeros(3), "c": torch.ones(2)}
-    shape = factored_shape(Moments(squares, slopes, 5))
-    assert shape.numbers == 3
-    assert float(shape.factors["b"][0]) == pytest.approx(2.0)
-    assert float(shape.factors["dead"][0]) == pytest.approx(2**0.5)  # the others' mean
-
-
-def test_dead_rows_and_columns_keep_levels_of_a_hundred_times_more_or_less() -> None:
-    squares, slopes = torch.ones(10, 10), torch.ones(10, 10)
-    squares[0], slopes[1], slopes[2], squares[2] = 0, 0, 0, 0
-    levels = factored_shape(Moments({"w": squares}, {"w": slopes}, 5)).levels({"w": squares})["w"]
-    assert float(levels[1, 1]) == pytest.approx(float(levels[5, 5]) * (1e-4 / 1.25) ** 0.5)
-    assert float(levels[0, 1]) == pytest.approx(float(levels[5, 5]) * (1.25 / 1e-4) ** 0.5)
-    assert float(levels[2, 1]) == pytest.approx(float(levels[5, 5]), rel=1e-5)
+    return Shape(
+        {
+            name: (levels(len(p), *(1,) * (p.dim() - 1)), levels(1, *p.shape[1:]))
+            if p.dim() > 1
+            else (levels(*p.shape),)
+            for name, p in like.items()
+        }
+    )
 
 
 def test_a_shape_that_is_too_large_keeps_the_factors_that_say_most() -> None:
@@ -85,28 +70,28 @@ def test_a_shape_that_is_too_large_keeps_the_factors_that_say_most() -> None:
     ids=["MNIST CNN", "CIFAR ConvNet-16", "perceptron"],
 )
 def test_what_is_sent_takes_at_most_one_percent_of_the_models_bytes(network: Any) -> None:
-    net = network()
-    size = (3, 32, 32) if "Batch" in repr(net) else (1, 28, 28)
-    generator = torch.Generator().manual_seed(0)
-    public = torch.randn(4, *size, generator=generator), torch.tensor([0, 1, 2, 3])
-    packed = Planner(public, cross_entropy, batch_size=4).plan(1, net)
-    entries = sum(p.numel() for p in net.parameters())
-    assert packed.size <= 0.01 * 4 * entries
-    largest = max(trainable_parameters(net).items(), key=lambda item: item[1].numel())[0]
-    assert len(packed.shape().factors[largest]) == 2  # rows and columns
+    like = trainable_parameters(network())
+    size = 4 * sum(value.numel() for value in like.values())
+    packed = PackedShape.of(small_shape(rows_and_columns(like), like, 0.01 * size))
+    assert packed.size <= 0.01 * size
+    largest = max(like, key=lambda name: like[name].numel())
+    assert len(packed.shape().factors[largest]) == 2
 
 
-def test_a_plan_is_that_of_the_public_moments() -> None:
-    net = model()
+def test_a_plan_is_the_shape_that_public_batches_prove() -> None:
+    net, generator = model(), named_stream(0, "plan", 1)
     inputs, targets = examples(16, seed=9)
-    wanted = Moments.average(
-        measure(GradientMessage(net, cross_entropy, targets[i : i + 4]), inputs[i : i + 4], "exact")
+    batches = [
+        gather(
+            GradientMessage(net, cross_entropy, targets[i : i + 4]), inputs[i : i + 4], generator
+        )
         for i in range(0, 16, 4)
-    )
-    levels = planner(share=1.0).plan(1, net).shape().levels(trainable_parameters(net))
-    expected = factored_shape(wanted).levels(trainable_parameters(net))
-    middle = {n: (levels[n] / expected[n]).log2().abs().max() for n in levels}
-    assert max(map(float, middle.values())) < 0.5  # "auto" estimates
+    ]
+    like = trainable_parameters(net)
+    expected = PackedShape.of(fit_shape(batches, size=4, entries=False))
+    packed = planner(share=1.0).plan(1, net)
+    for name, level in packed.shape().levels(like).items():
+        torch.testing.assert_close(level, expected.shape().levels(like)[name])
 
 
 def test_it_plans_every_so_many_rounds_and_the_same_for_the_same_round() -> None:
@@ -118,10 +103,22 @@ def test_it_plans_every_so_many_rounds_and_the_same_for_the_same_round() -> None
 
 def test_fedavg_is_planned_for_the_updates_that_clients_send() -> None:
     local = LocalSteps(steps=2, lr=0.5)
-    update = planner(local=local, share=1.0).plan(1, model())
-    gradient = planner(share=1.0).plan(1, model())
-    assert update.layout == gradient.layout
-    assert float((update.means / gradient.means).log().std()) > 0.01
+    inputs, targets = examples(16, seed=9)
+    seen = []
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.append(len(labels))
+        return cross_entropy(outputs, labels)
+
+    options = {"batch_size": 4, "share": 1.0}
+    update = Planner((inputs, targets), loss, local=local, **options).plan(1, model())
+    gradient = Planner((inputs, targets), loss, **options).plan(1, model())
+    assert set(seen) <= {1, 2, 4}
+    like = trainable_parameters(model())
+    ratios = [
+        (update.shape().levels(like)[n] / gradient.shape().levels(like)[n]).log() for n in like
+    ]
+    assert float(torch.cat([r.flatten() for r in ratios]).std()) > 1e-3
 
 
 def test_clients_use_the_shape_and_other_defenses_do_not() -> None:

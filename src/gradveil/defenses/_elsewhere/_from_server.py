@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -11,17 +12,22 @@ from gradveil._checks import check_kind, check_positive, check_ratio
 from gradveil._tensors import unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism, constant_like
+from gradveil.messages import Message
 from gradveil.plans import Shape
 from gradveil.sensitivity import Moments, check_moments
 
 from .._base import Defense
+from .._micro_batches import checked_values
 from .._optimal_noise import OptimalNoise
 from .._optimal_pruning import OptimalPruning
 from .._optimal_rounding import OptimalRounding
 from .._planning import keep_lowest
-from ._limited import LimitedShape, check_few_factors
+from ._limited import check_few_factors, limited_levels
 
 PLANNING = (OptimalNoise, OptimalPruning, OptimalRounding)
+
+_PLANS: WeakKeyDictionary[Shape, dict[Any, AnyMechanism]] = WeakKeyDictionary()
+"""Mechanisms by shape and kind: one plan for all steps, and clients of a process, that share it."""
 
 
 class FromServer(Defense):
@@ -72,36 +78,44 @@ class FromServer(Defense):
         _check_amount(defense)
         self.defense, self.floor, self.cap = defense, floor, cap
         self._shape: Shape | None = None
-        self._limited: LimitedShape | None = None
 
     def use(self, shape: Shape) -> None:
         """Plan with this shape from now on; that it fits is seen when there is a message."""
         check_kind(shape, "shape", Shape, "Give the one that the server sent.")
-        if shape is not self._shape:
-            check_few_factors(shape)
-            self._shape, self._limited = shape, None
+        check_few_factors(shape)
+        self._shape = shape
 
     @property
     def shape(self) -> Shape | None:
         """The last shape; `None` before the first."""
         return self._shape
 
+    def observe(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """The message's values; its moments hold names and sizes, and 0 for all numbers."""
+        values = checked_values(message, inputs)
+        return values, Moments(constant_like(0.0, values), None, inputs.numel())
+
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism in the server's shape; of the moments only names and sizes are used."""
         check_moments(moments)
         like = moments.squared_values
-        levels = self._limited_to(like).levels(like, self.cap)
+        if self._shape is None:
+            return self._planned(Shape.isotropic(like), like)
+        plans = _PLANS.setdefault(self._shape, {})
+        sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
+        key = (repr(self.defense), self.floor, self.cap, *sizes)
+        if key not in plans:
+            plans[key] = self._planned(self._shape, like)
+        return plans[key]
+
+    def _planned(self, shape: Shape, like: Mapping[str, Tensor]) -> AnyMechanism:
+        levels = limited_levels(shape, like, self.cap)
         if self.defense.granularity == "layer":
             for level in unflatten(levels, like).values():
                 level.fill_(level.square().mean().sqrt())
         return self._mechanism(levels, dict(like))
-
-    def _limited_to(self, like: Mapping[str, Tensor]) -> LimitedShape:
-        """The shape within limits, kept until the next one."""
-        if self._limited is None or not self._limited.fits(like):
-            shape = Shape.isotropic(like) if self._shape is None else self._shape
-            self._limited = LimitedShape(shape, like)
-        return self._limited
 
     def _mechanism(self, levels: Tensor, like: Tensors) -> AnyMechanism:
         defense = self.defense
@@ -186,7 +200,7 @@ class FromServer(Defense):
 
     def reset(self) -> None:
         """Forget the shape: equal levels until the next one."""
-        self._shape = self._limited = None
+        self._shape = None
 
     def __repr__(self) -> str:
         return f"FromServer({self.defense!r}, floor={self.floor}, cap={self.cap})"

@@ -1,7 +1,7 @@
 """A shape from elsewhere, with limits that hold whatever is in it."""
 
 from collections.abc import Mapping
-from math import exp, log
+from math import log
 
 import torch
 from torch import Tensor
@@ -19,35 +19,25 @@ MOST_FACTORS = 4
 """Of one tensor: rows, columns, positions and one number."""
 
 
-class LimitedShape:
-    """A shape's levels over their geometric mean, each factor within limits around its median.
+def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tensor:
+    """r_i over the geometric mean of all levels, at most `cap`, in one row.
 
-    The geometric mean is that of all entries: the logarithm of a level is a sum over its factors,
-    so it is found from the factors alone.
+    Factors count within limits around their medians. The geometric mean is that of all entries: the
+    logarithm of a level is a sum over its factors, so it is found from the factors alone.
     """
-
-    def __init__(self, shape: Shape, like: Mapping[str, Tensor]) -> None:
-        shape.check(like)
-        check_few_factors(shape)
-        self._sizes = {name: value.shape for name, value in like.items()}
-        self._factors = _centred(shape, {name: value.numel() for name, value in like.items()})
-
-    def fits(self, like: Mapping[str, Tensor]) -> bool:
-        """Whether it was made for values of these names and sizes."""
-        return self._sizes == {name: value.shape for name, value in like.items()}
-
-    def levels(self, like: Mapping[str, Tensor], cap: float) -> Tensor:
-        """r_i, at most `cap`, in one row."""
-        kinds = {value.dtype for value in like.values()}
-        widest = torch.float64 if torch.float64 in kinds else torch.float32
-        device = next(iter(like.values())).device
-        row = torch.empty(sum(v.numel() for v in like.values()), dtype=widest, device=device)
-        for name, level in unflatten(row, like).items():
-            first, *others = self._factors[name]
-            level.copy_(first)
-            for factor in others:
-                level.mul_(factor.to(level))
-        return row.clamp_(LEAST, cap)
+    shape.check(like)
+    check_few_factors(shape)
+    factors = _centred(shape, {name: value.numel() for name, value in like.items()})
+    kinds = {value.dtype for value in like.values()}
+    widest = torch.float64 if torch.float64 in kinds else torch.float32
+    device = next(iter(like.values())).device
+    row = torch.empty(sum(v.numel() for v in like.values()), dtype=widest, device=device)
+    for name, level in unflatten(row, like).items():
+        first, *others = (factor.to(level) for factor in factors[name])
+        level.copy_(first)
+        for factor in others:
+            level.mul_(factor)
+    return row.clamp_(LEAST, cap)
 
 
 def check_few_factors(shape: Shape) -> None:
@@ -61,36 +51,46 @@ def check_few_factors(shape: Shape) -> None:
 
 
 def _centred(shape: Shape, sizes: Mapping[str, int]) -> dict[str, list[Tensor]]:
-    """For each tensor one number and its factors, whose product is r_i over the geometric mean."""
-    logs = {n: [f.detach().double().log() for f in parts] for n, parts in shape.factors.items()}
-    medians = {name: [_median(part) for part in parts] for name, parts in logs.items()}
-    constants = {name: sum(parts) for name, parts in medians.items()}
+    """For each tensor the factors whose product is r_i over the geometric mean.
+
+    All factors lie in one row on the way: operations on many small tensors would take longer.
+    """
+    factors = {name: shape.factors[name] or (torch.ones(()),) for name in sizes}
+    flat = [factor.detach() for parts in factors.values() for factor in parts]
+    lengths = [factor.numel() for factor in flat]
+    logs = torch.cat([factor.reshape(-1) for factor in flat]).double().log_()
+    medians = [_median(part) for part in logs.split(lengths)]
+    logs.sub_(_repeated(medians, lengths)).clamp_(-WIDEST, WIDEST)
+    means = iter([_mean(part) for part in logs.split(lengths)])
+    middles = iter(medians)
+    constants = {name: sum(next(middles) for _ in parts) for name, parts in factors.items()}
     middle = _weighted_median([(constants[name], size) for name, size in sizes.items()])
-    near = {
-        name: [_near(part.sub_(m)) for part, m in zip(logs[name], medians[name], strict=True)]
-        for name in sizes
-    }
-    levels = {name: min(max(constants[name] - middle, -WIDEST), WIDEST) for name in sizes}
-    means = (levels[n] + sum(map(_mean, near[n])) for n in sizes)
-    overall = sum(size * mean for size, mean in zip(sizes.values(), means, strict=True))
-    overall /= max(1, sum(sizes.values()))
-    return {
-        name: [torch.tensor(exp(levels[name] - overall), dtype=torch.float64)]
-        + [part.exp_() for part in parts]
-        for name, parts in near.items()
-    }
+    levels = {name: min(max(c - middle, -WIDEST), WIDEST) for name, c in constants.items()}
+    total = sum(
+        sizes[name] * (levels[name] + sum(next(means) for _ in parts))
+        for name, parts in factors.items()
+    )
+    overall = total / max(1, sum(sizes.values()))
+    shifts = [
+        0.0 if number else levels[name] - overall  # each tensor's own level, in its first factor
+        for name, parts in factors.items()
+        for number in range(len(parts))
+    ]
+    done = iter(logs.add_(_repeated(shifts, lengths)).exp_().split(lengths))
+    return {name: [next(done).view(p.shape) for p in parts] for name, parts in factors.items()}
 
 
-def _near(logs: Tensor) -> Tensor:
-    return logs.clamp_(-WIDEST, WIDEST)
+def _repeated(numbers: list[float], lengths: list[int]) -> Tensor:
+    row = torch.tensor(numbers, dtype=torch.float64)
+    return row.repeat_interleave(torch.tensor(lengths))
 
 
 def _mean(logs: Tensor) -> float:
-    return float(logs.mean()) if logs.numel() else 0.0
+    return float(logs.mean() if len(logs) > 1 else logs) if len(logs) else 0.0
 
 
 def _median(logs: Tensor) -> float:
-    return float(logs.median()) if logs.numel() else 0.0
+    return float(logs.median() if len(logs) > 1 else logs) if len(logs) else 0.0
 
 
 def _weighted_median(pairs: list[tuple[float, int]]) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradveil._typing import Tensors
 from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
@@ -20,6 +21,12 @@ class ClippedMoments(Moments):
 
 class ClippedObserver(Observer):
     """Adds up the clipped sums of micro-batches; each has been divided by the same B."""
+
+    def measure(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """The clipped values of one micro-batch."""
+        return self._defense.observe(message, inputs, generator)
 
     def add(
         self,

@@ -113,13 +113,8 @@ class PrivateNoise(Defense):
         return False
 
     @property
-    def plan_varies(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def plan_is_private(self) -> bool:
-        """Never: nothing of the batch goes into the noise."""
+    def reads_moments(self) -> bool:
+        """Never: only names, shapes and the number of examples."""
         return False
 
     def prepared(self, message: Message) -> Message:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,26 +76,35 @@ class PackedShape:
             ValueError: If the parts do not fit each other, or if a level is not finite or not
                 above 0.
         """
-        layout = _read(self.layout)
-        sizes = [size for _, *parts in layout for size in parts]
-        coded = sum(prod(size) for size in sizes if prod(size) > 1)
-        if len(sizes) != len(self.means) or coded != len(self.codes):
-            raise ValueError(
-                f"A packed shape should have {len(sizes)} means and {coded} codes, as its layout"
-                f" says. Found {len(self.means)} and {len(self.codes)}."
-            )
-        factors = iter(self._factors(sizes))
-        return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in layout})
+        means, codes = (part.cpu().numpy().tobytes() for part in (self.means, self.codes))
+        return _unpacked(self.layout, means, codes)
 
-    def _factors(self, sizes: list[list[int]]) -> Iterator[Tensor]:
-        levels = ((self.codes.float() - MIDDLE) / STEPS).exp2()
-        place = 0
-        for mean, size in zip(self.means, sizes, strict=True):
-            if prod(size) > 1:
-                yield mean * levels[place : place + prod(size)].view(size)
-                place += prod(size)
-            else:
-                yield mean.reshape(size)
+
+@lru_cache(maxsize=1)
+def _unpacked(layout: str, means: bytes, codes: bytes) -> Shape:
+    """The last shape stays as it is for the next message: so do the plans that it has."""
+    lines = _read(layout)
+    sizes = [size for _, *parts in lines for size in parts]
+    coded = sum(prod(size) for size in sizes if prod(size) > 1)
+    if 4 * len(sizes) != len(means) or coded != len(codes):
+        raise ValueError(
+            f"A packed shape should have {len(sizes)} means and {coded} codes, as its layout"
+            f" says. Found {len(means) // 4} and {len(codes)}."
+        )
+    numbers = np.frombuffer(means, np.float32).copy(), np.frombuffer(codes, np.uint8).copy()
+    factors = _factors(sizes, *map(torch.from_numpy, numbers))
+    return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in lines})
+
+
+def _factors(sizes: list[list[int]], means: Tensor, codes: Tensor) -> Iterator[Tensor]:
+    levels = ((codes.float() - MIDDLE) / STEPS).exp2()
+    place = 0
+    for mean, size in zip(means, sizes, strict=True):
+        if prod(size) > 1:
+            yield mean * levels[place : place + prod(size)].view(size)
+            place += prod(size)
+        else:
+            yield mean.reshape(size)
 
 
 def _flat(shape: Shape) -> list[Tensor]:

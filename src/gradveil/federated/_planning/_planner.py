@@ -21,9 +21,8 @@ from gradveil.messages import (
     check_match,
     trainable_parameters,
 )
-from gradveil.sensitivity import Moments, measure
+from gradveil.plans import Evidence, fit_shape, gather
 
-from ._factored import factored_shape
 from ._packed import PackedShape
 from ._small import small_shape
 
@@ -31,9 +30,10 @@ from ._small import small_shape
 class Planner:
     """Plans the shape of all clients' noise from public examples, at the server's model.
 
-    r_i = √(E‖∇_x g_i‖² / E g_i²) of Theorem 2 with means over public batches, one number for each
-    tensor, row and column. It is the same for all clients, so its cost does not depend on how many
-    there are; clients that plan with `FromServer` measure nothing. What it sends takes at most
+    The shape is that of `fit_shape`: Theorem 2's r_i = √(E‖∇_x g_i‖² / E g_i²) for each tensor, row
+    and column, as far as the public batches prove it better than isotropic noise; with less than
+    two batches it is isotropic. It is the same for all clients, so its cost does not depend on how
+    many there are; clients that plan with `FromServer` measure nothing. What it sends takes at most
     `share` of the model's bytes.
 
     Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
@@ -79,24 +79,23 @@ class Planner:
         check_count(number, "number")
         if self._packed is None or (number - 1) % self.refresh_every == 0:
             like = trainable_parameters(model)
-            shape = factored_shape(self._moments(number, model))
+            shape = fit_shape(self._evidence(number, model), size=self.batch_size, entries=False)
             size = sum(value.numel() * value.element_size() for value in like.values())
             self._packed = PackedShape.of(small_shape(shape, like, self.share * size))
         return self._packed
 
-    def _moments(self, number: int, model: nn.Module) -> Moments:
+    def _evidence(self, number: int, model: nn.Module) -> list[Evidence]:
         generator = named_stream(self.seed, "plan", number)
         device = next(model.parameters()).device
         inputs, targets = (part.to(device) for part in self.public)
 
-        def measured(start: int) -> Moments:
-            end = start + self.batch_size
-            batch, labels = inputs[start:end], targets[start:end]
-            make = GradientMessage if self.local is None else self.local.message
-            return measure(make(model, self.loss_fn, labels), batch, generator=generator)
-
+        make = GradientMessage if self.local is None else self.local.message
         whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
-        return Moments.average(measured(i * self.batch_size) for i in range(whole))
+        parts = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(whole)]
+        return [
+            gather(make(model, self.loss_fn, targets[part]), inputs[part], generator)
+            for part in parts
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the last shape, packed; nothing before the first."""

@@ -31,8 +31,6 @@ class RoundMetrics:
     examples: int
     bytes_sent: int
     """By all clients; zeros of a pruned reply count as not sent (see `Reply.size`)."""
-    shape_bytes: int | None = None
-    """Of the plan's shape that the server sent to each client; `None` without a planner."""
     loss: float | None = None
     """Of the clients' batches before the step, in the mean over examples."""
     utility_first: float | None = None
@@ -43,10 +41,14 @@ class RoundMetrics:
     """After the step."""
     accuracy: float | None = None
     """On the held-out data, after the step."""
+    epsilon: float | None = None
+    """ε of all rounds so far, at the δ of `TrainingHistory.privacy`; `None` without an account."""
     seconds_gradient: float | None = None
     """Of plain gradients of the same batches, the sum over clients."""
     seconds_defense: float | None = None
     """What the defense added to them."""
+    shape_bytes: int | None = None
+    """Of the plan's shape that the server sent to each client; `None` without a planner."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class TrainingHistory:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The `TrainingConfig` as plain values; empty for a run that was put together by hand."""
     engine: str = "local"
+    privacy: dict[str, Any] | None = None
+    """What the privacy account is about (`PrivacyAccount.describe`); `None` without one."""
+    stopped: str | None = None
+    """Why the run ended before its last round, if it did."""
 
     @property
     def skipped(self) -> int:
