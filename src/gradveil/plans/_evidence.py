@@ -48,6 +48,7 @@ def gather(
     estimator: Estimator | str = "auto",
     *,
     judged: bool = False,
+    examples: bool = True,
 ) -> Evidence:
     """Measure a message at a public batch, and its examples one by one where they add up.
 
@@ -57,8 +58,9 @@ def gather(
         generator: For the probes.
         estimator: How sensitivities are measured.
         judged: Measure them twice, as `measure` does.
+        examples: Whether to take examples one by one, at the price of some more gradients.
     """
-    alone = isinstance(message, GradientMessage) and separates(message, inputs)
+    alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
         message, inputs, estimator, generator=generator, judged=judged, examples=alone
     )

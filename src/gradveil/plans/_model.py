@@ -72,7 +72,7 @@ def released_moments(
         updates: Mean squares of the differences of consecutive models; `None` before the first.
         curvature: Plan for the utility "curvature".
     """
-    batches, trust = _made_up(message, inputs, generator)
+    batches, trust = _made_up(message, inputs, generator, curvature)
     size, count = len(inputs), inputs.numel()
     alone = all(batch.example_squares is not None for batch in batches)
     exponents = [trust * e for e in (EXPONENTS if alone else TENSORS)]
@@ -87,15 +87,19 @@ def released_moments(
 
 
 def _made_up(
-    message: Message, inputs: Tensor, generator: torch.Generator
+    message: Message, inputs: Tensor, generator: torch.Generator, curvature: bool
 ) -> tuple[list[Evidence], float]:
-    """What made-up examples say, and how far they may be trusted."""
+    """What made-up examples say, and how far they may be trusted.
+
+    Examples are taken one by one where rows and columns are trusted, or for the curvature.
+    """
+    trust = freshness(message, inputs, generator)
     size, batches = len(inputs), 2
     if isinstance(message, GradientMessage):
         size, batches = min(max(size, FEWEST), MOST), 1
     made = [synthetic(movable(message), inputs, generator, size) for _ in range(batches)]
-    evidence = [gather(own, x, generator) for own, x in made]
-    return evidence, freshness(message, inputs, generator)
+    alone = trust > 0 or curvature
+    return [gather(own, x, generator, examples=alone) for own, x in made], trust
 
 
 def _spread(slopes: Tensors, levels: Mapping[str, Levels]) -> float:

@@ -8,6 +8,9 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil.messages import Message, MovableMessage, movable, outputs_of
 
+FEW = 2
+"""Examples whose outputs show how many classes there are."""
+
 
 def synthetic(
     message: Message, inputs: Tensor, generator: torch.Generator, size: int | None = None
@@ -42,7 +45,8 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
         return normal_like(targets, generator)
     if targets.dtype is torch.bool:
         return _drawn(targets, 2, generator)
-    return _drawn(targets, _classes(outputs_of(message, made), targets), generator)
+    few = made[:FEW]
+    return _drawn(targets, _classes(outputs_of(message, few), targets[: len(few)]), generator)
 
 
 def _drawn(targets: Tensor, classes: int, generator: torch.Generator) -> Tensor:
