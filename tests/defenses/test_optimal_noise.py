@@ -231,9 +231,11 @@ def test_the_curvature_is_measured_when_it_is_needed() -> None:
 
 def test_moments_without_curvature_are_refused() -> None:
     with pytest.raises(ValueError, match=r"should hold squared gradients.*examples=True"):
-        OptimalNoise(0.1, utility="curvature", plan="private").plan(SWEEPS[0].moments())
-    with pytest.raises(ValueError, match=r"`utility` should be one of \['variance', 'curvature'\]"):
-        OptimalNoise(0.1, utility="power", plan="private")
+        OptimalNoise(0.1, utility="curvature").plan(SWEEPS[0].moments())
+    with pytest.raises(
+        ValueError, match=r"`utility` should be one of \['variance', 'curvature', 'adam'\]"
+    ):
+        OptimalNoise(0.1, utility="power")
     with pytest.raises(ValueError, match=r"needs the curvature, too. Use utility='variance'"):
         Cached(OptimalNoise(0.1, utility="curvature", plan="private"))
 

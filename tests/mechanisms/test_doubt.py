@@ -17,6 +17,8 @@ def test_equal_plans_leave_no_doubt_on_levels() -> None:
     mechanism = Mechanism(levels(1, 2, 3, 4, 5, 0))
     nothing = {"w": 0.0, "b": 0.0}
     assert mechanism.doubt(mechanism, LIKE) == Doubt(nothing, nothing, 1.0, 0.0)
+    assert not mechanism.doubt(mechanism, LIKE).levels_differ
+    assert mechanism.doubt(Mechanism(levels(1, 2, 3, 4, 5.1, 0)), LIKE).levels_differ
 
 
 def test_levels_are_compared_by_the_logarithms_of_variances() -> None:
@@ -39,10 +41,10 @@ def test_masks_are_compared_in_both_directions() -> None:
     assert (sure.kept, sure.pruned) == pytest.approx((3.5 / 4, 0.5 / 4))
 
 
-def test_the_mean_of_doubts_shrinks_what_tensors_share() -> None:
+def test_the_mean_of_doubts() -> None:
     one = Doubt({"w": 0.2, "b": 0.0}, {"w": 0.3, "b": 0.0}, 0.9, 0.1)
     other = Doubt({"w": 0.4, "b": 0.0}, {"w": 0.1, "b": 0.0}, 0.7, 0.3)
     found = Doubt.mean([one, other])
     assert found.levels == pytest.approx({"w": 0.3, "b": 0.0})
-    assert found.shared == pytest.approx({"w": (0.4 + 0.1) / 3, "b": 0.1 / 3})
+    assert found.shared == pytest.approx({"w": 0.2, "b": 0.0})
     assert (found.kept, found.pruned) == pytest.approx((0.8, 0.2))

@@ -18,6 +18,7 @@ def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
     generator = torch.Generator().manual_seed(int(cell.identity[:8], 16))
     noise = torch.randn(64, generator=generator).mul(scatter).tolist()
     name, level = name_and_level(settings.get("defense", "no-defense"))
+    level = settings.get("scale", level)
     gain = effect if name.startswith("optimal") else 0.0
     strength = _strength(level)
     if cell.kind == "attack":
@@ -82,7 +83,18 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
         "bound": {"bound": 0.05 * (1 + strength) + 0.1 * abs(noise), "prior_variance": 0.72},
         "estimator-share": {"share": 0.7 + 0.2 * noise},
         "estimator-cost": {"ratio": 3.0 + noise},
+        "training-prediction": {
+            "losses": [1 + strength + noise, 0.5 + strength + noise],
+            "costs": {
+                "U2": noise,
+                "total power": strength,
+                "curvature": strength + 0.5 * noise,
+                "Adam's step": strength + noise,
+            },
+        },
+        "identification": {"right": [True, noise > 0], "bits": [2.0, 1.0], "rank": [1.0, 2.0]},
         "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
+        "public-plans": {"gains": {"limit/0": 1.4 + gain, "shrunk/2": 1.2 + 0.1 * noise}},
     }
     return found[kind]
 

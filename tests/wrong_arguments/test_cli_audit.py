@@ -138,6 +138,22 @@ BOUND = [
     ("--sweep --defense no-defense", "Option `--sweep`", "--defense no-defense"),
     ("--sweep --defense rounding(0.1)", "Option `--sweep`", "--defense rounding(0.1)"),
     ("--defense a --defense optimal-nose", "Option `--defense`", "optimal-nose"),
+    ("--kind exact", "--kind", "exact"),
+    ("--guess 0.1", "Option `--guess`", "--guess 0.1"),
+    ("--kind fisher --sweep", "Option `--sweep`", "--sweep"),
+    ("--kind fisher --steps 3", "Option `--steps`", "--steps 3"),
+    ("--kind recognition --guess 0.1", "Option `--data`", "--data table.npz"),
+]
+
+STATEMENTS = [
+    ("recognition --noise-multiplier 1", "Option `--guess`", "Found none"),
+    ("recognition --guess 0.1", "Option `--noise-multiplier`", "Found none"),
+    ("recognition --guess 0 --noise-multiplier 1", "Option `--guess`", "0.0"),
+    ("recognition --guess 0.1 --noise-multiplier -1", "Option `--noise-multiplier`", "-1.0"),
+    ("renyi --noise-multiplier 1 --sample-rate 50", "Option `--sample-rate`", "50.0"),
+    ("renyi --noise-multiplier 1 --steps 0", "Option `--steps`", "0"),
+    ("renyi --noise-multiplier 1 --diameter 0", "Option `--diameter`", "0.0"),
+    ("renyi --noise-multiplier 1 --batch-size 2", "Option `--batch-size`", "--batch-size 2"),
 ]
 
 
@@ -157,3 +173,8 @@ def test_audit(typed: str, option: str, found: str, refuses: Refuses) -> None:
 @pytest.mark.parametrize(("typed", "option", "found"), SHARED + BOUND)
 def test_bound(typed: str, option: str, found: str, refuses: Refuses) -> None:
     refuses(["bound", *completed(typed)], option, found)
+
+
+@pytest.mark.parametrize(("typed", "option", "found"), STATEMENTS)
+def test_statements(typed: str, option: str, found: str, refuses: Refuses) -> None:
+    refuses(["bound", "--kind", *typed.split(" ")], option, found)

@@ -2,6 +2,7 @@
 
 from gradveil.scoring import Interval
 
+from ._amounts import requested_defenses
 from ._audit import audit
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._defaults import (
@@ -10,7 +11,6 @@ from ._defaults import (
     default_attacks,
 )
 from ._meter import Progress
-from ._requested_defenses import requested_defenses
 from ._result import (
     AttackResult,
     AuditResult,
@@ -24,6 +24,7 @@ from ._result import (
 )
 from ._settings import check_attacks, check_settings
 from ._subject import make_subject
+from ._told_apart import ToldApart
 from .report import write_results
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "RunResult",
     "Setup",
     "StopReason",
+    "ToldApart",
     "TrainingResult",
     "audit",
     "check_attacks",

@@ -18,12 +18,21 @@ from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
+from ._amounts import (
+    Budget,
+    RequestedDefense,
+    make_budget,
+    plan_of,
+    planned,
+    requested_defenses,
+    solve,
+    source_of,
+    unwrapped,
+)
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES
 from ._defense_measurement import Measurement, measure_defense
-from ._matching_budget import Budget, make_budget, solve
 from ._meter import Meter, Progress
-from ._requested_defenses import RequestedDefense, requested_defenses
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
@@ -38,9 +47,9 @@ RANGE_NOTE = (
     " audited examples themselves: give public examples or a normalisation."
 )
 PLAN_NOTE = (
-    "Plans are made from the private batch. The bounds do not count what noise levels planned from"
-    " it reveal by themselves, and an attacker who reads them can recognise the batch at any amount"
-    " of noise; plans from public data reveal nothing."
+    "Plans marked private are made from the private batch, and tell who was in it at any amount of"
+    " noise. Their bounds count what the noise levels reveal. The other plans are made from public"
+    " examples or from the model alone, and reveal nothing."
 )
 
 
@@ -176,7 +185,11 @@ def _solved(
         examples=match == "training" or any(one.defense.needs_curvature for one in requested),
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    return budget, {one.name: solve(one, budget, moments) for one in requested}
+    solved = {}
+    for one in requested:
+        source = source_of(subject, one.defense, moments, seed)
+        solved[one.name] = planned(subject, solve(one, budget, moments, source))
+    return budget, solved
 
 
 def _measured(
@@ -211,7 +224,8 @@ def _result(
         results.append(
             DefenseResult(
                 name=name,
-                defense=spec_of(solved[name]),
+                defense=spec_of(unwrapped(solved[name])),
+                plan=plan_of(solved[name]),
                 training=one.training,
                 attacks=attacks,
                 verdict=verdict(
@@ -221,7 +235,8 @@ def _result(
                 **identity(solved[name]),
             )
         )
-    notes = [*([PLAN_NOTE] if any(d.bound for d in results) else []), *attacked.notes]
+    leaks = any(d.plan == "private" for d in results)
+    notes = [*([PLAN_NOTE] if leaks else []), *attacked.notes]
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
     pixels = subject.data.to_pixels(subject.batch(0)[0])

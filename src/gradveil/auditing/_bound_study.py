@@ -14,10 +14,9 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
+from ._amounts import Budget, make_budget, planned, requested_defenses, solve, source_of
 from ._bounds import guarantee_of
 from ._defense_measurement import formal_privacy
-from ._matching_budget import Budget, make_budget, solve
-from ._requested_defenses import requested_defenses
 from ._result import BoundResult
 from ._subject import Subject
 
@@ -74,15 +73,16 @@ class BoundStudy:
         self.budget: Budget = make_budget(
             "scale", self.values, self.moments, subject.prior, scale, ratio
         )
-        self.defense = solve(requested, self.budget, self.moments)
+        self.source = source_of(subject, requested.defense, self.moments, seed)
+        self.defense = solve(requested, self.budget, self.moments, self.source)
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
         defense = self.defense if defense is None else defense
-        mechanism = defense.plan(self.moments)
+        mechanism = defense.plan(self.source)
         first, second = utility(self.values, mechanism)
         power = max(_power(self.moments), 1e-300)
-        guarantee = guarantee_of(self.subject, defense, self.seed)
+        guarantee = guarantee_of(self.subject, planned(self.subject, defense), self.seed)
         noisy = guarantee.bound is not None and isinstance(mechanism, Mechanism)
         judged = self.moments.judged()  # the plan's own estimates would flatter it
         gain = gain_over_isotropic(judged, mechanism) if noisy else None  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ class BoundStudy:
                 replace(defense, ratio=r, utility_budget=None, target_error=None) for r in RATIOS
             ]
         if isinstance(defense, NoiseDefense):
-            own = _scale(defense, self.moments)
+            own = _scale(defense, self.source)
             return [
                 replace(defense, scale=own * f, utility_budget=None, target_error=None)
                 for f in FACTORS

@@ -18,6 +18,7 @@ from gradveil.theory import utility
 from ._bounds import Guarantee, guarantee_of
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
+from ._told_apart import ToldApart, told_apart
 
 TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
@@ -35,6 +36,7 @@ class Measurement:
     bytes_sent: int
     time_ratio: float
     layers: tuple[LayerResult, ...]
+    told_apart: ToldApart | None
 
 
 def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measurement:
@@ -53,6 +55,7 @@ def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measuremen
         bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(subject, defense),
         layers=_layers(values, mechanism),
+        told_apart=told_apart(subject, defense, seed),
     )
 
 

@@ -12,6 +12,8 @@ from gradveil.catalog import build_defense, name_of
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
+from ._told_apart import ToldApart
+
 if TYPE_CHECKING:
     import pandas
 
@@ -145,6 +147,11 @@ class DefenseResult:
     """The name of its classical counterpart, where it is the optimal form of one."""
     is_undefended: bool = False
     """Whether the message is sent as it is."""
+    plan: str = ""
+    """What its levels or its mask were made from: "private", "public", "model" ...; "" if from
+    nothing."""
+    told_apart: ToldApart | None = None
+    """How well candidates for one example are told apart; `None`: not measured."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ def _identified(result: DefenseResult) -> DefenseResult:
 
 
 def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
-    bound, training = defense.bound, defense.training
+    bound, training, told = defense.bound, defense.training, defense.told_apart
     row: dict[str, Any] = {
         "name": defense.name,
         "defense": defense.defense,
@@ -255,6 +262,9 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "bound_prior": bound.prior if bound else None,
         "bound_batches": bound.batches if bound else None,
         "no_guarantee": defense.no_guarantee,
+        "told_apart_candidates": told.candidates if told else None,
+        "told_apart_rate": told.rate.mean if told else None,
+        "told_apart_bits": told.bits.mean if told else None,
         "loss_after": training.loss_after.mean if training else None,
         "bytes_sent": defense.bytes_sent,
         "time_ratio": defense.time_ratio,

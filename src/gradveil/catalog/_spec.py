@@ -14,7 +14,7 @@ from ._names import check_keys, check_name
 from ._parser import Parser, Unwritable
 from ._signatures import call, names_of
 
-_AMOUNTS = ("scale", "ratio", "clip", "step")
+_AMOUNTS = ("scale", "ratio", "clip", "step", "noise_multiplier")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -131,7 +131,7 @@ class Spec:
 
     @property
     def amounts(self) -> list[tuple[str, float]]:
-        """How much a defense does, and the noise inside of it: scale, ratio, clip and step.
+        """How much a defense does, and the noise inside of it, as scale, ratio, clip or step.
 
         >>> Spec.parse("optimal-pruning(0.9, noise=gradient-noise(0.01))").amounts
         [('ratio', 0.9), ('scale', 0.01)]

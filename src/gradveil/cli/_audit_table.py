@@ -1,11 +1,14 @@
 """An audit's result for the terminal, in 100 columns."""
 
+from collections.abc import Mapping
+from math import log2
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult
+from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult, ToldApart
 from gradveil.auditing.report import estimate, number, plural, size, weights
 from gradveil.catalog import shown_amounts, shown_name
 
@@ -16,12 +19,17 @@ NOTE = (
     " this model, it is no guarantee. [..]: 95 % interval over images, batches and seeds."
 )
 
+TOLD_APART = (
+    " Told apart: how often an attacker who knows the other examples of the batch and is given the"
+    " candidates picks the right one; bits: what a message tells of it."
+)
+
 NAME = 21
 """Letters of a defense's name in a line: "optimal noisy pruning"."""
 
 
 def show_audit(result: AuditResult, console: Console) -> None:
-    """Two tables, the verdicts, and what one should know."""
+    """The tables, the verdicts, and what one should know."""
     setup = result.setup
     console.print(
         f"[bold]{escape(setup.model)}[/] ({setup.parameters:,} parameters,"
@@ -34,6 +42,9 @@ def show_audit(result: AuditResult, console: Console) -> None:
     console.print(_cost_table(result))
     if any(defense.attacks for defense in result.defenses):
         console.print(_attack_table(result))
+    told = {d.name: d.told_apart for d in result.defenses if d.told_apart}
+    if told:
+        console.print(_told_apart_table(result, told))
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)
@@ -42,8 +53,25 @@ def show_audit(result: AuditResult, console: Console) -> None:
     batches = {d.bound.batches for d in result.defenses if d.bound}
     over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
     prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
-    text = escape(f"{prior}{NOTE} {' '.join(result.notes)}")
+    text = escape(f"{prior}{NOTE}{TOLD_APART if told else ''} {' '.join(result.notes)}")
     console.print(text, style="dim", highlight=False)
+
+
+def _told_apart_table(result: AuditResult, told: Mapping[str, ToldApart]) -> Table:
+    one = next(iter(told.values()))
+    table = _blank(f"Who is told apart of {one.candidates} candidates (chance: {one.chance:.1%})")
+    _add_defenses(table, result)
+    for name in ("told apart", "interval", "bits told", "mean rank"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, found in told.items():
+        table.add_row(
+            escape(name),
+            f"{found.rate.mean:.0%}",
+            f"[{found.rate.low:.0%}, {found.rate.high:.0%}]".replace("[", "\\["),
+            f"{found.bits.mean:.2f} of {log2(found.candidates):.2f}",
+            f"{found.rank:.1f}",
+        )
+    return table
 
 
 def _cost_table(result: AuditResult) -> Table:
@@ -84,10 +112,13 @@ def setting(spec: str) -> str:
 
     >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
     'ratio 0.778, scale 0.0123'
+    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
+    'noise multiplier 1, clip 0.5'
     >>> setting("no-defense")
     '-'
     """
-    return ", ".join(f"{name} {value:.3g}" for name, value in shown_amounts(spec)) or "-"
+    amounts = shown_amounts(spec)
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in amounts) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:

@@ -4,7 +4,7 @@ from ._base import Defense
 from ._cached import Cached
 from ._defended import Defended
 from ._dpsgd import DPSGD
-from ._elsewhere import FromServer
+from ._elsewhere import FromServer, Public, Released
 from ._gradient_noise import GradientNoise
 from ._gradient_pruning import GradientPruning
 from ._no_defense import NoDefense
@@ -12,7 +12,7 @@ from ._optimal_dpsgd import OptimalDPSGD
 from ._optimal_noise import OptimalNoise
 from ._optimal_pruning import OptimalPruning
 from ._optimal_rounding import OptimalRounding
-from ._planning import NoiseDefense, keep_within
+from ._planning import NoiseDefense, allowed_trace, keep_within
 from ._private import PrivateNoise
 from ._pruning import PruningDefense
 from ._rounding import Rounding
@@ -33,6 +33,9 @@ __all__ = [
     "OptimalRounding",
     "PrivateNoise",
     "PruningDefense",
+    "Public",
+    "Released",
     "Rounding",
+    "allowed_trace",
     "keep_within",
 ]

@@ -227,7 +227,7 @@ class Defense(Identity, ABC):
         Of the inputs and the message's targets nothing but shape, type and place may be used.
         """
         self.check_amount_is_known()
-        return model_moments(message, inputs, generator)
+        return model_moments(message, inputs, generator, curvature=self.needs_curvature)
 
     def backward(
         self,

@@ -2,6 +2,8 @@
 
 from dataclasses import KW_ONLY, dataclass, replace
 
+from torch import Tensor
+
 from gradveil._checks import check_choice, check_ratio
 from gradveil._typing import Tensors
 from gradveil.sensitivity import Moments
@@ -9,13 +11,18 @@ from gradveil.sensitivity import Moments
 from ._gradient_noise import GradientNoise
 from ._planning import (
     NoiseDefense,
+    TooMuch,
+    adam_levels,
+    allowed_trace,
     check_shape_options,
+    least_square,
+    pool,
     raise_to_least,
     sensitivity_ratios,
     takes_plan,
 )
 
-UTILITIES = ("variance", "curvature")
+UTILITIES = ("variance", "curvature", "adam")
 
 
 @takes_plan
@@ -27,7 +34,9 @@ class OptimalNoise(NoiseDefense):
     (Σ s_i |g_i|)², with equality for Σ_ii ∝ s_i / |g_i|.
 
     The same with h_i in the place of g_i²: at a given curvature cost ½ η² Σ h_i Σ_ii, what noise
-    adds to the loss in a step of length η, the bound is largest for Σ_ii ∝ s_i / √h_i.
+    adds to the loss in a step of length η, the bound is largest for Σ_ii ∝ s_i / √h_i. And for
+    Adam, which gains Σ g_i²/√(g_i² + Σ_ii) in a step, for the Σ of `adam_levels`, whose shape
+    depends on the amount: (s_i/|g_i|)⁴ where there is much more noise than gradient.
 
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
     (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
@@ -38,10 +47,10 @@ class OptimalNoise(NoiseDefense):
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
-        utility: The utility at which the bound is largest: "variance" (the paper's U2) or
+        utility: The utility at which the bound is largest: "variance" (the paper's U2),
             "curvature", for which h_i = E g_{b,i}² over examples b takes the place of g_i²
-            everywhere in the shape. It needs a message that is a sum over examples.
-            `utility_budget` is U2 in both cases.
+            everywhere in the shape (it needs a message that is a sum over examples), or "adam".
+            `utility_budget` is U2 in all cases.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
         floor: The least √E g_i² in the denominator, over the root mean square of the entry's
@@ -87,10 +96,32 @@ class OptimalNoise(NoiseDefense):
         if self.needs_curvature:
             moments = replace(moments, squared_values=moments.known_squared_example_values)
         ratios = sensitivity_ratios(moments, self.granularity, self.cap, self.floor)
+        if self.utility == "adam":
+            ratios = self._adam_levels(moments, ratios)
         if not self.least or self.granularity == "layer":
             return ratios
         squares = moments.squared_values
         return {name: ratio * (squares[name] > 0) for name, ratio in ratios.items()}
+
+    def _adam_levels(self, moments: Moments, ratios: Tensors) -> Tensors:
+        pooled = pool(moments, self.granularity).squared_values
+        squares = {n: g2.clamp(min=least_square(g2, self.floor)) for n, g2 in pooled.items()}
+        return adam_levels(ratios, squares, self._is_too_much(moments))
+
+    def _is_too_much(self, moments: Moments) -> TooMuch:
+        """By the option that sets the amount."""
+        allowed = 0.0
+        if self.target_error is not None:
+            allowed = allowed_trace(self.target_error, moments, self.prior)
+
+        def too_much(levels: Tensor, ratio: Tensor, square: Tensor, weight: float) -> bool:
+            if self.scale is not None:
+                return float(levels.sum()) * weight > self.scale**2 * moments.size
+            if self.utility_budget is not None:
+                return float((square * levels).sum()) * weight > self.utility_budget
+            return float((ratio.square() * square / levels).sum()) * weight < allowed
+
+        return too_much
 
     def raised(self, shape: Tensors) -> Tensors:
         """No entry below `least` of its tensor's median level."""

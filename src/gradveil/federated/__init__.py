@@ -18,6 +18,7 @@ from ._build import (
     initial_model,
     load_split,
     split_data,
+    usual_planner,
 )
 from ._client import Client, NoDataError
 from ._config import TrainingConfig, count_rounds
@@ -93,4 +94,5 @@ __all__ = [
     "split_data",
     "stream",
     "train",
+    "usual_planner",
 ]

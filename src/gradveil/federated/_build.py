@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from gradveil._imports import AllowImports
 from gradveil.catalog import build_defense
 from gradveil.data import Dataset, load_dataset
+from gradveil.defenses import FromServer
 from gradveil.models import build_fitting_model, count_classes
 
 from ._client import Client
@@ -17,6 +18,9 @@ from ._server import Server
 
 HELD_OUT = 512
 """Examples for evaluation, where the user does not say."""
+
+PUBLIC = 128
+"""Of these, so many are what a server plans from."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,25 @@ def build_server(
     kind = "gradient" if config.local_steps is None else "update"
     assert config.optimizer is not None  # __post_init__ has put the usual one there
     return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
+
+
+def usual_planner(
+    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
+) -> Planner | None:
+    """The planner of a run whose clients wait for the server's shapes; `None` for all others.
+
+    It plans from the first 128 held-out examples, which stand for public ones.
+    """
+    if not isinstance(build_defense(config.defense, allow_imports=allow_imports), FromServer):
+        return None
+    if data.held_out is None or len(data.held_out[0]) < 2:
+        raise ValueError(
+            f"Parameter `held_out` should leave examples for the server to plan from, which"
+            f" `{config.defense}` waits for. Found none. Raise it (`--held-out`), or give a"
+            " planner with public examples."
+        )
+    inputs, targets = data.held_out
+    return build_planner(config, (inputs[:PUBLIC], targets[:PUBLIC]))
 
 
 def build_planner(

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradveil._batches import check_pair
 from gradveil._checks import check_callable, check_count, check_kind, check_seed, check_tensor
 from gradveil.messages import LossFunction
+from gradveil.privacy import PrivacyAccount
 
 from ._client import Client
 from ._evaluate import evaluate
@@ -23,6 +24,8 @@ from ._storage import (
     describe,
     digest,
     load_checkpoint,
+    note_releases,
+    noted_releases,
     run_fingerprint,
     save_checkpoint,
 )
@@ -41,6 +44,9 @@ class FederatedRun:
         seed: Of the sampling of clients.
         held_out: Inputs and targets for evaluation.
         evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
+        account: Counts each round as one step for every client, asked or not, before anything is
+            released; `run` ends before a round that its budget does not allow. `None` for a run
+            without (ε, δ). The clients have to clip and to add the noise that it states.
         planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
     """
 
@@ -54,12 +60,15 @@ class FederatedRun:
         seed: int = 0,
         held_out: tuple[Tensor, Tensor] | None = None,
         evaluate_every: int = 8,
+        account: PrivacyAccount | None = None,
         planner: Planner | None = None,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
         check_seed(seed)
         check_kind(server, "server", Server, "Make one of a model and an optimizer.")
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+        if account is not None:
+            check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
         if held_out is not None:
             for part in check_pair(held_out, "held_out"):
                 check_tensor(part, "held_out")
@@ -69,6 +78,7 @@ class FederatedRun:
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
         self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
+        self.account = account
         self.rounds: list[RoundMetrics] = []
         kept = [] if held_out is None else [digest(part) for part in held_out]
         options = {
@@ -77,13 +87,20 @@ class FederatedRun:
             "evaluate every": evaluate_every,
             "held out": kept,
             "loss": describe(loss_fn),
+            **({} if account is None else {"account": account.describe()}),
             **({} if planner is None else {"planner": describe(planner)}),
         }
         self.fingerprint = run_fingerprint(server, clients, options)
 
     def step(self, *, last: bool = False) -> RoundMetrics:
-        """One more round; the last one is evaluated in any case."""
+        """One more round; the last one is evaluated in any case.
+
+        Raises:
+            BudgetError: If the account's budget does not allow it. Nothing is released then.
+        """
         number = len(self.rounds) + 1
+        if self.account is not None:
+            self.account.step()  # counts even if the round fails: something may have been sent
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
         clients = [self.clients[i] for i in asked]
         size = self._send_shape(number, clients)
@@ -92,6 +109,8 @@ class FederatedRun:
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
             metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
+        if self.account is not None:
+            metrics = replace(metrics, epsilon=self.account.epsilon())
         self.rounds.append(metrics)
         return metrics
 
@@ -113,11 +132,13 @@ class FederatedRun:
         checkpoint_every: int = 8,
         on_round: OnRound = lambda _: None,
     ) -> TrainingHistory:
-        """Rounds until there are `rounds` in all, with checkpoints in the folder."""
+        """Rounds until there are `rounds` in all or the budget is spent, with checkpoints."""
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
-        while len(self.rounds) < rounds:
-            last = len(self.rounds) + 1 == rounds
+        while len(self.rounds) < rounds and not self._is_spent(1):
+            last = len(self.rounds) + 1 == rounds or self._is_spent(2)
+            if folder is not None and self.account is not None:
+                note_releases(folder, self.account.steps + 1)
             metrics = self.step(last=last)
             if folder is not None and (last or metrics.round % checkpoint_every == 0):
                 save_checkpoint(folder, self.state_dict(), self.fingerprint)
@@ -127,17 +148,36 @@ class FederatedRun:
     @property
     def history(self) -> TrainingHistory:
         """What happened so far."""
-        return TrainingHistory(tuple(self.rounds))
+        if self.account is None:
+            return TrainingHistory(tuple(self.rounds))
+        stopped = _budget_spent(self.account, len(self.rounds)) if self._is_spent(1) else None
+        privacy = self.account.describe()
+        return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
+
+    def _is_spent(self, rounds: int) -> bool:
+        """Whether so many more rounds would spend more than the budget."""
+        return self.account is not None and self.account.would_exceed(rounds)
 
     def resume(self, folder: Path) -> str | None:
-        """Continue from the folder's checkpoint; returns why the newest was refused, if it was."""
+        """Continue from the folder's checkpoint; returns why the newest was refused, if it was.
+
+        Rounds after the checkpoint are played again. Where clients have no seed they are then
+        released a second time, with other noise: the account counts them twice.
+        """
         loaded = load_checkpoint(folder, self.fingerprint)
         self.load_state_dict(loaded.state)
+        again = any(client.seed is None for client in self.clients.values())
+        if self.account is not None and again:
+            lost = noted_releases(folder) - self.account.steps
+            if lost > 0:
+                self.account.step(lost)
         return loaded.refused
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes from round to round: tensors, numbers and text."""
+        account = {} if self.account is None else {"account": self.account.state_dict()}
         return {
+            **account,
             "history": self.history.to_json(),
             "model": self.server.model.state_dict(),
             "optimizer": self.server.optimizer.state_dict(),
@@ -153,7 +193,16 @@ class FederatedRun:
             self.planner.load_state_dict(state["planner"])
         for identifier, client in self.clients.items():
             client.load_state_dict(state["clients"][identifier])
+        if self.account is not None:
+            self.account.load_state_dict(state["account"])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
+
+
+def _budget_spent(account: PrivacyAccount, rounds: int) -> str:
+    return (
+        f"After {rounds} rounds ε is {account.epsilon():.4g} at δ = {account.delta:g}; one more"
+        f" round would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
+    )
 
 
 def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:

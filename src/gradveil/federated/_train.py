@@ -8,7 +8,7 @@ from pathlib import Path
 from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._imports import AllowImports
 
-from ._build import Split, build_clients, build_server, load_split
+from ._build import Split, build_clients, build_server, load_split, usual_planner
 from ._config import TrainingConfig
 from ._planning import Planner
 from ._run import FederatedRun, OnRound
@@ -35,10 +35,13 @@ def build_run(
         config: What to train.
         data: What `load_split(config)` gave; loaded if `None`.
         planner: Of the shape for clients whose defense is `from-server(...)`; see `build_planner`.
+            For these, held-out examples are planned from if `None`.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
     data = load_split(config) if data is None else data
+    if planner is None:
+        planner = usual_planner(config, data, allow_imports=allow_imports)
     return FederatedRun(
         build_server(config, data, allow_imports=allow_imports),
         build_clients(config, data, allow_imports=allow_imports),

@@ -24,12 +24,14 @@ require("gradveil.flower", "gradveil[flower]", "flwr")
 
 from gradveil.federated import Limits, LocalSteps, Planner
 
+from ._accountant import ClientAccountant
 from ._records import reply_to
 from ._simulation import run_simulation_of
 from ._strategy import FedAvgUpdates, FedSGD, RoundReplies
 from ._train import train_function
 
 __all__ = [
+    "ClientAccountant",
     "FedAvgUpdates",
     "FedSGD",
     "Limits",

@@ -33,6 +33,7 @@ from gradveil.federated import (
     load_split,
     save_history,
     save_weights,
+    usual_planner,
 )
 
 from ._simulated_server import PARTITION, SimulatedServer
@@ -70,6 +71,8 @@ def run_simulation_of(
     with hold_folder(folder):
         if folder is not None:
             check_unused(folder)
+        if planner is None:
+            planner = usual_planner(config, data, allow_imports=allow_imports)
         model, history = _simulate(config, data, on_round, planner, allow_imports)
         if folder is not None:
             save_weights(model, folder / "model.pt")

@@ -30,19 +30,20 @@ class Doubt:
         """E[D_i²] in this tensor, both parts together."""
         return self.levels.get(name, 0.0) + self.shared.get(name, 0.0)
 
+    @property
+    def levels_differ(self) -> bool:
+        """Whether the two plans have different levels anywhere."""
+        return any((*self.levels.values(), *self.shared.values()))
+
     @staticmethod
     def mean(doubts: Sequence["Doubt"]) -> "Doubt":
-        """The mean over several pairs of plans.
-
-        A pair tells of what a tensor shares but one number. So the mean over all tensors counts
-        like one more pair.
-        """
-        levels = {name: fmean(d.levels[name] for d in doubts) for name in doubts[0].levels}
-        means = {name: fmean(d.shared[name] for d in doubts) for name in doubts[0].shared}
-        usual = fmean(means.values()) if means else 0.0
-        pairs = len(doubts)
-        shared = {name: (pairs * mean + usual) / (pairs + 1) for name, mean in means.items()}
-        return Doubt(levels, shared, fmean(d.kept for d in doubts), fmean(d.pruned for d in doubts))
+        """The mean over several pairs of plans."""
+        return Doubt(
+            {name: fmean(d.levels[name] for d in doubts) for name in doubts[0].levels},
+            {name: fmean(d.shared[name] for d in doubts) for name in doubts[0].shared},
+            fmean(d.kept for d in doubts),
+            fmean(d.pruned for d in doubts),
+        )
 
 
 def doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Doubt:

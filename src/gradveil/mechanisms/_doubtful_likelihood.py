@@ -11,7 +11,7 @@ from ._likelihood import LOG_ROOT_TAU, rounding_error
 EXACT = 1e-8
 """A variance of log-levels below it comes from rounding: the levels are known."""
 
-STEPS, LARGEST_STEP, SETTLED = 12, 2.0, 1e-4
+STEPS, LARGEST_STEP, SETTLED = 12, 2.0, 1e-3
 """Of Newton's method on the logarithm of a tensor's shared factor."""
 
 
@@ -42,7 +42,7 @@ def doubtful_log_likelihood(
     y, v, level = sent.double(), value.double(), std.double()
     error = rounding_error(sent)
     if keep is None:
-        return noise_log_likelihood(y - v, level, error, doubt)
+        return noise_log_likelihood((y - v).flatten(), level.flatten(), error.flatten(), doubt)
     share = keep.double()
     chance = share * doubt.kept + (1 - share) * doubt.pruned
     full = torch.where(share > 0, level, _typical(level, share > 0))
@@ -67,22 +67,25 @@ def noise_log_likelihood(
     makes its density Student's, with ν = 1 + 2/v degrees of freedom: trigamma(ν/2) ≈ v is the
     variance of its logarithm.
     """
-    known = _densities(misfit, level, error, doubt).sum()
+    variances = level.square() + error.square()
+    squares = misfit.square() / variances
+    kernels = _log_kernel(squares, doubt).sum()
+    known = len(squares) * _log_constant(doubt) - 0.5 * variances.log().sum() + kernels
     noisy = level > 0
     if doubt.shared <= EXACT or not bool(noisy.any()):
         return known
-    squares = (misfit.square() / (level.square() + error.square()))[noisy]
-    u, slope, curvature = 0.0, 0.0, 1.0
+    if not bool(noisy.all()):
+        squares = squares[noisy]
+        kernels = _log_kernel(squares, doubt).sum()
+    u = 0.0
     for _ in range(STEPS):
         slope, curvature = _slopes(squares, u, doubt)
         step = max(-LARGEST_STEP, min(LARGEST_STEP, slope / curvature))
         u += step
         if abs(step) < SETTLED:
             break
-    curvature = _slopes(squares, u, doubt)[1]
-    moved = _log_kernel(squares * math.exp(-u), doubt) - 0.5 * u - _log_kernel(squares, doubt)
-    prior = -0.5 * u**2 / doubt.shared - 0.5 * math.log(doubt.shared * curvature)
-    return known + moved.sum() + prior
+    moved = _log_kernel(squares * math.exp(-u), doubt).sum() - kernels - 0.5 * u * len(squares)
+    return known + moved - 0.5 * u**2 / doubt.shared - 0.5 * math.log(doubt.shared * curvature)
 
 
 def _slopes(squares: Tensor, u: float, doubt: TensorDoubt) -> tuple[float, float]:
@@ -102,13 +105,17 @@ def _slopes(squares: Tensor, u: float, doubt: TensorDoubt) -> tuple[float, float
 
 def _densities(misfit: Tensor, level: Tensor, error: Tensor, doubt: TensorDoubt) -> Tensor:
     """log p of each misfit, at the scale √(level² + error²)."""
-    scale = (level.square() + error.square()).sqrt()
-    constant = -LOG_ROOT_TAU
-    if doubt.level > EXACT:
-        freedom = 1 + 2 / doubt.level
-        constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-        constant -= 0.5 * math.log(freedom * math.pi)
-    return constant - scale.log() + _log_kernel((misfit / scale).square(), doubt)
+    variances = level.square() + error.square()
+    kernels = _log_kernel(misfit.square() / variances, doubt)
+    return _log_constant(doubt) - 0.5 * variances.log() + kernels
+
+
+def _log_constant(doubt: TensorDoubt) -> float:
+    if doubt.level <= EXACT:
+        return -LOG_ROOT_TAU
+    freedom = 1 + 2 / doubt.level
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    return constant - 0.5 * math.log(freedom * math.pi)
 
 
 def _log_kernel(squares: Tensor, doubt: TensorDoubt) -> Tensor:

@@ -1,29 +1,23 @@
 """What one batch of public examples says of a message."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from gradveil._memory import is_out_of_memory
+from gradveil._checks import check_count
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, separates
-from gradveil.sensitivity import (
-    Estimator,
-    Moments,
-    check_moments,
-    chunk_size,
-    measure_with_values,
-)
+from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Moments of one batch, with what its single examples add to them where that is known.
 
-    One batch gradient g = Σ_b g_b is a poor estimate of E g²: it is one draw. Over batches of n
-    examples E g² = n E g_b² + n (n - 1) (E g_b)², and all of the examples tell of E g_b².
+    One batch gradient g = Σ_b c_b is a poor estimate of E g²: it is one draw. Over batches of n
+    examples E g² = n E c_b² + n (n - 1) (E c_b)², and all of the examples tell of E c_b².
     """
 
     moments: Moments
@@ -31,17 +25,20 @@ class Evidence:
     values: Tensors | None = None
     """g; `None` where examples do not add up."""
     example_squares: Tensors | None = None
-    """Σ_b g_b², beside the values."""
+    """Σ_b c_b², beside the values."""
     examples: int = 1
     """In the batch."""
+    is_sum: bool = False
+    """Whether the message is a sum over examples, and not a mean."""
 
     def __post_init__(self) -> None:
         check_moments(self.moments)
+        check_count(self.examples, "examples")
 
-    @property
-    def spread(self) -> Tensors:
-        """Σ_b g_b², or g² where examples do not add up."""
-        return dict(self.example_squares or self.moments.squared_values)
+    def squares(self, curvature: bool) -> Mapping[str, Tensor]:
+        """What noise is weighted with where it costs: g², or h for the utility "curvature"."""
+        known = self.moments
+        return known.known_squared_example_values if curvature else known.squared_values
 
 
 def gather(
@@ -49,35 +46,26 @@ def gather(
     inputs: Tensor,
     generator: torch.Generator,
     estimator: Estimator | str = "auto",
-    clip: float | None = None,
     *,
     judged: bool = False,
 ) -> Evidence:
-    """Measure a message at a public batch, and its examples one by one where they add up."""
+    """Measure a message at a public batch, and its examples one by one where they add up.
+
+    Args:
+        message: The message of these examples.
+        inputs: The examples.
+        generator: For the probes.
+        estimator: How sensitivities are measured.
+        judged: Measure them twice, as `measure` does.
+    """
+    alone = isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
-        message, inputs, estimator, clip, generator, judged=judged
+        message, inputs, estimator, generator=generator, judged=judged, examples=alone
     )
-    squares = None if clip is not None else _example_squares(message, inputs, values)
-    if squares is None:
-        return Evidence(moments)
-    return Evidence(moments, values, squares, len(inputs))
-
-
-def _example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors | None:
-    """Σ_b g_b²; `None` where the message is no sum over examples, or cannot be taken apart."""
-    if not isinstance(message, GradientMessage) or not separates(message, inputs):
-        return None
-    signals = message.output_gradient(inputs)
-    if not isinstance(signals, Tensor) or signals.shape[:1] != inputs.shape[:1]:
-        return None
-    squares = {name: torch.zeros_like(value) for name, value in values.items()}
-    size = chunk_size(values)
-    try:
-        for rows, deltas in zip(inputs.split(size), signals.split(size), strict=True):
-            for name, own in vmap(message.example_gradient)(rows, deltas).items():
-                squares[name] += own.detach().square().sum(0)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        if is_out_of_memory(error):
-            raise
-        return None
-    return squares
+    moments = replace(moments, squared_values=dict(moments.squared_values))
+    if not alone or moments.squared_example_values is None:
+        return Evidence(moments, examples=len(inputs))
+    is_sum = getattr(message, "reduction", None) == "sum"
+    share = 1.0 if is_sum else 1 / len(inputs)
+    squares = {name: share * h for name, h in moments.squared_example_values.items()}
+    return Evidence(moments, values, squares, len(inputs), is_sum)

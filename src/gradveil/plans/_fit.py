@@ -1,6 +1,6 @@
 """The shape of noise that public batches prove to be better than isotropic."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log
 
 from torch import Tensor
@@ -33,6 +33,7 @@ def fit_shape(
     size: int | None = None,
     trust: float = 1.0,
     entries: bool = True,
+    curvature: bool = False,
 ) -> Shape:
     """r = √(E s² / E g²), shrunk towards isotropic as far as the batches themselves demand it.
 
@@ -52,22 +53,25 @@ def fit_shape(
         trust: In [0, 1], multiplies the exponents; below 1 for examples of another kind.
         entries: Whether entries may differ by more than their rows and columns. Without, a shape
             takes few numbers.
+        curvature: Take the curvature h (`Moments.squared_example_values`) in the place of g².
     """
     check_ratio(trust, "trust")
     known = _checked(batches)
     size = known[0].examples if size is None else size
     check_count(size, "size")
-    exponents = choose_exponents(known, size, entries=entries)
-    return shaped(known, size, tuple(trust * e for e in exponents))
+    exponents = choose_exponents(known, size, entries=entries, curvature=curvature)
+    return shape_with(known, size, [trust * e for e in exponents], curvature=curvature)
 
 
-def choose_exponents(batches: Sequence[Evidence], size: int, *, entries: bool = True) -> Exponents:
+def choose_exponents(
+    batches: Sequence[Evidence], size: int, *, entries: bool = True, curvature: bool = False
+) -> Exponents:
     """The exponents of tensors, rows, columns and entries that do best on left-out batches."""
     if len(batches) < 2:
         return (0.0, 0.0, 0.0, 0.0)
     parts = min(len(batches), FOLDS)
     folds = [range(start, len(batches), parts) for start in range(parts)]
-    trial = Trial(batches, folds, size)
+    trial = Trial(batches, folds, size, curvature=curvature)
     best, found = 0.0, [0.0] * 4
     for _ in range(2):
         for place in range(4 if entries else 3):
@@ -79,26 +83,54 @@ def choose_exponents(batches: Sequence[Evidence], size: int, *, entries: bool = 
     return (found[0], found[1], found[2], found[3])
 
 
-def shaped(batches: Sequence[Evidence], size: int, exponents: Sequence[float]) -> Shape:
-    """The shape of all of the batches with these exponents."""
-    levels = levels_of(*pool(batches, size))
-    like = batches[0].moments.squared_values
-    return Shape({n: _factors(level, exponents, like[n]) for n, level in levels.items()})
+def shape_with(
+    batches: Sequence[Evidence],
+    size: int,
+    exponents: Sequence[float],
+    *,
+    curvature: bool = False,
+) -> Shape:
+    """The shape of all of the batches with given exponents of tensors, rows, columns and entries.
+
+    (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
+    each tensor; see `fit_shape` for the other arguments.
+    """
+    pooled = pool(batches, size, curvature=curvature)
+    return shape_of([(levels_of(*pooled), exponents)], pooled.squares)
 
 
-def _factors(levels: Levels, exponents: Sequence[float], like: Tensor) -> Factors:
+def shape_of(
+    parts: Sequence[tuple[Mapping[str, Levels], Sequence[float]]], like: Mapping[str, Tensor]
+) -> Shape:
+    """The product of shapes, each given by its levels and their exponents."""
+    return Shape(
+        {
+            name: _factors([(each[name], powers) for each, powers in parts], like[name])
+            for name in like
+        }
+    )
+
+
+def _factors(parts: Sequence[tuple[Levels, Sequence[float]]], like: Tensor) -> Factors:
     """As few numbers as the exponents leave, in shapes that broadcast to the parameter."""
-    tensor, rows, columns, entries = (e * part for e, part in zip(exponents, levels, strict=True))
-    if exponents[3]:
+    tensor, rows, columns, entries = (_weighted(parts, place) for place in range(4))
+    has = [any(powers[place] for _, powers in parts) for place in range(4)]
+    if has[3]:
         return (_exp(tensor + rows + columns + entries).reshape(like.shape),)
     ones = (1,) * (like.dim() - 1)
-    if not exponents[1] or not like.dim():
+    if not has[1] or not like.dim():
         factors = [_exp(tensor).reshape((1,) * like.dim())]
     else:
         factors = [_exp(tensor + rows).reshape(-1, *ones)]
-    if exponents[2] and as_matrix(like).shape[1] > 1:
+    if has[2] and as_matrix(like).shape[1] > 1:
         factors.append(_exp(columns).reshape(1, *like.shape[1:]))
     return tuple(factors)
+
+
+def _weighted(parts: Sequence[tuple[Levels, Sequence[float]]], place: int) -> Tensor:
+    """The sum of one level over all parts, each with its exponent."""
+    first, *others = (powers[place] * levels[place] for levels, powers in parts)
+    return sum(others, first)
 
 
 WIDEST = log(1e12)

@@ -10,17 +10,22 @@ from gradveil.messages import Message, MovableMessage, movable, outputs_of
 
 
 def synthetic(
-    message: Message, inputs: Tensor, generator: torch.Generator
+    message: Message, inputs: Tensor, generator: torch.Generator, size: int | None = None
 ) -> tuple[MovableMessage, Tensor]:
-    """The same message for made-up examples, and their inputs.
+    """The same message for made-up examples, `size` of them or as many as there are, and those.
 
     Of the inputs and of the message's targets only shape, type and device are read, no value.
-    Inputs are drawn from N(0, 1). Targets that are integers are drawn uniformly from the classes
-    of the model's outputs, one for each place; floating-point ones from N(0, 1).
+    Inputs are drawn from N(0, 1). Targets that are integers are the classes of the model's outputs,
+    each equally often, in a random order; floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
-    made = normal_like(inputs, generator)
+    made = normal_like(_of_size(inputs, size or len(inputs)), generator)
     return own.of(_targets(own, made, generator)), made
+
+
+def _of_size(like: Tensor, size: int) -> Tensor:
+    """A tensor of so many examples like those of the given one, without reading it."""
+    return like.new_empty(()).expand(size, *like.shape[1:])
 
 
 def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
@@ -32,6 +37,7 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
             f" can be made up for a plan. Found {found}. Plan from public examples"
             " (`Public(defense, (inputs, targets))`), or from the private batch."
         )
+    targets = _of_size(targets, len(made))
     if targets.is_floating_point():
         return normal_like(targets, generator)
     if targets.dtype is torch.bool:
@@ -40,7 +46,9 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
 
 
 def _drawn(targets: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.randint(classes, targets.shape, generator=generator, device=generator.device)
+    """Each class as often as every other one, in a random order."""
+    order = torch.randperm(targets.numel(), generator=generator, device=generator.device)
+    drawn = (order % classes).reshape(targets.shape)
     return drawn.to(device=targets.device, dtype=targets.dtype)
 
 

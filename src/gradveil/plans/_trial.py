@@ -29,10 +29,16 @@ class Trial:
         batches: At least two.
         folds: The numbers of the batches that are left out together.
         size: Examples in a private batch.
+        curvature: Judge by the curvature h in the place of g².
     """
 
     def __init__(
-        self, batches: Sequence[Evidence], folds: Sequence[Iterable[int]], size: int
+        self,
+        batches: Sequence[Evidence],
+        folds: Sequence[Iterable[int]],
+        size: int,
+        *,
+        curvature: bool = False,
     ) -> None:
         first = batches[0].moments.squared_values
         chosen, self._weights = _sample(first)
@@ -40,19 +46,22 @@ class Trial:
         self._logs, owners = [], []
         for number, fold in enumerate(held):
             rest = [batch for place, batch in enumerate(batches) if place not in fold]
-            self._logs.append(_logs(levels_of(*pool(rest, size)), chosen))
+            self._logs.append(_logs(levels_of(*pool(rest, size, curvature=curvature)), chosen))
             owners += [number] * len(fold)
         self._owners = torch.tensor(owners)
-        order = [batches[place].moments for fold in held for place in fold]
-        self._squares = torch.stack([entries(dict(m.squared_values), chosen) for m in order])
-        self._slopes = torch.stack([entries(m.known_squared_sensitivities, chosen) for m in order])
+        order = [batches[place] for fold in held for place in fold]
+        self._squares = torch.stack([entries(b.squares(curvature), chosen) for b in order])
+        self._slopes = torch.stack(
+            [entries(b.moments.known_squared_sensitivities, chosen) for b in order]
+        )
 
     def score(self, exponents: Sequence[float]) -> float:
         """The mean of log gain over left-out batches less its margin; 0 for isotropic noise."""
         gains = self.gains(exponents)
         chance = MARGIN * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
-        return float(gains.mean()) - chance - doubt
+        score: float = float(gains.mean()) - chance - doubt
+        return score
 
     def gains(self, exponents: Sequence[float]) -> Tensor:
         """log gain of each batch, by the shape of the batches outside of its part."""

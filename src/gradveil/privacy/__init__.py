@@ -17,7 +17,7 @@ from gradveil._secure import (
 
 from ._account import BudgetError, PrivacyAccount
 from ._canary import epsilon_lower_bound
-from ._epsilon import epsilon_after, solve_noise_multiplier
+from ._epsilon import delta_after, epsilon_after, solve_noise_multiplier
 from ._gaussian import gaussian_delta, gaussian_epsilon, gaussian_tradeoff
 from ._recognition import guess_probability, recognition_bound
 from ._sampling import poisson_sample
@@ -28,6 +28,7 @@ __all__ = [
     "PrivacyAccount",
     "SecureGenerator",
     "clip_for_grid",
+    "delta_after",
     "discrete_normal",
     "epsilon_after",
     "epsilon_lower_bound",

@@ -12,7 +12,7 @@ from gradveil._checks import (
 )
 
 from ._checks import check_delta, check_neighbours, check_probability, require_scipy
-from ._gaussian import gaussian_epsilon
+from ._gaussian import gaussian_delta, gaussian_epsilon
 from ._opacus import loss_curve, renyi_epsilon
 
 PRECISION = 1e-3
@@ -62,6 +62,26 @@ def epsilon_after(
     if neighbours == "replace-one":
         return _replaced(noise_multiplier, sample_rate, steps, delta)
     return _sampled(noise_multiplier, sample_rate, steps, delta)
+
+
+def delta_after(noise_multiplier: float, sample_rate: float, steps: int, epsilon: float) -> float:
+    """δ(ε) after T releases, for add-remove neighbours: an upper bound, exact for q = 1.
+
+    >>> round(delta_after(4.0, 1.0, 16, 0.0), 4)
+    0.3829
+    """
+    check_not_negative(noise_multiplier, "noise_multiplier")
+    check_probability(sample_rate, "sample_rate")
+    check_not_negative_count(steps, "steps")
+    check_not_negative(epsilon, "epsilon")
+    if steps == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return 1 - (1 - sample_rate) ** steps  # whether the example was ever in
+    if sample_rate == 1:
+        return gaussian_delta(epsilon, math.sqrt(steps) / noise_multiplier)
+    curve = loss_curve(sample_rate, noise_multiplier, steps, delta_error=1e-10)
+    return 1.0 if curve is None else curve.delta(epsilon)
 
 
 def solve_noise_multiplier(

@@ -34,7 +34,10 @@ EXPECTED = [
     "matching",
     "estimator-share",
     "local-against-global",
+    "plan-fingerprint",
+    "public-plans",
     "fedavg",
+    "utility-predicts-training",
 ]
 
 

@@ -34,7 +34,7 @@ class Identify:
       candidate's batch with probes of its own, and counts the log-determinant,
       log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki).
     - Sensitivities are estimates, the client's and the attacker's own. How far two plans from one
-      batch are apart is measured at three candidates (`Doubt`): levels that differ make the normal
+      batch are apart is measured at eight candidates (`Doubt`): levels that differ make the normal
       densities Student's, a mask that differs has a probability for an entry to be on the other
       side, steps of rounding are log-normal. What can be computed exactly (isotropic noise,
       magnitude pruning) has no such doubt.

@@ -57,6 +57,7 @@ def summary_table(result: AuditResult) -> Table:
         Column("Lower bound", "MSE"),
         *([Column("PSNR ceiling", "dB")] if result.setup.is_image else []),
         *(Column(f"Error of {name}", "MSE") for name in attacks.values()),
+        *([Column("Told apart", _candidates_hint(result))] if _tells_apart(result) else []),
         Column("Message", "size"),
         Column("Time", "× plain"),
     ]
@@ -111,6 +112,8 @@ def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditRe
         cells.append(Cell(NO_GUARANTEE) if bound is None else _cell(bound.psnr_ceiling))
     results = (attack_on(defense, spec) for spec in attacks)
     cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
+    if _tells_apart(result):
+        cells.append(_told_apart_cell(defense))
     cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
     cells.append(Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio))
     return cells
@@ -164,6 +167,23 @@ def _statuses(attack: AttackResult) -> str:
     """What did not end as it should."""
     counts = {s: sum(r.status == s for r in attack.runs) for s in (r.status for r in attack.runs)}
     return ", ".join(f"{n} {status}" for status, n in counts.items() if status != FINISHED)
+
+
+def _tells_apart(result: AuditResult) -> bool:
+    return any(defense.told_apart for defense in result.defenses)
+
+
+def _candidates_hint(result: AuditResult) -> str:
+    counts = sorted({d.told_apart.candidates for d in result.defenses if d.told_apart})
+    return f"of {', '.join(map(str, counts))}"
+
+
+def _told_apart_cell(defense: DefenseResult) -> Cell:
+    told = defense.told_apart
+    if told is None:
+        return _cell(None)
+    ends = f"{percent(told.rate.low)} to {percent(told.rate.high)}"
+    return Cell(percent(told.rate.mean), told.rate.mean, f"{ends}, {number(told.bits.mean)} bits")
 
 
 def _training_hint(result: AuditResult) -> str:

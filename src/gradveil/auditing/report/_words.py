@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gradveil.auditing._result import AuditResult, DefenseResult
 
-from ._numbers import estimate, number, plural
+from ._numbers import estimate, number, percent, plural
 from ._style import attack_names, twins
 from ._tables import FLAT, strongest
 
@@ -59,6 +59,7 @@ def what_is_equal(result: AuditResult) -> str:
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
     findings = [_leak(result), _largest_error(result), _gains(result), _below(result)]
+    findings.append(_told_apart(result))
     proofs = (_unproved(result), _does_not_hold(result), _near_copies(result), _flat(result))
     return [text for text in (*findings, *proofs, _formal(result)) if text]
 
@@ -147,6 +148,21 @@ def _gains(result: AuditResult) -> str:
         return f"At equal utility, the {text}"
     losses = [f"{a.name} {_loss(a)}, {b.name} {_loss(b)}" for (a, b), _ in known]
     return f"At equal U1 and U2, the {text} The loss after training is not equal: {_list(losses)}."
+
+
+def _told_apart(result: AuditResult) -> str:
+    """Who is recognised by an attacker that knows all but one example of the batch."""
+    told = {d.name: d.told_apart for d in result.defenses if d.told_apart}
+    if not told:
+        return ""
+    count, what = max(one.candidates for one in told.values()), _inputs(result)
+    kind = " of its class" if all(one.one_class for one in told.values()) else ""
+    rates = [f"{percent(one.rate.mean)} for {name}" for name, one in told.items()]
+    return (
+        f"An attacker who knows the other {what} of the batch and is given {count} candidates{kind}"
+        f" picks the right one in this share of trials (chance: {percent(1 / count)}):"
+        f" {_list(rates)}."
+    )
 
 
 def _losses_agree(classical: DefenseResult, optimal: DefenseResult) -> bool:

@@ -1,5 +1,6 @@
 """Parts that defenses plan with: the base of noise defenses, shapes, selection."""
 
+from ._adam_shape import TooMuch, adam_levels
 from ._noise import NoiseDefense, allowed_trace, roots
 from ._plan_option import check_plan_from, takes_plan
 from ._selection import keep_lowest, keep_within
@@ -8,6 +9,8 @@ from ._typical import median_level, raise_to_least
 
 __all__ = [
     "NoiseDefense",
+    "TooMuch",
+    "adam_levels",
     "allowed_trace",
     "check_plan_from",
     "check_shape_options",

@@ -5,6 +5,7 @@ from ._curves import draw_curves
 from ._fingerprint import describe, digest, run_fingerprint
 from ._folder import check_unused, hold_folder, save_history, save_weights
 from ._history import RoundMetrics, Skip, TrainingHistory
+from ._spent import note_releases, noted_releases
 
 __all__ = [
     "CheckpointError",
@@ -18,6 +19,8 @@ __all__ = [
     "has_checkpoint",
     "hold_folder",
     "load_checkpoint",
+    "note_releases",
+    "noted_releases",
     "run_fingerprint",
     "save_checkpoint",
     "save_history",

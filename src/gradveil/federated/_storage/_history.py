@@ -41,6 +41,8 @@ class RoundMetrics:
     """After the step."""
     accuracy: float | None = None
     """On the held-out data, after the step."""
+    epsilon: float | None = None
+    """ε of all rounds so far, at the δ of `TrainingHistory.privacy`; `None` without an account."""
     seconds_gradient: float | None = None
     """Of plain gradients of the same batches, the sum over clients."""
     seconds_defense: float | None = None
@@ -57,6 +59,10 @@ class TrainingHistory:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The `TrainingConfig` as plain values; empty for a run that was put together by hand."""
     engine: str = "local"
+    privacy: dict[str, Any] | None = None
+    """What the privacy account is about (`PrivacyAccount.describe`); `None` without one."""
+    stopped: str | None = None
+    """Why the run ended before its last round, if it did."""
 
     @property
     def skipped(self) -> int:

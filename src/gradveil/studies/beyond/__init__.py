@@ -1,4 +1,4 @@
-"""What the paper does not show: bounds beside attacks, aware attackers, matching, costs, FedAvg."""
+"""What the paper does not show: bounds, aware attackers, matching, costs, FedAvg, utilities."""
 
 from gradveil.studies.runner import Study
 
@@ -6,8 +6,11 @@ from ._adaptive import AdaptiveStudy
 from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
+from ._fingerprint import FingerprintStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
+from ._prediction import PredictionStudy
+from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
     BoundStudy(),
@@ -16,7 +19,10 @@ STUDIES: tuple[Study, ...] = (
     MatchingStudy(),
     EstimatorStudy(),
     PlanStudy(),
+    FingerprintStudy(),
+    PublicPlanStudy(),
     FedAvgStudy(),
+    PredictionStudy(),
 )
 
 __all__ = ["STUDIES"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradveil.catalog import Spec
+from gradveil.studies.runner import Cell
 
 from ._grids import MNIST, Grid, every
 
@@ -112,6 +113,112 @@ PLANS = {
 }
 
 
+RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}
+"""By optimizer, tuned coarsely without a defense (MNIST CNN, batches of 32)."""
+
+
+@dataclass(frozen=True)
+class PredictionGrid:
+    """Trainings under noise of several shapes and amounts."""
+
+    common: Mapping[str, Any]
+    shapes: tuple[str, ...]
+    scales: Mapping[str, tuple[float, ...]]
+    """By optimizer: amounts that neither do nothing nor end in divergence."""
+    seeds: tuple[int, ...]
+
+    def cells(self) -> list[Cell]:
+        """Every shape, amount, optimizer and seed."""
+        return [
+            Cell(
+                "training-prediction",
+                {
+                    **self.common,
+                    "seed": seed,
+                    "optimizer": optimizer,
+                    "lr": RATES[optimizer],
+                    "scale": scale,
+                    "shape": shape,
+                },
+            )
+            for seed in self.seeds
+            for optimizer, scales in self.scales.items()
+            for scale in scales
+            for shape in self.shapes
+        ]
+
+
+_SHAPES = (
+    "isotropic",
+    "Theorem 2",
+    "curvature",
+    "adam",
+    "total power",
+    "steep",
+    "layers",
+    "private",
+)
+_TRAINING = {
+    "data": "mnist",
+    "model": "simple-conv-net",
+    "batch_size": 32,
+    "examples": 3200,
+    "steps": [20, 100],
+    "refresh": 30,
+    "public": {"start": 3200, "size": 32, "batches": 8},
+    "held_out_start": 4000,
+    "held_out": 512,
+}
+_AMOUNTS = {"sgd": (0.05, 0.1, 0.2), "momentum": (0.03, 0.05, 0.1), "adam": (0.01, 0.03, 0.1)}
+
+PREDICTION = {
+    "quick": PredictionGrid(
+        {
+            **_TRAINING,
+            "batch_size": 8,
+            "steps": [5, 10],
+            "public": {"start": 3200, "size": 8, "batches": 4},
+            "held_out": 128,
+        },
+        ("isotropic", "Theorem 2", "curvature", "total power"),
+        {"sgd": (0.1, 0.3), "adam": (0.01, 0.1)},
+        (0,),
+    ),
+    "standard": PredictionGrid(_TRAINING, _SHAPES, _AMOUNTS, (0, 1)),
+    "paper": PredictionGrid({**_TRAINING, "data": "mnist-test"}, _SHAPES, _AMOUNTS, (0, 1, 2, 3)),
+}
+
+
+@dataclass(frozen=True)
+class PublicPlanGrid:
+    """Plans from few and from many public batches, through training."""
+
+    data: str
+    model: str
+    trained: tuple[int, ...]
+    batches: int
+    counts: tuple[int, ...]
+    """Of public batches."""
+    population: int
+    """Batches that stand for the population."""
+    strange: int
+    """Batches of another kind; 0 for none."""
+    public: int = 2000
+    """The first public example."""
+    probes: int = 16
+
+
+PUBLIC_PLANS = {
+    "quick": PublicPlanGrid("mnist", MNIST["quick"].model, (0,), 4, (2, 4), 8, 2, probes=4),
+    "standard": PublicPlanGrid(
+        "mnist", MNIST["standard"].model, (0, 60, 300), 24, (2, 8, 24), 180, 8
+    ),
+    "paper": PublicPlanGrid(
+        "mnist-test", MNIST["paper"].model, (0, 60, 300), 32, (2, 8, 24), 450, 8
+    ),
+}
+
+
 @dataclass(frozen=True)
 class FedAvgGrid:
     """Clients that send the weight change after local steps."""
@@ -131,3 +238,59 @@ FEDAVG = {
     "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 32, tuple(range(6))),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }
+
+
+@dataclass(frozen=True)
+class FingerprintGrid:
+    """Candidates for one example of a batch, on fresh and on trained models."""
+
+    data: str
+    model: str
+    trained: tuple[int, ...]
+    scales: tuple[float, ...]
+    size: int
+    """Examples in the batch."""
+    examples: int
+    """From the first so many, candidates and the rest of the batch are drawn."""
+    candidates: int
+    one_class: bool
+    draws: int
+    trials: int
+    """For each draw."""
+    public: Mapping[str, int]
+
+
+_DIGITS = FingerprintGrid(
+    "mnist",
+    "simple-conv-net",
+    trained=(0, 60),
+    scales=(0.1, 1.0, 10.0, 100.0),
+    size=4,
+    examples=2000,
+    candidates=60,
+    one_class=True,
+    draws=20,
+    trials=10,
+    public={"start": 2000, "size": 4, "batches": 24},
+)
+_PHOTOS = replace(
+    _DIGITS,
+    data="cifar10",
+    model="conv-net(width=16)",
+    scales=(0.01, 0.1, 1.0, 100.0),
+    size=1,
+    examples=12,
+    candidates=12,
+    one_class=False,
+    public={"start": 12, "size": 1, "batches": 8},
+)
+FINGERPRINT: Mapping[str, tuple[FingerprintGrid, ...]] = {
+    "quick": (
+        replace(
+            _DIGITS, trained=(0,), scales=(1.0, 100.0), size=1, candidates=8, draws=2, trials=3
+        ),
+    ),
+    "standard": (_DIGITS, _PHOTOS),
+    "paper": (replace(_DIGITS, draws=50), replace(_PHOTOS, draws=50)),
+}
+"""The 20 embedded photos are few: 12 candidates of any class, the others are the public ones."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gradveil._checks import check_choice, check_not_negative, check_ratio
-from gradveil._tensors import flatten
+from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.defenses import (
     Defense,
@@ -13,14 +13,19 @@ from gradveil.defenses import (
     GradientPruning,
     NoiseDefense,
     PruningDefense,
+    allowed_trace,
+    keep_within,
 )
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 from gradveil.theory import GaussianPrior, fisher_trace, utility
 
-from ._defaults import CLAMPED, RATIO
+from .._defaults import CLAMPED, RATIO
 from ._requested_defenses import RequestedDefense
 from ._training_gain import gain_of_a_step, ratio_for, scale_for
+
+ITERATIONS = 30
+"""At most so many steps to the scale of a plan whose shape depends on it."""
 
 MATCHES = ("utility", "scale", "error", "training")
 
@@ -109,70 +114,88 @@ def make_budget(
     )
 
 
-def solve(requested: RequestedDefense, budget: Budget, moments: Moments) -> Defense:
-    """The defense with its open amounts found, as a plain scale and ratio."""
+def solve(
+    requested: RequestedDefense, budget: Budget, moments: Moments, source: Moments | None = None
+) -> Defense:
+    """The defense with its open amounts found, as a plain scale and ratio.
+
+    Args:
+        requested: The defense, and what is open.
+        budget: What is to be met on the audited message.
+        moments: Of the audited message.
+        source: What the defense plans from; `None`: from these moments.
+    """
     defense, missing = requested.defense, requested.open
+    source = moments if source is None else source
     if "clip" in missing:
         defense = replace(defense, clip=budget.clip)  # type: ignore[type-var]
     if isinstance(defense, NoiseDefense) and "scale" in missing:
-        return _solve_noise(defense, budget, moments)
+        return _solve_noise(defense, budget, moments, source)
     if isinstance(defense, PruningDefense):
         if "ratio" in missing:
-            defense = _solve_ratio(defense, budget, moments)
+            defense = _solve_ratio(defense, budget, moments, source)
         if "noise" in missing:
-            defense = _solve_noise_of(defense, budget, moments)
+            defense = _solve_noise_of(defense, budget, moments, source)
     return defense
 
 
-def _solve_noise(defense: NoiseDefense, budget: Budget, moments: Moments) -> NoiseDefense:
-    """√(mean_i Σ_ii) of the plan that meets the budget."""
+def _solve_noise(
+    defense: NoiseDefense, budget: Budget, moments: Moments, source: Moments
+) -> NoiseDefense:
+    """√(mean_i Σ_ii) of the plan that meets the budget.
+
+    Most shapes do not depend on the scale, and one step finds it; noise for Adam has another shape
+    at each, so that it is looked for step by step.
+    """
+    solved = replace(defense, scale=budget.scale or 1.0)
+    for _ in range(ITERATIONS):
+        last = solved.scale or 1.0
+        factor = _scale(solved.plan(source), budget, moments)
+        factor = factor / last if budget.match == "scale" else factor
+        solved = replace(solved, scale=last * factor)
+        if abs(factor - 1) < 1e-9 or factor == 0:
+            break
+    return solved
+
+
+def _scale(unit: Mechanism, budget: Budget, moments: Moments) -> float:
+    """The scale at which noise meets the budget, from what it does at scale 1.
+
+    -U2 is proportional to the square of the scale, the information to its inverse.
+    """
     if budget.match == "scale":
-        return replace(defense, scale=budget.scale)
+        return budget.scale
     if budget.match == "training":
-        return replace(defense, scale=scale_for(budget.gain, replace(defense, scale=1.0), moments))
-    std = _levels(_with_budget(defense, budget).plan(moments).std)
-    return replace(defense, scale=float((std.square().sum() / moments.size).sqrt()))
+        return scale_for(budget.gain, unit, moments)
+    if budget.match == "utility":
+        spent = (g2 * unit.std[n].square() for n, g2 in moments.squared_values.items())  # type: ignore[index]
+        power = float(total(spent))
+        return float((budget.second / power) ** 0.5) if power > 0 else 0.0
+    allowed = allowed_trace(budget.error, moments, budget.prior)
+    return float((fisher_trace(moments.judged(), unit) / allowed) ** 0.5)
 
 
-def _solve_ratio(defense: PruningDefense, budget: Budget, moments: Moments) -> PruningDefense:
+def _solve_ratio(
+    defense: PruningDefense, budget: Budget, moments: Moments, source: Moments
+) -> PruningDefense:
     """The share that is pruned by the plan that meets the budget, to whole entries."""
+    if budget.match in ("scale", "error"):
+        return replace(defense, ratio=budget.ratio)
+    scores = flatten(defense.scores(source))
     if budget.match == "training":
         alone = budget.gain if defense.noise is None else (budget.gain * budget.free_gain) ** 0.5
-        return replace(defense, ratio=ratio_for(alone, defense, moments))
-    if budget.match != "utility":
-        return replace(defense, ratio=budget.ratio)
-    planned = replace(defense, ratio=None, utility_budget=budget.first, noise=None).plan(moments)
-    assert planned.keep is not None
-    kept = round(float(_levels(planned.keep).sum()))
-    return replace(defense, ratio=1 - kept / moments.size)
+        return replace(defense, ratio=ratio_for(alone, scores, moments))
+    kept = float(keep_within(scores, flatten(moments.squared_values), budget.first).double().sum())
+    return replace(defense, ratio=1 - round(kept) / moments.size)
 
 
-def _solve_noise_of(defense: PruningDefense, budget: Budget, moments: Moments) -> PruningDefense:
+def _solve_noise_of(
+    defense: PruningDefense, budget: Budget, moments: Moments, source: Moments
+) -> PruningDefense:
     """The noise's scale: the root mean square over what is kept."""
     assert defense.noise is not None
-    if budget.match == "scale":
-        return replace(defense, noise=replace(defense.noise, scale=budget.scale))
-    if budget.match == "training":
-        unit = replace(defense, noise=replace(defense.noise, scale=1.0))
-        scale = scale_for(budget.gain, unit, moments)
-        return replace(defense, noise=replace(defense.noise, scale=scale))
-    noise = _with_budget(defense.noise, budget)
-    planned: Mechanism = replace(defense, noise=noise).plan(moments)
-    assert planned.keep is not None
-    kept = (_levels(planned.keep) > 0).sum().clamp(min=1)
-    scale = float((_levels(planned.std).square().sum() / kept).sqrt())
-    return replace(defense, noise=replace(defense.noise, scale=scale))
-
-
-def _with_budget(noise: NoiseDefense, budget: Budget) -> NoiseDefense:
-    if budget.match == "error":
-        return replace(noise, scale=None, target_error=budget.error, prior=budget.prior)
-    return replace(noise, scale=None, utility_budget=budget.second)
-
-
-def _levels(level: object) -> Tensor:
-    assert isinstance(level, dict)
-    return flatten(level).double()
+    unit = replace(defense, noise=replace(defense.noise, scale=1.0)).plan(source)
+    return replace(defense, noise=replace(defense.noise, scale=_scale(unit, budget, moments)))
 
 
 def _threshold(row: Tensor) -> float:

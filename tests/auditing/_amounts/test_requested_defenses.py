@@ -3,8 +3,8 @@
 import pytest
 
 from gradveil import GradientNoise, OptimalPruning
+from gradveil.auditing._amounts import requested_defenses
 from gradveil.auditing._defaults import DEFENSES
-from gradveil.auditing._requested_defenses import requested_defenses
 
 
 def test_default_names_are_short_and_twins_go_together():
@@ -48,6 +48,14 @@ def test_amounts_that_are_given_stay():
     one, other = requested_defenses([given, GradientNoise(0.3)])
     assert one.defense == OptimalPruning(0.7, noise=GradientNoise(0.1))
     assert other.defense.scale == 0.3
+
+
+@pytest.mark.parametrize("spec", ["private-noise", "private-noise(clip=1.0)"])
+def test_a_guarantee_is_not_matched(spec):
+    with pytest.raises(ValueError, match=r"should have its amounts.*Found no .*noise_multiplier"):
+        requested_defenses([spec])
+    (one,) = requested_defenses(["private-noise(noise_multiplier=2.0, clip=0.5)"])
+    assert (one.name, one.open) == ("private noise", frozenset())
 
 
 def test_equal_names_get_numbers():

@@ -1,4 +1,4 @@
-"""`gradveil bound`: what the theory says of one defense on one batch, in seconds."""
+"""The Bayesian bound of one defense, at one amount or over a sweep, and the Fisher bound."""
 
 import csv
 import dataclasses
@@ -6,9 +6,8 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,10 +20,24 @@ from gradveil.auditing import BoundPoint, BoundStudy, draw_sweep, make_subject, 
 from gradveil.auditing.report import check_folder, number, plural, prepare_folder
 from gradveil.catalog import shown_text
 
-from ._format import Format
-from ._loading import load_data, load_model, split_public, typed_defenses
-from ._options import data_source, option, options, useless
-from ._progress import bar
+from .._format import Format
+from .._loading import load_data, load_model, split_public, typed_defenses
+from .._options import data_source, option, options
+from .._progress import bar
+
+
+class Question(NamedTuple):
+    """What is asked of which defense, as it was typed."""
+
+    dataset: str | None
+    data: Path | None
+    model: str | None
+    weights: Path | None
+    batch_size: int
+    defense: str
+    seed: int
+    device: str
+
 
 NOTE = (
     "No attacker's mean squared error per entry, in normalised units, is below the bound on data of"
@@ -34,41 +47,51 @@ NOTE = (
 )
 
 
-def bound(
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Your own: an .npz file or folder.")] = None,
-    model: Annotated[str | None, typer.Option(help="A name, or package.module:factory.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples in the private batch.")] = 4,
-    defense: Annotated[
-        str, typer.Option(help="As 'optimal-noise(scale=0.1)'; amounts may be left out.")
-    ] = "optimal-noise",
-    sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for a sweep.", show_default="gradveil-bound")
-    ] = None,
-    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
-) -> None:
-    """Show the bound, the utility and the gain over isotropic noise, without attacking."""
-    check_count(batch_size, "--batch-size")
-    useless("--out", out, sweep, "without `--sweep`")
+def show_bayesian(asked: Question, sweep: bool, out: Path | None, format: Format) -> None:
+    """Show the bound, the utility and the gain; with a sweep, write the curve."""
     folder = Path("gradveil-bound") if out is None else out
-    with option("--defense", "defenses"):
-        typed = typed_defenses([defense])
-        requested_defenses(typed)
     if sweep:
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):
             check_folder(folder)
-    said, source = data_source(dataset, data)
-    samples = load_data(said, source, device)
-    name, network = load_model(model, weights, samples, seed, device)
-    private, public = split_public(samples, batch_size)
+    study, title = _study(asked)
+    if sweep and not study.has_amount:
+        raise ValueError(
+            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
+            f" `--defense {asked.defense}`. Leave out --sweep, or name another defense."
+        )
+    points = _points(study, sweep)
+    if sweep:
+        prepare_folder(folder)
+        _write(points, folder)
+    _show(points, title, format)
+    if sweep and format is Format.table:
+        print(f"Curve: {folder / 'bound.png'}")
+
+
+def fisher_facts(asked: Question) -> dict[str, Any]:
+    """d / tr J_F of the defense: what the Fisher bound says, as plain values."""
+    study, title = _study(asked, flat=True)
+    point = _points(study, sweep=False)[0]
+    return {
+        "mse": point.bound.trace_mse if point.bound else 0.0,
+        "defense": point.defense,
+        "of": title,
+        "batches": point.bound.batches if point.bound else None,
+        "no_guarantee": point.no_guarantee,
+    }
+
+
+def _study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
+    """The study of the defense and what it is about; `flat` for no prior."""
+    check_count(asked.batch_size, "--batch-size")
+    with option("--defense", "defenses"):
+        typed = typed_defenses([asked.defense])
+        requested_defenses(typed)
+    said, source = data_source(asked.dataset, asked.data)
+    samples = load_data(said, source, asked.device)
+    name, network = load_model(asked.model, asked.weights, samples, asked.seed, asked.device)
+    private, public = split_public(samples, asked.batch_size)
     with options({"model": "--model", "targets": said, "inputs": said}):
         subject = make_subject(
             network,
@@ -80,19 +103,9 @@ def bound(
             local=None,
             name=samples.name,
         )
-        study = BoundStudy(subject, typed[0], seed)
-    if sweep and not study.has_amount:
-        raise ValueError(
-            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
-            f" `--defense {defense}`. Leave out --sweep, or name another defense."
-        )
-    points = _points(study, sweep)
-    if sweep:
-        prepare_folder(folder)
-        _write(points, folder)
-    _show(points, f"{name} on {samples.name}, {batch_size} examples", format)
-    if sweep and format is Format.table:
-        print(f"Curve: {folder / 'bound.png'}")
+        subject = dataclasses.replace(subject, prior=None) if flat else subject
+        study = BoundStudy(subject, typed[0], asked.seed)
+    return study, f"{name} on {samples.name}, {asked.batch_size} examples"
 
 
 def _points(study: BoundStudy, sweep: bool) -> list[BoundPoint]:

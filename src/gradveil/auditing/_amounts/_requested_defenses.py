@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradveil.catalog import Spec, build_defense
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, PrivateNoise
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def requested_defenses(asked: Sequence[str | Defense]) -> list[RequestedDefense]
 
 def _requested(asked: str | Defense) -> RequestedDefense:
     if isinstance(asked, Defense):
-        return RequestedDefense(asked.label, asked)
+        return RequestedDefense(_name(asked), asked)
     if not isinstance(asked, str):
         raise TypeError(
             "Parameter `defenses` should hold defenses or their specifications. Found"
@@ -39,4 +39,16 @@ def _requested(asked: str | Defense) -> RequestedDefense:
         )
     spec = Spec.parse(asked, "defense")
     defense = build_defense(spec.completed())
-    return RequestedDefense(defense.label, defense, spec.missing)
+    if isinstance(defense, PrivateNoise) and spec.missing:
+        raise ValueError(
+            f"The defense `{spec.name}` should have its amounts: a guarantee is chosen, not matched"
+            f" to other defenses. Found no {' and no '.join(sorted(spec.missing))}. Write for"
+            " example private-noise(noise_multiplier=1.0, clip=1.0)."
+        )
+    return RequestedDefense(_name(defense), defense, spec.missing)
+
+
+def _name(defense: Defense) -> str:
+    """Its label; an optimal defense says if it plans from the private batch."""
+    leaks = defense.plan_is_private and defense.twin is not None
+    return f"{defense.label} (private plan)" if leaks else defense.label

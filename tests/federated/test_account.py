@@ -1,0 +1,107 @@
+"""Runs with a privacy account: ε after each round, an end before the budget, resumed counts."""
+
+from pathlib import Path
+
+import pytest
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientNoise
+from gradveil.federated import FederatedRun, TrainingHistory
+from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_after
+
+from .small import client, examples, run, server
+
+NOISE = GradientNoise(scale=0.1)
+
+
+def account(**changes: object) -> PrivacyAccount:
+    options = {"noise_multiplier": 4.0, "sample_rate": 1.0, "delta": 1e-5, **changes}
+    return PrivacyAccount(**options)  # type: ignore[arg-type]
+
+
+def epsilon(rounds: int) -> float:
+    return epsilon_after(4.0, 1.0, rounds, 1e-5)
+
+
+def test_each_round_has_its_epsilon():
+    history = run(NOISE, account=account()).run(3)
+    assert [row.epsilon for row in history.rounds] == [epsilon(1), epsilon(2), epsilon(3)]
+    assert history.privacy is not None
+    assert history.privacy["delta"] == 1e-5
+    assert history.privacy["sampling"] == "none: every example in every step"
+    assert history.stopped is None
+    assert TrainingHistory.from_json(history.to_json()) == history
+    assert f",{epsilon(3)!r}" in history.to_csv()
+
+
+def test_without_an_account_nothing_is_claimed():
+    history = run(NOISE).run(1)
+    assert (history.rounds[0].epsilon, history.privacy, history.stopped) == (None, None, None)
+
+
+def test_a_run_ends_before_the_round_that_its_budget_forbids():
+    budget = (epsilon(3) + epsilon(4)) / 2
+    started = run(NOISE, account=account(budget=budget), held_out=examples(8), evaluate_every=100)
+    history = started.run(10)
+    assert len(history.rounds) == 3
+    assert history.rounds[-1].epsilon == epsilon(3) < budget
+    assert history.rounds[-1].accuracy is not None  # it is the last, and evaluated
+    assert history.stopped is not None
+    assert f"After 3 rounds ε is {epsilon(3):.4g}" in history.stopped
+    with pytest.raises(BudgetError):
+        started.step()
+    assert len(started.rounds) == 3
+
+
+def test_a_budget_below_one_round_sends_nothing():
+    started = run(NOISE, account=account(budget=epsilon(1) / 2))
+    assert started.run(5).rounds == ()
+    assert [each.state_dict()["step"] for each in started.clients.values()] == [0, 0, 0]
+
+
+def resumed(folder: Path, seed: int | None, kept: int) -> FederatedRun:
+    """A run that was killed in round `kept + 2`, one round of it after the last checkpoint."""
+
+    def fresh() -> FederatedRun:
+        clients = [client(i, NOISE, seed=seed) for i in range(2)]
+        return FederatedRun(server(), clients, cross_entropy, account=account())
+
+    def kill(metrics: object) -> None:
+        if len(killed.rounds) == kept + 1:
+            raise KeyboardInterrupt
+
+    killed = fresh()
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(10, folder=folder, checkpoint_every=kept, on_round=kill)
+    again = fresh()
+    again.resume(folder)
+    return again
+
+
+def test_a_resumed_run_counts_what_was_released_twice(tmp_path):
+    again = resumed(tmp_path, None, 2)
+    assert len(again.rounds) == 2
+    assert again.account is not None
+    assert again.account.steps == 3
+    assert again.step().epsilon == epsilon(4)
+
+
+def test_with_a_seed_the_same_bytes_are_sent_again_and_count_once(tmp_path):
+    again = resumed(tmp_path, 0, 2)
+    assert again.account is not None
+    assert again.account.steps == 2
+    assert again.step().epsilon == epsilon(3)
+
+
+def test_the_account_is_part_of_what_a_checkpoint_belongs_to():
+    prints = {
+        run(NOISE).fingerprint,
+        run(NOISE, account=account()).fingerprint,
+        run(NOISE, account=account(delta=1e-6)).fingerprint,
+    }
+    assert len(prints) == 3
+
+
+def test_something_else_is_no_account():
+    with pytest.raises(TypeError, match="Parameter `account` should be of type PrivacyAccount"):
+        run(NOISE, account=4.0)
