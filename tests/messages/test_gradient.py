@@ -249,3 +249,31 @@ def test_parts_add_up_to_the_message(case: Case, size: int):
     for name, value in message(inputs).items():
         total = sum(part[name] for part, _ in parts)
         torch.testing.assert_close(total, value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("with_buffers", [False, True])
+def test_values_are_the_gradient_and_leave_the_model_alone(with_buffers: bool) -> None:
+    """A client's shortcut calls the module itself where it has no buffers to keep."""
+    with torch.random.fork_rng():
+        layers = [nn.Linear(5, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 3)]
+    model = nn.Sequential(*layers, *([nn.BatchNorm1d(3)] if with_buffers else []))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.linspace(-1, 1 + number, parameter.numel()).view_as(parameter))
+    next(model.parameters()).requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    inputs = torch.linspace(-1, 2, 20).view(4, 5)
+    message = GradientMessage(model, F.cross_entropy, torch.tensor([0, 1, 2, 0]), seed=3)
+    with torch.no_grad():
+        values = message.values(inputs)
+    expected = message(inputs)
+    assert values.keys() == expected.keys()
+    for name, value in values.items():
+        assert torch.equal(value, expected[name])
+        assert not value.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    moved = message.at({name: 2 * p for name, p in message.parameters.items()})
+    assert all(torch.equal(moved.values(inputs)[n], moved(inputs)[n]) for n in values)

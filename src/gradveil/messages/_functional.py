@@ -71,6 +71,18 @@ class FunctionalLoss:
             outputs = functional_call(self.model, {**parameters, **buffers}, (_own(inputs),))
             return outputs, not torch.equal(start, generator.get_state())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the module itself can be called: at its own weights, without buffers to keep."""
+        has_buffers = next(self.model.buffers(), None) is not None
+        return self._moved is None and self._dtype is None and not has_buffers
+
+    def of_model(self, inputs: Tensor, targets: Any) -> Tensor:
+        """The same loss by a call of the module, which costs less than one as a function."""
+        with _seeded(self.seed, inputs.device), _plain_attention():
+            outputs = self.model(_own(inputs))
+        return self.loss_of_outputs(outputs, targets)
+
     def _cast(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """The floating-point ones in the precision of the loss, where it has one of its own."""
         if self._dtype is None:

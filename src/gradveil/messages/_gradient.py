@@ -163,8 +163,26 @@ class GradientMessage:
 
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
+        check_match(inputs, self.targets)
+        values = None
+        if self.loss.is_plain and not is_transformed(inputs):
+            with explained(self, inputs), torch.enable_grad():
+                values = self._plain(inputs.detach())
+        if values is not None:
+            return values
         with torch.no_grad():
             return self(inputs.detach())
+
+    def _plain(self, inputs: Tensor) -> Tensors | None:
+        """The gradient at the model's own weights; `None` where autograd records nothing."""
+        loss = self.loss.of_model(inputs, self.targets)
+        if not loss.requires_grad:
+            return None
+        own = {n: p for n, p in self.loss.model.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(
+            loss, list(own.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(own, gradients, strict=True))
 
     def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
         """The gradient by plain autograd, which costs half a transform's time on a small batch.

@@ -58,7 +58,10 @@ class FromServer(Defense):
 
     Args:
         defense: `OptimalNoise`, `OptimalDPSGD`, `OptimalPruning` or `OptimalRounding`.
-        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise.
+        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. What it
+            costs an honest server: 0.05 less than 1 % of the gain on the MNIST CNN, a tenth of it
+            on a fresh CIFAR ConvNet-16, whose layers differ by 1e4 (12.9 instead of 14.2); there
+            0.25 leaves 4.7, and 1 % to 4 % elsewhere.
         cap: The largest level that counts, over the geometric mean of all.
 
     >>> defense = FromServer(OptimalNoise(scale=0.1), floor=0.5)
