@@ -161,12 +161,12 @@ class FederatedRun:
     def resume(self, folder: Path) -> str | None:
         """Continue from the folder's checkpoint; returns why the newest was refused, if it was.
 
-        Rounds after the checkpoint are played again. Where clients have no seed they are then
+        Rounds after the checkpoint are played again. Where their noise is secure they are then
         released a second time, with other noise: the account counts them twice.
         """
         loaded = load_checkpoint(folder, self.fingerprint)
         self.load_state_dict(loaded.state)
-        again = any(client.seed is None for client in self.clients.values())
+        again = any(client.secure for client in self.clients.values())
         if self.account is not None and again:
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:
