@@ -28,6 +28,7 @@ from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
 from ._planning import PackedShape, Planner
+from ._private import SEEDED, account_of, privacy_statement, private_defense, settled
 from ._reply import Costs, Reply
 from ._round import NoReplyError, play_round
 from ._run import FederatedRun
@@ -49,6 +50,7 @@ from ._storage import (
 from ._train import build_run, train
 
 __all__ = [
+    "SEEDED",
     "CheckpointError",
     "Client",
     "Costs",
@@ -70,6 +72,7 @@ __all__ = [
     "Split",
     "TrainingConfig",
     "TrainingHistory",
+    "account_of",
     "admit",
     "aggregate",
     "build_clients",
@@ -87,10 +90,13 @@ __all__ = [
     "load_split",
     "partition",
     "play_round",
+    "privacy_statement",
+    "private_defense",
     "sample_clients",
     "save_checkpoint",
     "save_history",
     "save_weights",
+    "settled",
     "split_data",
     "stream",
     "train",

@@ -32,8 +32,8 @@ from gradveil.plans import Shape
 from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights
-from ._private import Batches, fixed_size, is_private, told_size
 from ._reply import Costs, Reply
+from ._sampling import Batches, fixed_size, is_private, told_size
 
 AnyMessage = GradientMessage | LocalUpdateMessage
 

@@ -80,6 +80,7 @@ class FederatedRun:
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
         self.account = account
         self.rounds: list[RoundMetrics] = []
+        self._wanted = 0
         kept = [] if held_out is None else [digest(part) for part in held_out]
         options = {
             "fraction": count_asked(len(clients), fraction),
@@ -135,6 +136,7 @@ class FederatedRun:
         """Rounds until there are `rounds` in all or the budget is spent, with checkpoints."""
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
+        self._wanted = rounds
         while len(self.rounds) < rounds and not self._is_spent(1):
             last = len(self.rounds) + 1 == rounds or self._is_spent(2)
             if folder is not None and self.account is not None:
@@ -150,8 +152,10 @@ class FederatedRun:
         """What happened so far."""
         if self.account is None:
             return TrainingHistory(tuple(self.rounds))
-        stopped = _budget_spent(self.account, len(self.rounds)) if self._is_spent(1) else None
-        privacy = self.account.describe()
+        short = len(self.rounds) < self._wanted and self._is_spent(1)
+        stopped = _budget_spent(self.account, len(self.rounds)) if short else None
+        secure = all(client.secure for client in self.clients.values())
+        privacy = {**self.account.describe(), "secure": secure}
         return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
 
     def _is_spent(self, rounds: int) -> bool:

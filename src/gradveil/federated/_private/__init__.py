@@ -1,5 +1,6 @@
-"""How private clients draw their batches, and what their releases add up to."""
+"""What the releases of private clients add up to, and how that reads."""
 
-from ._batches import SAMPLINGS, Batches, fixed_size, is_private, told_size
+from ._accounting import account_of, private_defense, settled
+from ._statement import SEEDED, privacy_statement
 
-__all__ = ["SAMPLINGS", "Batches", "fixed_size", "is_private", "told_size"]
+__all__ = ["SEEDED", "account_of", "privacy_statement", "private_defense", "settled"]
