@@ -28,7 +28,14 @@ from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
 from ._planning import PackedShape, Planner
-from ._private import SEEDED, account_of, privacy_statement, private_defense, settled
+from ._private import (
+    SEEDED,
+    account_of,
+    budget_spent,
+    privacy_statement,
+    private_defense,
+    settled,
+)
 from ._reply import Costs, Reply
 from ._round import NoReplyError, play_round
 from ._run import FederatedRun
@@ -75,6 +82,7 @@ __all__ = [
     "account_of",
     "admit",
     "aggregate",
+    "budget_spent",
     "build_clients",
     "build_planner",
     "build_run",

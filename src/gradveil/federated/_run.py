@@ -15,6 +15,7 @@ from gradveil.privacy import PrivacyAccount
 from ._client import Client
 from ._evaluate import evaluate
 from ._planning import Planner
+from ._private import budget_spent
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
@@ -153,7 +154,7 @@ class FederatedRun:
         if self.account is None:
             return TrainingHistory(tuple(self.rounds))
         short = len(self.rounds) < self._wanted and self._is_spent(1)
-        stopped = _budget_spent(self.account, len(self.rounds)) if short else None
+        stopped = budget_spent(self.account, len(self.rounds)) if short else None
         secure = all(client.secure for client in self.clients.values())
         privacy = {**self.account.describe(), "secure": secure}
         return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
@@ -200,13 +201,6 @@ class FederatedRun:
         if self.account is not None:
             self.account.load_state_dict(state["account"])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
-
-
-def _budget_spent(account: PrivacyAccount, rounds: int) -> str:
-    return (
-        f"After {rounds} rounds ε is {account.epsilon():.4g} at δ = {account.delta:g}; one more"
-        f" round would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
-    )
 
 
 def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:

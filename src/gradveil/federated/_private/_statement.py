@@ -1,5 +1,7 @@
 """What a run's account says, in words."""
 
+from gradveil.privacy import PrivacyAccount
+
 from .._storage import TrainingHistory
 
 NEIGHBOURS = {
@@ -42,3 +44,11 @@ def privacy_statement(history: TrainingHistory) -> str | None:
         " publish them."
     )
     return " ".join(lines)
+
+
+def budget_spent(account: PrivacyAccount, rounds: int) -> str:
+    """Why a run ended after so many rounds."""
+    return (
+        f"After {rounds} rounds ε is {account.epsilon():.4g} at δ = {account.delta:g}; one more"
+        f" round would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
+    )
