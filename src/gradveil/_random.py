@@ -5,11 +5,18 @@ import hashlib
 import torch
 from torch import Tensor
 
+from ._extras import is_installed
 from ._secure import SecureGenerator, fill_from_system
 
 
-def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
-    """The given generator, or a new one filled by the operating system."""
+def generator_or_fresh(
+    generator: torch.Generator | None, *, secure: bool = False
+) -> torch.Generator:
+    """The given generator, or a new one that nobody can compute again.
+
+    The new one is a `SecureGenerator`. Where its package is missing it is a Mersenne Twister filled
+    by the operating system, or an error with `secure`.
+    """
     if generator is not None:
         if not isinstance(generator, torch.Generator):
             raise TypeError(
@@ -18,11 +25,11 @@ def generator_or_fresh(generator: torch.Generator | None) -> torch.Generator:
                 " `torch.Generator().manual_seed(seed)`."
             )
         return generator
-    return _fresh()
+    return SecureGenerator() if secure or is_installed("cryptography") else filled_generator()
 
 
-def _fresh() -> torch.Generator:
-    """A generator whose whole state comes from the operating system."""
+def filled_generator() -> torch.Generator:
+    """A Mersenne Twister whose whole state comes from the operating system."""
     fresh = torch.Generator()
     fill_from_system(fresh)
     return fresh

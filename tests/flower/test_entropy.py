@@ -2,7 +2,7 @@
 
 import torch
 
-from gradveil._random import generator_or_fresh
+from gradveil._random import filled_generator
 
 
 def words(generator: torch.Generator) -> torch.Tensor:
@@ -10,7 +10,7 @@ def words(generator: torch.Generator) -> torch.Tensor:
 
 
 def test_torch_uses_32_bits_of_a_seed():
-    """Why `Generator.seed()` is not enough; when this fails, `_random._fresh` can go."""
+    """Why `Generator.seed()` is not enough; when this fails, `filled_generator` can go."""
     first, second = (torch.Generator().manual_seed(seed) for seed in (5, 5 + 2**32))
     assert torch.equal(torch.randn(4, generator=first), torch.randn(4, generator=second))
 
@@ -27,7 +27,7 @@ def test_words_are_where_they_are_expected():
 
 def test_fresh_state_is_no_seeds_state():
     """Every word differs from one generator to the next, and no recurrence of a seed holds."""
-    first, second = words(generator_or_fresh(None)), words(generator_or_fresh(None))
+    first, second = words(filled_generator()), words(filled_generator())
     assert (first != second).float().mean() > 0.99
     assert int(first.max()) < 2**32
     following = (1812433253 * (first[:-1] ^ (first[:-1] >> 30)) + torch.arange(1, 624)) % 2**32
@@ -35,6 +35,6 @@ def test_fresh_state_is_no_seeds_state():
 
 
 def test_fresh_noise_is_standard_normal():
-    drawn = torch.randn(200_000, generator=generator_or_fresh(None))
+    drawn = torch.randn(200_000, generator=filled_generator())
     assert abs(float(drawn.mean())) < 5 / 200_000**0.5
     assert abs(float(drawn.var()) - 1) < 5 * (2 / 200_000) ** 0.5

@@ -11,6 +11,8 @@ import pytest
 import tomli
 from flwr.app import Context, RecordDict
 
+from gradveil.privacy import epsilon_after
+
 from .small import LocalGrid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
@@ -30,27 +32,51 @@ def load(reference: str) -> Any:
     return getattr(import_module(module), name)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"defense": "from-server(optimal-noise(scale=0.02))", "public-examples": 32}],
-    ids=["as it is", "the server plans"],
-)
-def test_two_rounds(settings: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
-    results = tmp_path / "results.json"
-    run = {**settings["config"], "num-rounds": 2, "results": str(results), **options}
+def played(settings: dict[str, Any], folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """The results of a run with two nodes."""
+    results = folder / "results.json"
+    run = {**settings["config"], "results": str(results), **options}
     nodes = {
         node: Context(1, node, {"partition-id": i, "num-partitions": 2}, RecordDict(), run)
         for i, node in enumerate((8, 9))
     }
     client, server = (load(settings["components"][kind]) for kind in ("clientapp", "serverapp"))
     server(LocalGrid(client, nodes), Context(1, 1, {}, RecordDict(), run))
-    found = json.loads(results.read_text())
+    found: dict[str, Any] = json.loads(results.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"defense": "from-server(optimal-noise(scale=0.02))", "public-examples": 32}],
+    ids=["as it is", "the server plans"],
+)
+def test_two_rounds(settings: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
+    found = played(settings, tmp_path, {"num-rounds": 2, **options})
     assert [(r["round"], r["replies"], r["num-examples"]) for r in found["rounds"]] == [
         (1, 2, 32),
         (2, 2, 32),
     ]
     assert found["skipped"] == 0
     assert found["rounds"][1]["loss"] != found["initial"]["loss"]
+    assert (found["privacy"], found["stopped"]) == (None, None)
+
+
+def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    rate = load("digits.task:SAMPLE_RATE")
+    spent = [epsilon_after(1.0, rate, rounds, 1e-5) for rounds in (1, 2, 3)]
+    options = {
+        "defense": "private-noise(noise_multiplier=1.0, clip=1.0)",
+        "target-epsilon": (spent[1] + spent[2]) / 2,
+    }
+    found = played(settings, tmp_path, {**options, "num-rounds": 5})
+    assert [row["epsilon"] for row in found["rounds"]] == spent[:2]
+    assert {row["num-examples"] for row in found["rounds"]} == {44}  # 1 % of 2,244, twice
+    assert (found["privacy"]["unit"], found["privacy"]["sample_rate"]) == ("example", rate)
+    assert found["stopped"].startswith("After 2 rounds ε is")
+    assert found["skipped"] == 0
 
 
 @pytest.mark.parametrize(

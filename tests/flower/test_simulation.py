@@ -42,6 +42,13 @@ CONFIGS = {
     ),
     "sampled": replace(NOISE, fraction=0.5, partition="dirichlet", optimizer="sgd", lr=0.1),
     "pruned": replace(NOISE, defense="optimal-pruning(ratio=0.8)"),
+    "private": replace(NOISE, defense="private-noise(2.0, clip=1.0)", partition="dirichlet"),
+    "private, with a budget": replace(
+        NOISE, defense="private-noise(1.0, clip=1.0, unit='client')", target_epsilon=10.0
+    ),
+    "private fedavg": replace(
+        NOISE, defense="private-noise(2.0, clip=1.0, unit='client')", local_steps=2, lr=1.0
+    ),
     "server-planned": replace(NOISE, defense="from-server(optimal-noise(scale=0.01))"),
     "server-planned fedavg": replace(
         NOISE, defense="from-server(optimal-noise(0.01))", local_steps=2, optimizer="sgd", lr=1.0

@@ -9,9 +9,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import NoDefense
+from gradveil import NoDefense, PrivateNoise
 from gradveil.federated import LocalSteps
 from gradveil.flower import FedAvgUpdates, FedSGD, train_function
+from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_after
 
 from . import small
 
@@ -46,6 +47,45 @@ def test_steps_of_adam_on_the_weighted_mean():
     torch.testing.assert_close(weights_of(strategy.model), weights_of(reference), rtol=0, atol=1e-6)
     sent = arrays.to_torch_state_dict()
     assert all(torch.equal(sent[n], v) for n, v in strategy.model.state_dict().items())
+
+
+def account(budget: float | None = None) -> PrivacyAccount:
+    return PrivacyAccount(4.0, 1.0, 1e-5, budget=budget)
+
+
+def private_grid() -> small.LocalGrid:
+    noise = PrivateNoise(noise_multiplier=4.0, clip=1.0)
+    app = train_function(small.model(), cross_entropy, small.examples(), noise, batch_size=4)
+    return small.LocalGrid(app, {7: small.context(7), 8: small.context(8)})
+
+
+def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
+    spent = [epsilon_after(4.0, 1.0, rounds, 1e-5) for rounds in (1, 2, 3)]
+    strategy = fedsgd(account=account((spent[1] + spent[2]) / 2))
+    result = strategy.start(grid=private_grid(), num_rounds=10)
+    found = [dict(result.train_metrics_clientapp[number]) for number in (1, 2)]
+    assert [row["epsilon"] for row in found] == spent[:2]
+    assert [row["num-examples"] for row in found] == [8, 8]  # whatever was drawn
+    assert list(result.train_metrics_clientapp) == [1, 2]
+    assert strategy.stopped is not None
+    assert strategy.stopped.startswith("After 2 rounds ε is")
+    with pytest.raises(BudgetError):
+        strategy.ask(3, [])
+
+
+def test_a_budget_below_one_round_asks_nobody():
+    strategy = fedsgd(account=account(0.01))
+    before = weights_of(strategy.model).clone()
+    assert not strategy.start(grid=private_grid(), num_rounds=3).train_metrics_clientapp
+    assert torch.equal(weights_of(strategy.model), before)
+
+
+def test_a_run_within_its_budget_is_not_stopped():
+    strategy = fedsgd(account=account(100.0))
+    strategy.start(grid=private_grid(), num_rounds=2)
+    assert (len(strategy.rounds), strategy.stopped) == (2, None)
+    with pytest.raises(TypeError, match="Parameter `account` should be of type PrivacyAccount"):
+        fedsgd(account=4.0)
 
 
 def test_updates_are_added():

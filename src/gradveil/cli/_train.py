@@ -1,22 +1,20 @@
 """`gradveil train`: federated training behind a defense."""
 
 import dataclasses
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from gradveil._checks import check_count
 from gradveil._extras import require
 
 from ._format import Format
 from ._options import data_source, option, options, own_options, useless
+from ._train_show import draw, show
 
 if TYPE_CHECKING:
     from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
@@ -26,7 +24,8 @@ NAMES = {
     **own_options(
         "model", "defense", "clients", "batch_size", "rounds", "partition", "alpha", "fraction",
         "optimizer", "lr", "local_steps", "local_lr", "local_batch_size", "limit", "held_out",
-        "evaluate_every", "seed", "device", "out", "checkpoint_every", "resume",
+        "evaluate_every", "sampling", "target_epsilon", "delta", "seed", "device", "out",
+        "checkpoint_every", "resume",
     ),
     "held_out_start": "--held-out",
     "loss_fn": "--model",
@@ -96,7 +95,25 @@ def train(
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations.", show_default="8")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, partition, batches and noise.")] = 0,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            help="Of each client's batches: shuffle or poisson.",
+            show_default="poisson with private-noise",
+        ),
+    ] = None,
+    target_epsilon: Annotated[
+        float | None,
+        typer.Option(help="With private-noise: solve for the noise, end before ε exceeds this."),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of that ε.", show_default="1e-5")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of weights, partition, batches and noise. A seeded run protects nobody.",
+            show_default="0, noise from a secure generator",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
@@ -128,6 +145,7 @@ def train(
     said = said if data is not None or dataset is not None else "--data"
     given = {
         "alpha": alpha, "local_lr": local_lr, "evaluate_every": evaluate_every, "rounds": rounds,
+        "delta": delta,
     }  # fmt: skip
     with options({**NAMES, "data": said, "source": said}):
         config = TrainingConfig(
@@ -144,7 +162,10 @@ def train(
             local_batch_size=local_batch_size,
             limit=limit,
             held_out=held_out,
-            seed=seed,
+            sampling=sampling,
+            target_epsilon=target_epsilon,
+            seed=0 if seed is None else seed,
+            secure=seed is None,
             device=device,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
@@ -152,10 +173,11 @@ def train(
         check_count(every, "--checkpoint-every")
         examples = _checked_examples(config, said, out, resume)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
+        useless("--delta", delta, _is_private(config), "with a defense without (ε, δ)")
         history = _with_progress(config, examples, engine, out, resume, every)
     if out is not None:
-        _draw(history, out)
-    _show(history, out, format)
+        draw(history, out)
+    show(history, out, format)
 
 
 def _checked_examples(
@@ -163,15 +185,14 @@ def _checked_examples(
 ) -> "Split":
     """The data, after all that the options name was built once, before anything is written."""
     from gradveil.auditing.report import check_folder
-    from gradveil.catalog import build_defense
     from gradveil.data import load_dataset
-    from gradveil.federated import initial_model, split_data
+    from gradveil.federated import initial_model, private_defense, split_data
 
     from ._loading import check_usable
 
     useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
     with option("--defense"):
-        build_defense(config.defense, allow_imports=True)
+        private_defense(config, allow_imports=True)
     with option(said, "source"):
         data = load_dataset(config.data)
     examples = split_data(config, data)
@@ -181,6 +202,12 @@ def _checked_examples(
         with option("--out", "out"):
             check_folder(out)
     return examples
+
+
+def _is_private(config: "TrainingConfig") -> bool:
+    from gradveil.federated import private_defense
+
+    return private_defense(config, allow_imports=True) is not None
 
 
 def _rounds(
@@ -220,8 +247,10 @@ def _with_progress(
         task = progress.add_task("starting", total=config.rounds)
         latest = {"loss": "-", "accuracy": "-"}
 
-        def show(row: "RoundMetrics") -> None:
+        def tell(row: "RoundMetrics") -> None:
             seen = {"loss": row.loss, "accuracy": row.accuracy}
+            if row.epsilon is not None:
+                latest["ε"] = f"{row.epsilon:.3g}"
             latest.update({k: f"{v:.3f}" for k, v in seen.items() if v is not None})
             text = "  ".join(f"{name} {value}" for name, value in latest.items())
             progress.update(task, completed=row.round, description=text)
@@ -229,7 +258,7 @@ def _with_progress(
         if engine is Engine.flower:
             from gradveil.flower import run_simulation_of
 
-            return run_simulation_of(config, data, out=out, on_round=show, allow_imports=True)
+            return run_simulation_of(config, data, out=out, on_round=tell, allow_imports=True)
         from gradveil.federated import train
 
         return train(
@@ -238,49 +267,7 @@ def _with_progress(
             out=out,
             resume=resume,
             checkpoint_every=checkpoint_every,
-            on_round=show,
+            on_round=tell,
             on_notice=lambda text: console.print(text, style="yellow"),
             allow_imports=True,
         )
-
-
-def _draw(history: "TrainingHistory", out: Path) -> None:
-    from gradveil.federated import draw_curves
-
-    draw_curves({history.config["defense"]: history}, out / "curves.png")
-
-
-def _show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
-    if format is Format.json:
-        print(json.dumps(dataclasses.asdict(history)))
-        return
-    names = ("round", "loss", "held_out_loss", "accuracy", "utility_first", "utility_second")
-    table = Table(title=escape(f"{history.config['defense']}: {history.config['data']}"))
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    every = max(1, len(history.rounds) // 10)
-    for row in history.rounds:
-        if row.round % every == 0 or row.round == len(history.rounds):
-            table.add_row(*[_cell(getattr(row, name)) for name in names])
-    Console().print(table)
-    print(_summary(history))
-    if out is not None:
-        print(f"Results, curves and weights are in {out}.")
-
-
-def _summary(history: "TrainingHistory") -> str:
-    sent = sum(row.bytes_sent for row in history.rounds)
-    text = f"{len(history.rounds)} rounds, {sent / 1e6:.1f} MB sent by clients"
-    gradient = sum(row.seconds_gradient or 0.0 for row in history.rounds)
-    defense = sum(row.seconds_defense or 0.0 for row in history.rounds)
-    if gradient:
-        text += f", {gradient:.1f} s of gradients, {defense:.1f} s of defense"
-    if history.skipped:
-        text += f"; clients were skipped {history.skipped} times"
-    return text + "."
-
-
-def _cell(value: float | int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

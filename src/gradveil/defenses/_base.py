@@ -47,6 +47,9 @@ class Defense(Identity, ABC):
     examples, so that nothing of the private batch goes into it) or "private" (the batch itself,
     the paper's form). A plan from the private batch tells who was in it, at any noise."""
 
+    secure: bool = False
+    """Whether noise without a given generator has to come from a `SecureGenerator`."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__call__ is not Defense.__call__:
@@ -133,7 +136,7 @@ class Defense(Identity, ABC):
         """
         check_message(message)
         check_tensor(inputs, "inputs")
-        generator = generator_or_fresh(generator)
+        generator = generator_or_fresh(generator, secure=self.secure)
         values, moments = self.observe(message, inputs.detach(), generator)
         mechanism = self.plan(moments)
         del moments  # two tensors of the size of the message that are not needed any more
@@ -245,7 +248,7 @@ class Defense(Identity, ABC):
         step use `accumulate`.
         """
         self.check_batch(inputs)
-        generator = generator_or_fresh(generator)
+        generator = generator_or_fresh(generator, secure=self.secure)
         message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
         advance(generator)  # a defense may have drawn nothing: the next call must differ

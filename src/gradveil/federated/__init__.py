@@ -28,6 +28,14 @@ from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
 from ._planning import PackedShape, Planner
+from ._private import (
+    SEEDED,
+    account_of,
+    budget_spent,
+    privacy_statement,
+    private_defense,
+    settled,
+)
 from ._reply import Costs, Reply
 from ._round import NoReplyError, play_round
 from ._run import FederatedRun
@@ -49,6 +57,7 @@ from ._storage import (
 from ._train import build_run, train
 
 __all__ = [
+    "SEEDED",
     "CheckpointError",
     "Client",
     "Costs",
@@ -70,8 +79,10 @@ __all__ = [
     "Split",
     "TrainingConfig",
     "TrainingHistory",
+    "account_of",
     "admit",
     "aggregate",
+    "budget_spent",
     "build_clients",
     "build_planner",
     "build_run",
@@ -87,10 +98,13 @@ __all__ = [
     "load_split",
     "partition",
     "play_round",
+    "privacy_statement",
+    "private_defense",
     "sample_clients",
     "save_checkpoint",
     "save_history",
     "save_weights",
+    "settled",
     "split_data",
     "stream",
     "train",

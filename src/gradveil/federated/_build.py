@@ -80,6 +80,8 @@ def build_clients(
             batch_size=config.batch_size,
             seed=config.seed,
             local=config.local,
+            sampling=config.sampling,
+            secure=config.secure,
         )
         for identifier, part in enumerate(parts)
     ]

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import (
-    check_count,
     check_finite,
     check_inputs,
     check_kind,
@@ -34,6 +33,7 @@ from gradveil.theory import utility
 
 from ._healthy import check_signal, check_weights
 from ._reply import Costs, Reply
+from ._sampling import Batches, fixed_size, is_private, told_size
 
 AnyMessage = GradientMessage | LocalUpdateMessage
 
@@ -45,24 +45,35 @@ class NoDataError(ValueError):
 class Client:
     """Private examples behind a defense.
 
-    Reply number t takes mini-batch t of the client's own data: each epoch is a new permutation,
-    cut into pieces of `batch_size` (the last one may be smaller). Its order comes from the stream
-    (seed, "batches", identifier, epoch), the probes and the noise of reply t from the stream
-    (seed, "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
-    identifier, t); see `named_stream`. So the state of a client is the number t and
-    what its defense remembers (its `state_dict`), and any process that has both continues exactly.
+    Reply number t takes mini-batch t of the client's own data (`Batches`): shuffled anew in each
+    epoch, or a Poisson sample. Its order comes from the stream (seed, "batches", identifier,
+    epoch), the probes and the noise of reply t from the stream (seed, "defense", identifier, t),
+    what the model itself draws (dropout) from (seed, "model", identifier, t); see `named_stream`.
+    So the state of a client is the number t and what its defense remembers (its `state_dict`), and
+    any process that has both continues exactly.
 
     Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
-    With ``seed=None`` the noise comes from the operating system, which is what a deployment needs.
+    With ``seed=None`` the noise comes from a `SecureGenerator`, which is what a deployment needs.
+    (Without ``gradveil[privacy]`` it comes from a Mersenne Twister filled by the system, and
+    `PrivateNoise` is refused.)
+
+    With `PrivateNoise` the number of examples in a reply is fixed, and so is the denominator: who
+    was drawn, and how many, is not told. A batch without examples, or with a gradient of 0, is
+    answered with noise alone.
 
     Args:
         identifier: Of this client among the others, at least 0.
         inputs: Its examples; there may be none.
         targets: Their labels.
         defense: Copied, so that what it remembers is this client's own.
-        batch_size: Examples in a reply.
+        batch_size: Examples in a reply; with Poisson sampling in the mean.
         seed: The root of its random streams; `None` for numbers that nobody can repeat.
         local: FedAvg's local steps; `None` for FedSGD's gradient.
+        sampling: "shuffle" or "poisson". If `None`, "poisson" for `PrivateNoise` with
+            unit="example", whose account means it, and "shuffle" for all others.
+        sample_rate: q of Poisson sampling; if `None`, batch_size over the number of examples.
+        secure: Whether noise and Poisson samples come from a `SecureGenerator`; if `None`, where
+            there is no seed. With a seed, it leaves that to the order of batches and to dropout.
         allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
             (`NoSignalError`), as it mostly means a broken model or loss; a batch that is fitted
             perfectly gives one, too.
@@ -78,10 +89,12 @@ class Client:
         batch_size: int,
         seed: int | None,
         local: LocalSteps | None = None,
+        sampling: str | None = None,
+        sample_rate: float | None = None,
+        secure: bool | None = None,
         allow_zero: bool = False,
     ) -> None:
         check_not_negative_count(identifier, "identifier")
-        check_count(batch_size, "batch_size")
         check_tensor(inputs, "inputs")
         check_tensor(targets, "targets")
         check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
@@ -93,11 +106,16 @@ class Client:
             check_inputs(inputs)
             check_match(inputs, targets)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
-        self.defense = deepcopy(defense)
+        usual = "poisson" if is_private(defense, "example") else "shuffle"
+        self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate)
+        self.batches.check_for(defense)
+        self.defense = fixed_size(deepcopy(defense), self.batches.expected)
         self.batch_size, self.seed, self.local = batch_size, seed, local
+        self.secure = seed is None if secure is None else secure
         self.allow_zero = allow_zero
         self._root = secrets.randbits(62) if seed is None else seed
         self._step = 0
+        self._drawn: Tensor | None = None
 
     def use(self, shape: Shape) -> None:
         """Take the server's shape for the replies to come, if the defense is `FromServer`.
@@ -116,7 +134,7 @@ class Client:
             NoDataError: If the client has no examples.
         """
         message, inputs = self._next_message(model, loss_fn)
-        return _reply(self._respond(message, inputs), inputs)
+        return self._reply(self._respond(message, inputs), inputs)
 
     def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
         """The same reply beside what it cost, which is for the client's own eyes."""
@@ -124,7 +142,7 @@ class Client:
         loss, seconds_gradient = _plain(message, inputs)
         start = _now(inputs.device)
         defended = self._respond(message, inputs)
-        reply = _reply(defended, inputs)
+        reply = self._reply(defended, inputs)
         seconds_defense = max(0.0, _now(inputs.device) - start - seconds_gradient)
         first = second = None
         if defended.mechanism is not None:
@@ -144,6 +162,7 @@ class Client:
             )
         self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
+        self._drawn = None
 
     def next_indices(self) -> Tensor:
         """Which of the client's examples the next reply takes."""
@@ -152,16 +171,15 @@ class Client:
                 f"Client {self.identifier} should have at least one example. Found none. Leave it"
                 " out, or choose a partition that gives it some."
             )
-        batches = -(-len(self.inputs) // self.batch_size)
-        epoch, position = divmod(self._step, batches)
-        generator = named_stream(self._root, "batches", self.identifier, epoch)
-        order = torch.randperm(len(self.inputs), generator=generator)
-        return order[position * self.batch_size :][: self.batch_size].to(self.inputs.device)
+        if self._drawn is None:
+            drawn = self.batches.draw(self._root, self.identifier, self._step, secure=self.secure)
+            self._drawn = drawn.to(self.inputs.device)
+        return self._drawn
 
     def _next_message(self, model: nn.Module, loss_fn: LossFunction) -> tuple[AnyMessage, Tensor]:
         """The next batch and its message. The batch counts as taken, whatever becomes of it."""
         check_model(model)
-        chosen = self.next_indices()
+        chosen, self._drawn = self.next_indices(), None
         self._step += 1
         check_weights(model)
         device = next(model.parameters()).device
@@ -173,8 +191,8 @@ class Client:
 
     def _generator(self) -> torch.Generator:
         """For the probes and the noise of the reply whose batch was just taken."""
-        if self.seed is None:
-            return generator_or_fresh(None)
+        if self.secure:
+            return generator_or_fresh(None, secure=self.defense.secure)
         return named_stream(self._root, "defense", self.identifier, self._step - 1)
 
     def _respond(self, message: AnyMessage, inputs: Tensor) -> Defended:
@@ -182,23 +200,27 @@ class Client:
 
         Where a defense fails on such a message, that is the reason which is told.
         """
+        zero = self.allow_zero or is_private(self.defense)
         try:
             defended = self.defense.respond(message, inputs, self._generator())
         except ValueError:
-            check_signal(message, inputs, values_of(message, inputs), allow_zero=self.allow_zero)
+            if len(inputs):
+                check_signal(message, inputs, values_of(message, inputs), allow_zero=zero)
             raise
-        check_signal(message, inputs, defended.values, allow_zero=self.allow_zero)
+        if len(inputs):
+            check_signal(message, inputs, defended.values, allow_zero=zero)
         return defended
 
+    def _reply(self, defended: Defended, inputs: Tensor) -> Reply:
+        """What is sent, checked; a private one does not tell how many examples were drawn."""
+        check_finite(defended.sent, "what the defense gave")
+        return Reply(defended.sent, told_size(self.defense, self.batch_size) or len(inputs))
 
-def _reply(defended: Defended, inputs: Tensor) -> Reply:
-    """What is sent, checked."""
-    check_finite(defended.sent, "what the defense gave")
-    return Reply(defended.sent, len(inputs))
 
-
-def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float, float]:
-    """The loss of the batch, and the seconds of the undefended message."""
+def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float | None, float]:
+    """The loss of the batch, and the seconds of the undefended message; none if it is empty."""
+    if not len(inputs):
+        return None, 0.0
     with torch.no_grad(), explained(message, inputs):
         loss = message.loss(message.parameters, inputs, message.targets)
     check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")

@@ -11,6 +11,7 @@ from gradveil._checks import (
     check_at_most,
     check_choice,
     check_count,
+    check_flag,
     check_kind,
     check_not_negative_count,
     check_positive,
@@ -19,9 +20,10 @@ from gradveil._checks import (
 )
 from gradveil.messages import LocalSteps, LossFunction
 from gradveil.models import default_model
+from gradveil.privacy import check_delta
 
 from ._partition import KINDS
-from ._sampling import count_asked
+from ._sampling import SAMPLINGS, count_asked
 
 if TYPE_CHECKING:
     from ._build import Split
@@ -73,7 +75,17 @@ class TrainingConfig:
     """The first of them; right behind the training examples if `None`."""
     evaluate_every: int = 8
     """Rounds between evaluations; the last round is always evaluated."""
+    sampling: str | None = None
+    """Of each client's batches: "shuffle" or "poisson"; see `Client`."""
+    target_epsilon: float | None = None
+    """The budget: ε(δ) that the run may spend, with a defense that has (ε, δ). Its noise multiplier
+    may then be left out: it is solved for."""
+    delta: float = 1e-5
     seed: int = 0
+    """Of weights, partition, batches and noise."""
+    secure: bool = False
+    """Whether noise and Poisson samples come from a `SecureGenerator` instead. A run whose noise
+    has a seed protects nobody."""
     device: str = "cpu"
     """Where gradients, sensitivities and noise are computed, as "cuda:0"."""
 
@@ -95,6 +107,12 @@ class TrainingConfig:
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
         check_seed(self.seed)
+        check_flag(self.secure, "secure")
+        if self.sampling is not None:
+            check_choice(self.sampling, "sampling", SAMPLINGS)
+        if self.target_epsilon is not None:
+            check_positive(self.target_epsilon, "target_epsilon")
+        check_delta(self.delta)
         for name in ("held_out", "held_out_start"):
             if getattr(self, name) is not None:
                 check_not_negative_count(getattr(self, name), name)

@@ -9,7 +9,7 @@ from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps
 
-AMOUNTS = ("scale", "ratio", "step", "target_error")
+AMOUNTS = ("scale", "ratio", "step", "target_error", "noise_multiplier")
 """Options of a defense of which more protects more."""
 
 NEVER = ("seed", "scale", "ratio", "clip", "noise", "local-batch-size", "local-momentum")
@@ -38,7 +38,8 @@ class Limits:
 
     Args:
         defenses: Specifications. A server may ask for one of them, or for the same with a larger
-            `scale`, `ratio`, `step` or `target_error`; all other options must agree.
+            `scale`, `ratio`, `step`, `target_error` or `noise_multiplier`; all other options must
+            agree.
         batch_size: The least and the most examples in a message.
         local_steps: The least and the most of FedAvg's local steps.
         local_lr: The least and the largest rate of those steps.

@@ -33,8 +33,8 @@ class Costs(NamedTuple):
     A simulation may read it; in a deployment it stays in the client's process.
     """
 
-    loss: float
-    """Of the batch, undefended, before the step."""
+    loss: float | None
+    """Of the batch, undefended, before the step; `None` for a batch without examples."""
     utility_first: float | None
     """U1 of the mechanism that made the reply; `None` for a defense without one."""
     utility_second: float | None

@@ -63,12 +63,20 @@ def _metrics(
         skipped=tuple(skipped),
         examples=examples,
         bytes_sent=sum(reply.size for reply in replies.values()),
-        loss=sum(costs[i].loss * reply.examples for i, reply in replies.items()) / examples,
+        loss=_loss(replies, costs),
         utility_first=_mean([costs[i].utility_first for i in replies]),
         utility_second=_mean([costs[i].utility_second for i in replies]),
         seconds_gradient=sum(costs[i].seconds_gradient for i in replies),
         seconds_defense=sum(costs[i].seconds_defense for i in replies),
     )
+
+
+def _loss(replies: Mapping[int, Reply], costs: Mapping[int, Costs]) -> float | None:
+    """The mean over examples; batches without examples have none."""
+    known = [(costs[i].loss, reply.examples) for i, reply in replies.items()]
+    summed = [(loss * count, count) for loss, count in known if loss is not None]
+    total = sum(count for _, count in summed)
+    return sum(part for part, _ in summed) / total if total else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

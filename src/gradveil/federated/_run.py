@@ -15,6 +15,7 @@ from gradveil.privacy import PrivacyAccount
 from ._client import Client
 from ._evaluate import evaluate
 from ._planning import Planner
+from ._private import budget_spent
 from ._round import play_round
 from ._sampling import count_asked, sample_clients
 from ._server import Server
@@ -80,6 +81,7 @@ class FederatedRun:
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
         self.account = account
         self.rounds: list[RoundMetrics] = []
+        self._wanted = 0
         kept = [] if held_out is None else [digest(part) for part in held_out]
         options = {
             "fraction": count_asked(len(clients), fraction),
@@ -135,6 +137,7 @@ class FederatedRun:
         """Rounds until there are `rounds` in all or the budget is spent, with checkpoints."""
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
+        self._wanted = rounds
         while len(self.rounds) < rounds and not self._is_spent(1):
             last = len(self.rounds) + 1 == rounds or self._is_spent(2)
             if folder is not None and self.account is not None:
@@ -150,8 +153,10 @@ class FederatedRun:
         """What happened so far."""
         if self.account is None:
             return TrainingHistory(tuple(self.rounds))
-        stopped = _budget_spent(self.account, len(self.rounds)) if self._is_spent(1) else None
-        privacy = self.account.describe()
+        short = len(self.rounds) < self._wanted and self._is_spent(1)
+        stopped = budget_spent(self.account, len(self.rounds)) if short else None
+        secure = all(client.secure for client in self.clients.values())
+        privacy = {**self.account.describe(), "secure": secure}
         return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
 
     def _is_spent(self, rounds: int) -> bool:
@@ -161,12 +166,12 @@ class FederatedRun:
     def resume(self, folder: Path) -> str | None:
         """Continue from the folder's checkpoint; returns why the newest was refused, if it was.
 
-        Rounds after the checkpoint are played again. Where clients have no seed they are then
+        Rounds after the checkpoint are played again. Where their noise is secure they are then
         released a second time, with other noise: the account counts them twice.
         """
         loaded = load_checkpoint(folder, self.fingerprint)
         self.load_state_dict(loaded.state)
-        again = any(client.seed is None for client in self.clients.values())
+        again = any(client.secure for client in self.clients.values())
         if self.account is not None and again:
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:
@@ -196,13 +201,6 @@ class FederatedRun:
         if self.account is not None:
             self.account.load_state_dict(state["account"])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
-
-
-def _budget_spent(account: PrivacyAccount, rounds: int) -> str:
-    return (
-        f"After {rounds} rounds ε is {account.epsilon():.4g} at δ = {account.delta:g}; one more"
-        f" round would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
-    )
 
 
 def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:

@@ -11,6 +11,7 @@ from gradveil._imports import AllowImports
 from ._build import Split, build_clients, build_server, load_split, usual_planner
 from ._config import TrainingConfig
 from ._planning import Planner
+from ._private import account_of, settled
 from ._run import FederatedRun, OnRound
 from ._storage import (
     TrainingHistory,
@@ -31,6 +32,9 @@ def build_run(
 ) -> FederatedRun:
     """The run that a configuration describes, before its first round.
 
+    With a defense that has (ε, δ) it is accounted for (`account_of`), and ends before a round that
+    would exceed `target_epsilon`.
+
     Args:
         config: What to train.
         data: What `load_split(config)` gave; loaded if `None`.
@@ -40,6 +44,7 @@ def build_run(
             for a configuration of the local user's own, or the paths that are allowed.
     """
     data = load_split(config) if data is None else data
+    config = settled(config, data.targets, allow_imports=allow_imports)
     if planner is None:
         planner = usual_planner(config, data, allow_imports=allow_imports)
     return FederatedRun(
@@ -50,6 +55,7 @@ def build_run(
         seed=config.seed,
         held_out=data.held_out,
         evaluate_every=config.evaluate_every,
+        account=account_of(config, data.targets, allow_imports=allow_imports),
         planner=planner,
     )
 
@@ -82,7 +88,7 @@ def train(
             " (`--out`), or leave `resume` out."
         )
     data = load_split(config) if data is None else data
-    config = config.fitted_to(data)
+    config = settled(config.fitted_to(data), data.targets, allow_imports=allow_imports)
     run = build_run(config, data, planner=planner, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     with hold_folder(folder):

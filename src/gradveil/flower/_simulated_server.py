@@ -13,6 +13,7 @@ from gradveil.federated import (
     Skip,
     Split,
     TrainingConfig,
+    account_of,
     build_server,
     evaluate,
     sample_clients,
@@ -36,7 +37,11 @@ class SimulatedServer(DefendedStrategy):
         planner: Planner | None = None,
         allow_imports: AllowImports = False,
     ) -> None:
-        super().__init__(build_server(config, data, allow_imports=allow_imports), planner)
+        super().__init__(
+            build_server(config, data, allow_imports=allow_imports),
+            planner,
+            account_of(config, data.targets, allow_imports=allow_imports),
+        )
         self.config, self.on_round = config, on_round
         self.held_out = data.held_out
         self.history: list[RoundMetrics] = []
@@ -80,13 +85,14 @@ class SimulatedServer(DefendedStrategy):
             shape_bytes=self.shape_bytes,
             held_out_loss=loss,
             accuracy=accuracy,
+            epsilon=self.epsilon,
         )
         self.history.append(row)
         self.on_round(row)
         return result
 
     def _evaluated(self, number: int) -> tuple[float | None, float | None]:
-        due = number == self.config.rounds or number % self.config.evaluate_every == 0
+        due = number == self.last_round or number % self.config.evaluate_every == 0
         if self.held_out is None or not due:
             return None, None
         return evaluate(self.model, self.config.loss_fn, *self.held_out)

@@ -33,6 +33,7 @@ from gradveil.federated import (
     load_split,
     save_history,
     save_weights,
+    settled,
     usual_planner,
 )
 
@@ -52,9 +53,9 @@ def run_simulation_of(
     """Train as `gradveil.federated.train` does, with every client in Flower's simulation.
 
     Clients are numbered by their partition; batches, noise and sampling come from the same streams
-    of `config.seed`, so the weights are the local engine's. What only a client sees (its loss,
-    utilities, times) is `None` in the result: replies hold nothing of it. A round without a usable
-    reply leaves the model as it is, and the run goes on.
+    of `config.seed`, so the weights are the local engine's, unless noise is secure. What only a
+    client sees (its loss, utilities, times) is `None` in the result: replies hold nothing of it. A
+    round without a usable reply leaves the model as it is, and the run goes on.
 
     Args:
         config: What to train.
@@ -66,7 +67,7 @@ def run_simulation_of(
             for a configuration of the local user's own, or the paths that are allowed.
     """
     data = load_split(config) if data is None else data
-    config = config.fitted_to(data)
+    config = settled(config.fitted_to(data), data.targets, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     with hold_folder(folder):
         if folder is not None:
@@ -105,7 +106,14 @@ def _simulate(
             num_supernodes=config.clients,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
-    history = TrainingHistory(tuple(strategy.history), config.to_dict(), "flower")
+    account = strategy.account
+    history = TrainingHistory(
+        tuple(strategy.history),
+        config.to_dict(),
+        "flower",
+        None if account is None else {**account.describe(), "secure": config.secure},
+        strategy.stopped,
+    )
     return strategy.model, history
 
 

@@ -10,7 +10,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
-from gradveil.federated import Planner, Reply, Server, admit
+from gradveil._checks import check_kind
+from gradveil.federated import Planner, Reply, Server, admit, budget_spent
+from gradveil.privacy import PrivacyAccount
 
 from ._records import add_shape, read_reply, record_of, tensors_of
 
@@ -32,11 +34,21 @@ class RoundReplies(NamedTuple):
 class DefendedStrategy(FedAvg):
     """The base of both strategies: replies are checked, averaged, and given to an optimizer."""
 
-    def __init__(self, server: Server, planner: Planner | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        server: Server,
+        planner: Planner | None = None,
+        account: PrivacyAccount | None = None,
+        **options: Any,
+    ) -> None:
+        if account is not None:
+            check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
         super().__init__(**{"min_train_nodes": 1, **options})
         if "fraction_evaluate" not in options:  # given as 0, Flower would warn about it
             self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
-        self.server, self.planner = server, planner
+        self.server, self.planner, self.account = server, planner, account
+        self.last_round = 0
+        self.stopped: str | None = None
         self.shape_bytes: int | None = None
         self.rounds: list[RoundReplies] = []
         self._questions: list[Metadata] = []
@@ -61,18 +73,26 @@ class DefendedStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """As `FedAvg.start`; starts from the model's own weights if no others are given."""
+        """As `FedAvg.start`; starts from the model's own weights if no others are given.
+
+        With an account it ends before the round that its budget does not allow; `stopped` says so.
+        """
         if initial_arrays is not None:
             self.model.load_state_dict(tensors_of(initial_arrays))
-        return super().start(
+        self.last_round = num_rounds if self.account is None else self.account.allowed(num_rounds)
+        result = super().start(
             grid,
             record_of(self.model.state_dict()),
-            num_rounds,
+            self.last_round,
             timeout,
             train_config,
             evaluate_config,
             evaluate_fn,
         )
+        if self.account is not None and self.last_round < num_rounds:
+            self.stopped = budget_spent(self.account, len(self.rounds))
+            _log.warning("%s", self.stopped)
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -85,8 +105,14 @@ class DefendedStrategy(FedAvg):
     def ask(self, server_round: int, messages: Iterable[Message]) -> list[Message]:
         """The messages of this round, whose answers `aggregate_train` expects.
 
-        With a planner each of them has the plan's shape, computed once for all.
+        With a planner each of them has the plan's shape, computed once for all. An account counts
+        the round before it is sent.
+
+        Raises:
+            BudgetError: If the account's budget does not allow it. Nothing is sent then.
         """
+        if self.account is not None:
+            self.account.step()
         sent = list(messages)
         if self.planner is not None:
             shape = self.planner.plan(server_round, self.model)
@@ -115,7 +141,12 @@ class DefendedStrategy(FedAvg):
         if counted:
             self.server.step(counted)
         arrays = record_of(self.model.state_dict()) if counted else None
-        return arrays, _metrics(summary)
+        return arrays, _metrics(summary, self.epsilon)
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε(δ) of all rounds so far; `None` without an account."""
+        return None if self.account is None else self.account.epsilon()
 
     def client_of(self, node: int) -> int:
         """The identifier by which replies are told apart, ordered and counted."""
@@ -162,6 +193,10 @@ class FedSGD(DefendedStrategy):
             `min_available_nodes` (2), which is waited for before the first round only.
         planner: Plans the shape of the noise for clients whose defense is `FromServer`, once a
             round for all of them, and sends it with the model; other clients ignore it.
+        account: Counts each round as one step for every client, before it is asked for; `start`
+            ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon").
+            It believes what it is told: the clients have to clip, to sample and to add noise as it
+            states (`train_function` with `PrivateNoise`), each with its rate at most.
     """
 
     def __init__(
@@ -170,9 +205,10 @@ class FedSGD(DefendedStrategy):
         optimizer: torch.optim.Optimizer,
         *,
         planner: Planner | None = None,
+        account: PrivacyAccount | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(Server(model, optimizer, "gradient"), planner, **options)
+        super().__init__(Server(model, optimizer, "gradient"), planner, account, **options)
 
 
 class FedAvgUpdates(DefendedStrategy):
@@ -186,6 +222,7 @@ class FedAvgUpdates(DefendedStrategy):
         model: The global model, moved in place.
         optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
         planner: As for `FedSGD`; with the clients' local steps.
+        account: As for `FedSGD`, with unit="client" and a rate of 1.
         options: As for `FedSGD`.
     """
 
@@ -195,9 +232,10 @@ class FedAvgUpdates(DefendedStrategy):
         optimizer: torch.optim.Optimizer | None = None,
         *,
         planner: Planner | None = None,
+        account: PrivacyAccount | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(Server(model, optimizer, "update"), planner, **options)
+        super().__init__(Server(model, optimizer, "update"), planner, account, **options)
 
 
 def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -> RoundReplies:
@@ -209,11 +247,13 @@ def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -
     )
 
 
-def _metrics(replies: RoundReplies) -> MetricRecord:
+def _metrics(replies: RoundReplies, epsilon: float | None) -> MetricRecord:
+    spent = {} if epsilon is None else {"epsilon": epsilon}
     return MetricRecord(
         {
             "num-examples": replies.examples,
             "replies": len(replies.counted),
             "skipped": len(replies.skipped),
+            **spent,
         }
     )

@@ -34,6 +34,8 @@ def train_function(
     batch_size: int = 16,
     local: LocalSteps | None = None,
     limits: Limits | None = None,
+    sampling: str | None = None,
+    sample_rate: float | Callable[[Context], float | None] | None = None,
     allow_zero: bool = False,
 ) -> TrainFunction:
     """A function for `ClientApp.train()` that answers with a defended message and nothing else.
@@ -41,8 +43,9 @@ def train_function(
     Each message takes the client's next mini-batch. Where it is in its data and what its
     defense remembers is kept in `context.state`, so it continues in a new process as in the same.
 
-    The noise is drawn from the operating system, afresh for each message: a server that knew its
-    seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
+    The noise comes from a `SecureGenerator`, made afresh for each message (without
+    ``gradveil[privacy]`` from the operating system; `PrivateNoise` needs it): a server that knew
+    its seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
     `--node-config`), which is for tests: never the message, nor the run's configuration.
 
     From the server comes the model's state, which must have the names, shapes and types of the
@@ -68,6 +71,12 @@ def train_function(
         local: FedAvg's local steps, for a `FedAvgUpdates` server; FedSGD's gradient if `None`.
         limits: What the round configuration in a message may choose ("defense", "batch-size",
             "local-steps", "local-lr"); nothing if `None`.
+        sampling: "shuffle" or "poisson"; if `None`, "poisson" for `PrivateNoise` with
+            unit="example"; see `Client`. Of a Poisson sample neither who was in nor how many is
+            told.
+        sample_rate: The rate of Poisson sampling, or what gives it from the context; if `None`,
+            batch_size over the number of examples. An account of the server's has to be about this
+            rate at least.
         allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
     """
 
@@ -85,6 +94,8 @@ def train_function(
                 batch_size=settings.batch_size,
                 seed=_seed(context),
                 local=settings.local,
+                sampling=sampling,
+                sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
             )
             return client, _resolve(model, context)

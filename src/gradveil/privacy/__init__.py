@@ -17,16 +17,19 @@ from gradveil._secure import (
 
 from ._account import BudgetError, PrivacyAccount
 from ._canary import epsilon_lower_bound
+from ._checks import check_delta
 from ._epsilon import delta_after, epsilon_after, solve_noise_multiplier
 from ._gaussian import gaussian_delta, gaussian_epsilon, gaussian_tradeoff
 from ._recognition import guess_probability, recognition_bound
-from ._sampling import poisson_sample
+from ._sampling import check_sample_rate, poisson_sample
 from ._unbiased import fisher_bound, renyi_bound, renyi_two
 
 __all__ = [
     "BudgetError",
     "PrivacyAccount",
     "SecureGenerator",
+    "check_delta",
+    "check_sample_rate",
     "clip_for_grid",
     "delta_after",
     "discrete_normal",

@@ -84,6 +84,19 @@ class PrivacyAccount:
         check_count(n, "n")
         return self.budget is not None and self.epsilon(n) > self.budget
 
+    def allowed(self, most: int) -> int:
+        """How many more steps the budget allows, `most` at the most.
+
+        >>> PrivacyAccount(4.0, 1.0, 1e-5, budget=4.5).allowed(100)
+        16
+        """
+        check_not_negative_count(most, "most")
+        low, high = 0, most
+        while low < high:  # ε grows with the steps
+            middle = (low + high + 1) // 2
+            low, high = (low, middle - 1) if self.would_exceed(middle) else (middle, high)
+        return low
+
     def step(self, n: int = 1) -> None:
         """Count `n` more steps; call it before anything is released.
 

@@ -9,6 +9,11 @@ from gradveil._random import bernoulli
 from ._checks import check_probability
 
 
+def check_sample_rate(rate: float, name: str = "sample_rate") -> None:
+    """Require a probability above 0."""
+    check_probability(rate, name)
+
+
 def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tensor:
     """The places of those of `count` examples that are in, each with probability `rate`.
 

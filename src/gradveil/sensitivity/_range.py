@@ -30,7 +30,7 @@ def measure_in_range(
     if not known or inputs.dtype == torch.float64 or _fits(measured):
         return measured.values, measured
     try:
-        generator.set_state(state)
+        torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
         wide = estimator(message.double(), inputs.double(), generator)  # type: ignore[attr-defined]
     except RuntimeError:  # a model that insists on float32
         return measured.values, measured

@@ -44,7 +44,7 @@ class Accumulation:
         self.examples = 0
         """In the micro-batches so far."""
         self._defense, self._model, self._loss_fn = defense, model, loss_fn
-        self._generator = generator_or_fresh(generator)
+        self._generator = generator_or_fresh(generator, secure=defense.secure)
         self._reduction, self._is_open, self._is_tested = reduction, False, False
         self._observer = defense.observer()
         self._versions = _versions(model)

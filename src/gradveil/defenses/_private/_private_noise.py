@@ -11,6 +11,7 @@ from gradveil._checks import (
     check_choice,
     check_count,
     check_finite,
+    check_flag,
     check_inputs,
     check_kind,
     check_positive,
@@ -64,6 +65,9 @@ class PrivateNoise(Defense):
             size of the noise, which is right where batches have a public size, and one example is
             replaced by another.
         unit: "example" or "client": what is clipped, and what the guarantee is for.
+        secure: Whether noise that is drawn without a generator comes from a `SecureGenerator`,
+            which needs ``gradveil[privacy]``. A generator that is given is used as it is: a seed
+            makes noise that can be computed again.
 
     >>> noise = PrivateNoise(noise_multiplier=1.0, clip=0.5, batch_size=64)
     >>> noise.plan(Moments({"w": torch.zeros(2)}, None, 1)).std["w"]
@@ -78,6 +82,7 @@ class PrivateNoise(Defense):
     shape: Shape | None = None
     batch_size: int | None = None
     unit: str = "example"
+    secure: bool = True
 
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "clip"):
@@ -86,6 +91,7 @@ class PrivateNoise(Defense):
         if self.shape is not None:
             check_kind(self.shape, "shape", Shape, "Use for example `Shape.isotropic(parameters)`.")
         check_choice(self.unit, "unit", ("example", "client"))
+        check_flag(self.secure, "secure")
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
         if self.unit == "client" and self.batch_size not in (None, 1):

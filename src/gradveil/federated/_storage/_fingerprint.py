@@ -40,7 +40,8 @@ def _client(client: Client) -> list[Any]:
     local = None if client.local is None else asdict(client.local)
     data = [digest(client.inputs), digest(client.targets)]
     defense = describe(client.defense)
-    return [client.identifier, *data, defense, client.batch_size, client.seed, local]
+    drawn = asdict(client.batches)
+    return [client.identifier, *data, defense, drawn, client.seed, client.secure, local]
 
 
 def describe(thing: object) -> Any:

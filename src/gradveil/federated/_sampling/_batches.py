@@ -1,0 +1,98 @@
+"""How a client draws its batches: pieces of a shuffled epoch, or Poisson samples."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_choice, check_count
+from gradveil._random import generator_or_fresh, named_stream
+from gradveil.defenses import Defense, PrivateNoise
+from gradveil.privacy import check_sample_rate, poisson_sample
+
+SAMPLINGS = ("shuffle", "poisson")
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a client, one for each reply.
+
+    "shuffle": each epoch is a new permutation, cut into pieces of `size`; the last may be smaller.
+    "poisson": each example with probability `rate`, independently of all others and of other
+    replies; there may be none. This is the sampling that accountants mean.
+
+    Args:
+        count: The client's examples, n.
+        size: Of a batch; with Poisson sampling in the mean.
+        sampling: "shuffle" or "poisson".
+        rate: q of Poisson sampling; size/n if `None`, at most 1.
+    """
+
+    count: int
+    size: int
+    sampling: str = "shuffle"
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self.size, "batch_size")
+        check_choice(self.sampling, "sampling", SAMPLINGS)
+        if self.sampling == "shuffle" and self.rate is not None:
+            raise ValueError(
+                "Parameter `sample_rate` should be left out for sampling='shuffle'. Found"
+                f" `sample_rate = {self.rate}`. Use sampling='poisson'."
+            )
+        if self.rate is None and self.sampling == "poisson":
+            object.__setattr__(self, "rate", min(1.0, self.size / max(1, self.count)))
+        if self.rate is not None:
+            check_sample_rate(self.rate)
+
+    @property
+    def expected(self) -> int:
+        """B: the fixed number that a private sum is divided by; with Poisson sampling q n."""
+        return self.size if self.rate is None else max(1, round(self.rate * self.count))
+
+    def draw(self, root: int, identifier: int, step: int, *, secure: bool) -> Tensor:
+        """Which examples are in reply number `step`.
+
+        Shuffled ones come from the stream (root, "batches", identifier, epoch), Poisson samples
+        from (root, "batches", identifier, step), or from a secure generator.
+        """
+        if self.rate is not None:
+            source = named_stream(root, "batches", identifier, step)
+            return poisson_sample(self.count, self.rate, _secure() if secure else source)
+        epoch, position = divmod(step, -(-self.count // self.size))
+        generator = named_stream(root, "batches", identifier, epoch)
+        order = torch.randperm(self.count, generator=generator)
+        return order[position * self.size :][: self.size]
+
+    def check_for(self, defense: Defense) -> None:
+        """Require a defense that can do without examples, where a batch may have none."""
+        if self.sampling == "poisson" and not is_private(defense, "example"):
+            raise ValueError(
+                "Parameter `sampling` should be 'shuffle' for a defense that does not clip each"
+                " example: a Poisson sample may be empty. Found `sampling = 'poisson'` with"
+                f" {type(defense).__name__}. Leave it out, or use PrivateNoise."
+            )
+
+
+def is_private(defense: Defense, unit: str | None = None) -> bool:
+    """Whether a defense clips, for a guarantee on each "example", each "client" or on any."""
+    return isinstance(defense, PrivateNoise) and unit in (None, defense.unit)
+
+
+def fixed_size(defense: Defense, size: int) -> Defense:
+    """The defense, a private one with a fixed divisor: that at hand would tell who was drawn."""
+    if not isinstance(defense, PrivateNoise) or defense.unit != "example":
+        return defense
+    return replace(defense, batch_size=defense.batch_size or size)
+
+
+def told_size(defense: Defense, size: int) -> int | None:
+    """The number of examples that a private reply tells, which is fixed; `None` for all others."""
+    if not isinstance(defense, PrivateNoise):
+        return None
+    return defense.batch_size if defense.unit == "example" else size
+
+
+def _secure() -> torch.Generator:
+    return generator_or_fresh(None, secure=True)

@@ -1,0 +1,129 @@
+"""Poisson batches of private clients: their rate, and what a reply does not tell."""
+
+import sys
+
+import pytest
+import torch
+from scipy import stats
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientNoise, PrivateNoise
+from gradveil.federated import Client, LocalSteps
+from gradveil.messages import ClippedMessage, GradientMessage
+from gradveil.privacy import SecureGenerator, poisson_sample
+
+from ..small import examples, model, server
+
+NOISE = PrivateNoise(noise_multiplier=1.0, clip=0.5)
+
+
+def client(count: int = 10, seed: int | None = 0, noise: PrivateNoise = NOISE, **options) -> Client:
+    given = {"batch_size": 2, **options}
+    return Client(0, *examples(count), noise, seed=seed, **given)
+
+
+@pytest.mark.parametrize("seed", [0, None], ids=["seeded", "secure"])
+def test_each_example_is_in_with_its_probability_independently(seed):
+    """200 replies of 40 examples: counts are binomial, and neighbours do not go together."""
+    asked = client(40, seed, batch_size=10)
+    rows = torch.zeros(200, 40)
+    for row in rows:
+        row[asked.next_indices()] = 1
+        asked.reply(model(), cross_entropy)
+    assert stats.binomtest(int(rows.sum()), rows.numel(), 0.25).pvalue > 1e-6
+    together = int((rows[:, ::2] * rows[:, 1::2]).sum())
+    assert stats.binomtest(together, 200 * 20, 1 / 16).pvalue > 1e-6
+    sizes = rows.sum(1)
+    assert abs(float(sizes.var()) / (40 * 0.25 * 0.75) - 1) < 0.6  # of a fixed size it were 0
+
+
+def test_a_peek_does_not_change_the_batch():
+    asked = client(40, None)
+    assert torch.equal(asked.next_indices(), asked.next_indices())
+
+
+def test_a_reply_is_the_clipped_sum_over_a_fixed_number():
+    """Reply t of a seeded client, written out: the sample, the sum over B = 2, the noise."""
+    asked, net = client(), model()
+    for step in range(6):
+        generator = _stream("batches", step)
+        chosen = poisson_sample(10, 0.2, generator)
+        inputs, targets = (part[chosen] for part in examples(10))
+        clipped = ClippedMessage(GradientMessage(net, cross_entropy, targets), 0.5, batch_size=2)
+        values, noise = clipped.values(inputs), _stream("defense", step)
+        reply = asked.reply(net, cross_entropy)
+        assert reply.examples == 2
+        for name, value in values.items():
+            drawn = torch.empty_like(value).normal_(generator=noise)
+            torch.testing.assert_close(reply.values[name], value + 0.25 * drawn)
+
+
+def test_empty_batches_are_answered_like_others():
+    asked = client(10, sample_rate=0.001)
+    reply, costs = asked.reply_with_costs(model(), cross_entropy)
+    assert (reply.examples, costs.loss) == (1, None)
+    assert all(bool(value.any()) for value in reply.values.values())
+    assert server().step([(0, reply)]) is None
+
+
+def test_replies_tell_the_same_number_whatever_was_drawn():
+    asked = client(10)
+    sizes = set()
+    for _ in range(20):
+        sizes.add(len(asked.next_indices()))
+        assert asked.reply(model(), cross_entropy).examples == 2
+    assert len(sizes) > 2
+
+
+def test_the_rate_and_the_expected_size():
+    assert client(10).batches.rate == 0.2
+    assert client(10, batch_size=16).batches.rate == 1.0
+    assert client(10, batch_size=16).defense.batch_size == 10
+    own = client(10, noise=PrivateNoise(1.0, 0.5, batch_size=5), sample_rate=0.3)
+    assert (own.batches.rate, own.defense.batch_size) == (0.3, 5)
+    assert own.reply(model(), cross_entropy).examples == 5
+    assert client(10, sample_rate=0.4).defense.batch_size == 4
+
+
+def test_an_update_clipped_as_a_whole_tells_no_number_either():
+    noise = PrivateNoise(1.0, 0.5, unit="client")
+    asked = client(3, noise=noise, local=LocalSteps(0.1, 2))
+    assert asked.batches.sampling == "shuffle"
+    replies = [asked.reply(model(), cross_entropy) for _ in range(4)]
+    assert [reply.examples for reply in replies] == [2, 2, 2, 2]  # the batches have 2, 1, 2, 1
+
+
+def test_noise_without_a_seed_is_secure(monkeypatch):
+    assert isinstance(client(seed=None)._generator(), SecureGenerator)
+    assert isinstance(client(seed=0, secure=True)._generator(), SecureGenerator)
+    assert type(client(seed=0)._generator()) is torch.Generator
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    plain = Client(0, *examples(10), GradientNoise(0.1), batch_size=2, seed=None)
+    assert type(plain._generator()) is torch.Generator
+    with pytest.raises(ModuleNotFoundError, match=r"gradveil\[privacy\]"):
+        client(seed=None).reply(model(), cross_entropy)
+    with pytest.raises(ModuleNotFoundError, match=r"gradveil\[privacy\]"):
+        NOISE(GradientMessage(model(), cross_entropy, examples(4)[1]), examples(4)[0])
+    with pytest.raises(ModuleNotFoundError, match=r"gradveil\[privacy\]"):
+        NOISE.backward(model(), cross_entropy, *examples(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling": "shuffle", "sample_rate": 0.1}, "`sample_rate` should be left out"),
+        ({"sample_rate": 1.5}, r"`sample_rate` should be in \(0, 1\]"),
+        ({"sampling": "bernoulli"}, "Parameter `sampling` should be"),
+        ({"noise": GradientNoise(0.1), "sampling": "poisson"}, "a Poisson sample may be empty"),
+        ({"batch_size": 0}, "Parameter `batch_size`"),
+    ],
+)
+def test_wrong_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        client(**options)
+
+
+def _stream(name: str, step: int) -> torch.Generator:
+    from gradveil.federated import stream
+
+    return stream(0, name, 0, step)
