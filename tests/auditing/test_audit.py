@@ -60,20 +60,47 @@ def test_what_is_deterministic_has_no_guarantee_and_noise_has_a_bound_with_a_pri
     assert any("do not count" in note for note in result.notes)
 
 
-def test_optimal_noise_is_above_its_classical_twin_at_equal_utility(result):
+def test_optimal_noise_from_public_examples_does_not_lose_to_its_classical_twin(result):
+    """Ten batches of two examples say little: what counts is that a plan from them costs little."""
     for name in ("noise", "noise with clamping", "noisy pruning"):
         classical, optimal = found(result, name), found(result, f"optimal {name}")
         assert optimal.utility_second == pytest.approx(classical.utility_second, rel=0.05)
         if name != "noisy pruning":
-            assert optimal.bound.trace_mse > classical.bound.trace_mse, name
+            assert optimal.bound.trace_mse > 0.98 * classical.bound.trace_mse, name
 
 
 def test_a_visible_choice_of_entries_has_no_bound(result):
     """Noisy pruning showed the best bounds of all; the mask alone goes far below them."""
-    for name in ("noisy pruning", "optimal noisy pruning"):
-        assert found(result, name).bound is None
-        assert "pruned or clamped can be seen" in found(result, name).no_guarantee
-        assert "pruned or clamped can be seen" in found(result, name).verdict
+    private = found(result, "noisy pruning")
+    assert private.plan == "private"
+    assert private.bound is None
+    assert "pruned or clamped can be seen" in private.no_guarantee
+    assert "pruned or clamped can be seen" in private.verdict
+    public = found(result, "optimal noisy pruning")
+    assert public.plan == "public"
+    assert public.bound is not None
+
+
+def test_a_private_plan_is_named_and_its_bound_counts_it():
+    """The plan is a fingerprint: the attacker who reads it knows the example at any noise."""
+    result = small_audit(
+        images(),
+        image_model(),
+        defenses=[
+            "gradient-noise(scale=0.01)",
+            "optimal-noise(scale=0.01)",
+            "optimal-noise(scale=0.01, plan='private')",
+        ],
+        attacks=[],
+        training=False,
+    )
+    noise, public, private = result.defenses
+    assert (noise.plan, public.plan, private.plan) == ("", "public", "private")
+    assert private.name == "optimal noise (private plan)"
+    assert private.bound.counts_plan
+    assert not public.bound.counts_plan
+    assert private.bound.trace_mse < 0.5 * public.bound.trace_mse
+    assert any("tell who was in it" in note for note in result.notes)
 
 
 def test_bounds_average_over_batches_of_public_examples(result):

@@ -1,14 +1,20 @@
+import io
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, Rounding
-from gradveil.auditing import make_subject
+from gradveil.auditing import Interval, ToldApart, make_subject
 from gradveil.auditing._subject import Subject
 from gradveil.auditing._told_apart import told_apart
+from gradveil.auditing.report._tables import summary_table
+from gradveil.auditing.report._words import takeaways
+from gradveil.cli._audit_table import show_audit
 from gradveil.defenses import Defended, Defense
+from tests.auditing.example_result import example_result
 from tests.auditing.small import image_model, images, small_audit, table, table_model
 
 
@@ -86,3 +92,29 @@ def test_it_is_a_part_of_every_audit() -> None:
     assert same == result
     older = replace(defense, told_apart=None)
     assert replace(result, defenses=(older,)) != result
+
+
+def test_words_and_tables_say_it_plainly() -> None:
+    found = ToldApart(32, 24, Interval(0.75, 0.53, 0.9), Interval(3.5, 3.0, 4.0), 1.5, 0.1)
+    result = example_result(size=2)
+    assert not [text for text in takeaways(result) if "candidates" in text]
+    assert "Told apart" not in [column.label for column in summary_table(result).columns]
+    first, *others = result.defenses
+    told = replace(result, defenses=(replace(first, told_apart=found), *others))
+    (sentence,) = (text for text in takeaways(told) if "candidates" in text)
+    assert sentence == (
+        "An attacker who knows the other images of the batch and is given 32 candidates of its"
+        " class picks the right one in this share of trials (chance: 3.12 %): 75 % for no defense."
+    )
+    table = summary_table(told)
+    place = [column.label for column in table.columns].index("Told apart")
+    cells = [row[place] for row in table.rows]
+    assert (cells[0].text, cells[0].note) == ("75 %", "53 % to 90 %, 3.50 bits")
+    assert {cell.text for cell in cells[1:]} == {"–"}
+    assert told.rows()[0]["told_apart_rate"] == 0.75
+    assert told.rows()[-1]["told_apart_rate"] is None
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_audit(told, console)
+    text = console.export_text()
+    assert "Who is told apart of 32 candidates (chance: 3.1%)" in text
+    assert "75%  [53%, 90%]  3.50 of 5.00        1.5" in text

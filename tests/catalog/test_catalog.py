@@ -62,6 +62,7 @@ def test_every_entry_has_a_summary_and_a_class_that_can_be_named() -> None:
 
 
 def test_every_exported_defense_is_listed() -> None:
+    """But for `Public`, whose examples no text can hold."""
     classes = {
         value
         for value in vars(gradveil.defenses).values()
@@ -70,7 +71,7 @@ def test_every_exported_defense_is_listed() -> None:
         and value is not gradveil.Defense
         and not inspect.isabstract(value)
     }
-    assert classes == {entry.build for entry in DEFENSES.values()}
+    assert classes - {gradveil.Public} == {entry.build for entry in DEFENSES.values()}
 
 
 def test_estimators() -> None:

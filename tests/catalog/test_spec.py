@@ -81,6 +81,7 @@ def test_an_infinite_option_comes_back() -> None:
 def test_a_completed_defense_can_be_built(name: str) -> None:
     given = {"rounding": "rounding(0.1)", "optimal-rounding": "optimal-rounding(0.1)"}
     given["from-server"] = "from-server(optimal-noise(0.1))"
+    given["released"] = "released(optimal-noise(0.1))"
     spec = Spec.parse(
         {**given, "cached": "cached(optimal-noise(0.1, plan='private'))"}.get(name, name)
     )

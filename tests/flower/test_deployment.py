@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, load_dataset
 from gradveil.catalog import build_defense
-from gradveil.federated import Client, Reply, Server, evaluate, partition
+from gradveil.federated import Client, Planner, Reply, Server, evaluate, partition
 from gradveil.models import build_model
 
 from .deployment import Federation, wait_until
@@ -25,16 +25,20 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 HELD_OUT = 512
+PUBLIC = 32
 CACHED = "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)"
+SERVED = "from-server(optimal-noise(scale=0.01))"
+NODES = {"node0": (CACHED, 5), "node1": (SERVED, 6)}
+"""The defenses of the nodes, and their seeds."""
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Two nodes: the first with a seed, to compute again what it sends; both defended."""
+    """Two nodes with seeds, to compute again what they send; the second plans from the server."""
     with Federation(tmp_path_factory.mktemp("federation")) as federation:
-        common = f"num-partitions=2 defense={json.dumps(CACHED)}"
-        federation.start_node("node0", f"partition-id=0 seed=5 {common}")
-        federation.start_node("node1", f"partition-id=1 {common}")
+        for part, (name, (defense, seed)) in enumerate(NODES.items()):
+            settings = f"partition-id={part} num-partitions=2 seed={seed}"
+            federation.start_node(name, f"{settings} defense={json.dumps(defense)}")
         wait_until(lambda: federation.online() == 2, 180, "two SuperNodes")
         yield federation
 
@@ -79,12 +83,14 @@ def node_id(federation: Federation, name: str) -> int:
     return int(told.group(1))
 
 
-def seeded_client() -> Client:
-    """What the first node is, computed here."""
+def seeded_client(name: str) -> Client:
+    """What a node is, computed here."""
     data = load_dataset("mnist")
     inputs, targets = data.inputs[:-HELD_OUT], data.targets[:-HELD_OUT]
-    part = partition(targets, 2)[0]
-    return Client(0, inputs[part], targets[part], build_defense(CACHED), batch_size=16, seed=5)
+    number, (defense, seed) = list(NODES).index(name), NODES[name]
+    part = partition(targets, 2)[number]
+    own = inputs[part], targets[part], build_defense(defense)
+    return Client(number, *own, batch_size=16, seed=seed)
 
 
 def windows(data: bytes) -> np.ndarray:
@@ -122,14 +128,16 @@ def undefended(client: Client, model: nn.Module) -> dict[str, torch.Tensor]:
 
 def test_two_rounds(federation: Federation, app: Path) -> None:
     captured, results = federation.folder / "captured", federation.folder / "results.json"
-    run = federation.run(app, num_rounds=2, results=str(results))
+    run = federation.run(app, num_rounds=2, public_examples=PUBLIC, results=str(results))
     finished(federation, run, 400)
     found = json.loads(results.read_text())
 
-    model, client = build_model("simple-conv-net"), seeded_client()
+    model, clients = build_model("simple-conv-net"), {n: seeded_client(n) for n in NODES}
     server = Server(model, torch.optim.Adam(model.parameters(), lr=1e-3))
     data = load_dataset("mnist")
     held_out = data.inputs[-HELD_OUT:], data.targets[-HELD_OUT:]
+    public = held_out[0][:PUBLIC], held_out[1][:PUBLIC]
+    planner = Planner(public, cross_entropy, batch_size=16)
     first = evaluate(model, cross_entropy, *held_out)
     assert found["initial"]["loss"] == pytest.approx(first.loss, abs=1e-6)
     for number, row in enumerate(found["rounds"], 1):
@@ -137,15 +145,18 @@ def test_two_rounds(federation: Federation, app: Path) -> None:
         assert len(sent) == 2
         for reply in sent.values():
             assert_nothing_else(reply)
-        reply = sent[node_id(federation, "node0")]
-        plain = undefended(client, model)
-        expected = client.reply(model, cross_entropy)
-        for name, value in expected.values.items():
-            arrived = torch.from_numpy(reply["arrays"]["arrays"][name])
-            torch.testing.assert_close(arrived, value, rtol=0, atol=1e-6)
-        everything = windows(reply["bytes"])
-        assert not np.isin(pairs(plain), everything).any(), "an undefended value was sent"
-        assert np.isin(pairs(values_in(reply)), everything).all(), "the search finds what is there"
+        shape = planner.plan(number, model).shape()
+        for node, client in clients.items():
+            client.use(shape)
+            reply = sent[node_id(federation, node)]
+            plain = undefended(client, model)
+            expected = client.reply(model, cross_entropy)
+            for name, value in expected.values.items():
+                arrived = torch.from_numpy(reply["arrays"]["arrays"][name])
+                torch.testing.assert_close(arrived, value, rtol=0, atol=1e-6)
+            everything = windows(reply["bytes"])
+            assert not np.isin(pairs(plain), everything).any(), "an undefended value was sent"
+            assert np.isin(pairs(values_in(reply)), everything).all(), "the search finds it"
 
         server.step((node, Reply(values_in(reply), 16)) for node, reply in sent.items())
         loss, accuracy = evaluate(model, cross_entropy, *held_out)

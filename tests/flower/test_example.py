@@ -30,9 +30,14 @@ def load(reference: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def test_two_rounds(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"defense": "from-server(optimal-noise(scale=0.02))", "public-examples": 32}],
+    ids=["as it is", "the server plans"],
+)
+def test_two_rounds(settings: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
     results = tmp_path / "results.json"
-    run = {**settings["config"], "num-rounds": 2, "results": str(results)}
+    run = {**settings["config"], "num-rounds": 2, "results": str(results), **options}
     nodes = {
         node: Context(1, node, {"partition-id": i, "num-partitions": 2}, RecordDict(), run)
         for i, node in enumerate((8, 9))

@@ -92,7 +92,9 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
                 "Adam's step": strength + noise,
             },
         },
+        "identification": {"right": [True, noise > 0], "bits": [2.0, 1.0], "rank": [1.0, 2.0]},
         "plan-quality": {"share": min(1.0, 0.5 + gain + 0.2 * noise)},
+        "public-plans": {"gains": {"limit/0": 1.4 + gain, "shrunk/2": 1.2 + 0.1 * noise}},
     }
     return found[kind]
 

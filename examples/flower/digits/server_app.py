@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from torch.nn.functional import cross_entropy
 
-from digits.task import load_held_out, load_model
+from digits.task import load_held_out, load_model, load_planner
 from gradveil.federated import evaluate
 from gradveil.flower import FedSGD
 
@@ -21,7 +21,12 @@ def main(grid: Grid, context: Context) -> None:
     settings, held_out = context.run_config, load_held_out()
     model = load_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=float(settings["lr"]))
-    strategy = FedSGD(model, optimizer, min_available_nodes=int(settings["min-nodes"]))
+    strategy = FedSGD(
+        model,
+        optimizer,
+        planner=load_planner(int(settings["public-examples"])),
+        min_available_nodes=int(settings["min-nodes"]),
+    )
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         loss, accuracy = evaluate(model, cross_entropy, *held_out)

@@ -2,14 +2,21 @@
 
 from flwr.app import Context
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from gradveil import Defense, load_dataset
 from gradveil.catalog import build_defense
-from gradveil.federated import Limits, partition
+from gradveil.federated import Limits, Planner, partition
 from gradveil.models import build_model
 
 HELD_OUT = 512
-LIMITS = Limits(["optimal-noise(scale=0.01)", "gradient-noise(scale=0.01)"])
+LIMITS = Limits(
+    [
+        "optimal-noise(scale=0.01)",
+        "gradient-noise(scale=0.01)",
+        "from-server(optimal-noise(scale=0.01))",
+    ]
+)
 """The least noise that a node adds, whatever a run asks for."""
 
 
@@ -41,3 +48,11 @@ def load_held_out() -> tuple[Tensor, Tensor]:
     """Public digits, on which the server evaluates."""
     data = load_dataset("mnist")
     return data.inputs[-HELD_OUT:], data.targets[-HELD_OUT:]
+
+
+def load_planner(examples: int) -> Planner | None:
+    """Plans the noise of clients that plan from the server, from so many public digits."""
+    if not examples:
+        return None
+    inputs, targets = load_held_out()
+    return Planner((inputs[:examples], targets[:examples]), cross_entropy, batch_size=16)

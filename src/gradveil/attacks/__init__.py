@@ -25,6 +25,7 @@ from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
 from ._observation import Observation, observe
 from ._peel import Peel
+from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar
 from ._threat import ThreatModel
@@ -60,6 +61,7 @@ __all__ = [
     "LocalSteps",
     "Observation",
     "Peel",
+    "PlanReader",
     "Progress",
     "Reconstruction",
     "Scores",

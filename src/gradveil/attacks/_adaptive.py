@@ -22,8 +22,21 @@ from ._attack import Attack, Progress, shorter
 from ._evidence import Channel, Energy, Evidence, TotalVariation
 from ._inverting_gradients import InvertingGradients
 from ._observation import Observation
+from ._plan_reading import PlanReader, plan_can_be_read
 from ._reconstruction import FINISHED, Reconstruction
-from ._search import Descent, Finish, PosteriorSearch, Watch, check_alike, labels_of
+from ._search import (
+    Descent,
+    Finish,
+    PosteriorSearch,
+    Watch,
+    check_alike,
+    labels_of,
+    message_of,
+    sent_row,
+)
+
+UNEXPLAINED = 0.5
+"""The share of the message's power that noise has at least where the plan is read."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,8 @@ class Adaptive(Attack):
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
     kept entries of a pruned message equalities, pruned ones intervals |g_i| ≤ τ_i, clipped ones
     rays, rounded ones cells. E is the prior's energy. A mechanism that is not public is planned
-    again at the attacker's own estimate.
+    again at the attacker's own estimate. Where it was planned from the private batch, its noise
+    levels are evidence, too: `reader` reads them, and its result counts if it is more likely.
 
     The intervals open gradually: at first everything counts as sent as it is, as for an unaware
     attack. The unaware attack's own result and starts from noise go through the same last stages,
@@ -51,6 +65,8 @@ class Adaptive(Attack):
             of the prior's energy for each entry of the inputs; for entries without noise.
         probes: For the sensitivities at the attacker's estimate.
         finish: The second-order steps at the end.
+        reader: Reads plans that were made from one private example, where noise hides most of the
+            message; `None`: does not.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
     """
@@ -66,6 +82,7 @@ class Adaptive(Attack):
     looseness: tuple[float, float] = (3e-2, 3e-3)
     probes: int = 8
     finish: Finish | None = field(default_factory=Finish)
+    reader: PlanReader | None = field(default_factory=PlanReader)
     time_budget: float | None = None
     progress: Progress | None = None
 
@@ -93,7 +110,26 @@ class Adaptive(Attack):
         warm = unaware.many(known, generator)
         if any(result.status != FINISHED for result in warm):
             return warm
-        return PosteriorSearch(self, known, generator, watch).from_warm_starts(warm)
+        found = PosteriorSearch(self, known, generator, watch).from_warm_starts(warm)
+        return [self._read(o, r, generator, watch) for o, r in zip(known, found, strict=True)]
+
+    def _read(
+        self,
+        observation: Observation,
+        result: Reconstruction,
+        generator: torch.Generator,
+        watch: Watch,
+    ) -> Reconstruction:
+        """The result, or what the noise levels show if that is more likely."""
+        if self.reader is None or result.status != FINISHED or not plan_can_be_read(observation):
+            return result
+        message, sent = message_of(observation), sent_row(observation)
+        with torch.no_grad():
+            left = (sent - message(result.inputs, result.targets)).square().sum()
+        if left < UNEXPLAINED * sent.square().sum():
+            return result
+        reader = self.reader.configured(time_budget=watch.left())
+        return reader.improve(observation, result, generator)
 
     def configured(
         self,
@@ -148,6 +184,8 @@ def _check_options(attack: "Adaptive") -> None:
     for value in check_pair(attack.looseness, "looseness"):
         check_positive(value, "looseness")
     check_kind(attack.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
+    if attack.reader is not None:
+        check_kind(attack.reader, "reader", PlanReader, "Use `PlanReader()`.")
     if attack.finish is not None:
         check_kind(attack.finish, "finish", Finish, "Use `Finish()`.")
     if attack.prior is not None and not isinstance(attack.prior, GaussianPrior):

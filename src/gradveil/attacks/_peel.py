@@ -144,7 +144,7 @@ class Peel(Attack):
         watch: Watch,
     ) -> tuple[Tensor, str]:
         """The inputs with these features: new starts for those images that are not yet found."""
-        own, best = features_of(head, observation), noise_start(observation, 1, generator)[0]
+        own, best = features_of(head.name, observation), noise_start(observation, 1, generator)[0]
         with torch.no_grad():
             spread = (own(best) - features).square().sum() / len(features)
         misfits, status = torch.full_like(features[:, 0], torch.inf), FINISHED
@@ -172,7 +172,7 @@ class Peel(Attack):
         watch: Watch,
     ) -> Minimum:
         twin = SmoothTwin(observation, 1.0)
-        smooth = features_of(head, twin.observation)
+        smooth = features_of(head.name, twin.observation)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             twin.set_width(0.1 * 0.01**progress)

@@ -2,6 +2,7 @@
 
 from gradveil.scoring import Interval
 
+from ._amounts import requested_defenses
 from ._audit import audit
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._defaults import (
@@ -10,7 +11,6 @@ from ._defaults import (
     default_attacks,
 )
 from ._meter import Progress
-from ._requested_defenses import requested_defenses
 from ._result import (
     AttackResult,
     AuditResult,

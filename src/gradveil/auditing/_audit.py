@@ -18,13 +18,21 @@ from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
+from ._amounts import (
+    Budget,
+    RequestedDefense,
+    make_budget,
+    plan_of,
+    planned,
+    requested_defenses,
+    solve,
+    source_of,
+    unwrapped,
+)
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES
 from ._defense_measurement import Measurement, measure_defense
-from ._matching_budget import Budget, make_budget, solve
 from ._meter import Meter, Progress
-from ._plan_source import plan_of, planned, source_of, unwrapped
-from ._requested_defenses import RequestedDefense, requested_defenses
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject

@@ -14,11 +14,9 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
+from ._amounts import Budget, make_budget, planned, requested_defenses, solve, source_of
 from ._bounds import guarantee_of
 from ._defense_measurement import formal_privacy
-from ._matching_budget import Budget, make_budget, solve
-from ._plan_source import planned, source_of
-from ._requested_defenses import requested_defenses
 from ._result import BoundResult
 from ._subject import Subject
 

@@ -15,9 +15,8 @@ from gradveil._checks import (
 from gradveil.attacks import Attack, as_attack
 from gradveil.catalog import build_attack, spec_of
 
+from ._amounts import MATCHES, RequestedDefense
 from ._defaults import STEPS, default_attacks
-from ._matching_budget import MATCHES
-from ._requested_defenses import RequestedDefense
 
 
 def check_settings(

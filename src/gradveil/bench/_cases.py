@@ -116,8 +116,8 @@ def large_cases(batch: int = 8) -> Iterator[Case]:
 
 
 def train(model: nn.Module, data: Dataset, steps: int) -> None:
-    """Adam at 1e-3 on consecutive batches of 64."""
-    size = 64
+    """Adam at 1e-3 on consecutive batches of 64, or on all examples where there are fewer."""
+    size = min(64, len(data))
     starts = range(0, len(data) - size + 1, size)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for start in islice(cycle(starts), steps):

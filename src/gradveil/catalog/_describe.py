@@ -26,7 +26,7 @@ def describe(thing: object) -> Spec:
     """The same as a `Spec`."""
     name = name_of(type(thing))
     given: dict[int | str, Any] = {k: _value(v) for k, v in _changed(thing).items()}
-    if name in ("cached", "from-server"):  # the first argument is the defense it wraps
+    if name in ("cached", "from-server", "released"):  # the first argument is the defense it wraps
         given = {0: given.pop("defense"), **given}
     return Spec(name, given)
 

@@ -97,6 +97,12 @@ DEFENSES = _by_name(
         "Another defense in a shape that the server sends: the client measures nothing.",
         "gradveil",
     ),
+    Entry(
+        "released",
+        defenses.Released,
+        "Another defense, planned from the model and its global updates every few steps.",
+        "gradveil",
+    ),
 )
 
 ATTACKS = _by_name(
@@ -122,6 +128,12 @@ ATTACKS = _by_name(
         "adaptive",
         attacks.Adaptive,
         "Knows the defense: maximises the likelihood of what was sent.",
+        "gradveil",
+    ),
+    Entry(
+        "plan-reader",
+        attacks.PlanReader,
+        "Reads noise levels that were planned from the private batch.",
         "gradveil",
     ),
     Entry(

@@ -41,13 +41,9 @@ def channel_log_likelihood(
     if not bool(noisy.all()):
         spread = torch.where(noisy, level, rounding_error(sent, where=~noisy))
     constant = torch.where(noisy, -level.clamp(min=1e-300).log() - LOG_ROOT_TAU, 0.0)
-    constant = constant.expand(y.shape)
-    kept = -0.5 * ((y - v) / spread).square()
-    if isinstance(keep, float) and keep == 1.0:
-        return kept.sum() + constant.sum()
+    constant = constant.expand(y.shape).sum()
     share = torch.as_tensor(keep, dtype=torch.float64, device=y.device)
-    if bool((share == 1).all()):
-        return kept.sum() + constant.sum()
-    pruned = -0.5 * (y / spread).square()
-    mixed = torch.logaddexp(kept + share.log(), pruned + (1 - share).log())
-    return mixed.sum() + constant.sum()
+    if bool(((share == 0) | (share == 1)).all()):
+        return constant - 0.5 * ((y - share * v) / spread).square().sum()
+    kept, pruned = -0.5 * ((y - v) / spread).square(), -0.5 * (y / spread).square()
+    return constant + torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum()

@@ -51,9 +51,8 @@ class Mechanism:
 
     def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
         """Draw what is sent. A NaN or an infinity in the values is an error, never sent."""
-        check_values(values)
-        check_finite(values)
         self._check_structure(values)
+        check_finite(values)
         generator = generator_or_fresh(generator)
         sent = {name: self._send(name, value, generator) for name, value in values.items()}
         check_finite(sent, "mechanism.apply(values)")

@@ -41,7 +41,7 @@ class FunctionalLoss:
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
-        return self._cast(trainable_parameters(self.model)) if self._moved is None else self._moved
+        return self._cast(_trainable(self.model)) if self._moved is None else self._moved
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -131,6 +131,10 @@ def is_transformed(*tensors: Tensor) -> bool:
 def trainable_parameters(model: nn.Module) -> Tensors:
     """The parameters that enter the message: each once, frozen ones left out."""
     check_model(model)
+    return _trainable(model)
+
+
+def _trainable(model: nn.Module) -> Tensors:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 

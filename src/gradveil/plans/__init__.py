@@ -1,7 +1,7 @@
 """Plans that do not depend on the private batch: how noise is spread, and who may know it."""
 
 from ._evidence import Evidence, gather
-from ._fit import fit_shape
+from ._fit import fit_shape, shape_with
 from ._kind import trust_in
 from ._model import model_moments, released_moments
 from ._public import public_moments
@@ -17,5 +17,6 @@ __all__ = [
     "public_moments",
     "released_moments",
     "rms_shape",
+    "shape_with",
     "trust_in",
 ]

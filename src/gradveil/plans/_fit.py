@@ -60,7 +60,7 @@ def fit_shape(
     size = known[0].examples if size is None else size
     check_count(size, "size")
     exponents = choose_exponents(known, size, entries=entries, curvature=curvature)
-    return shaped(known, size, [trust * e for e in exponents], curvature=curvature)
+    return shape_with(known, size, [trust * e for e in exponents], curvature=curvature)
 
 
 def choose_exponents(
@@ -83,14 +83,18 @@ def choose_exponents(
     return (found[0], found[1], found[2], found[3])
 
 
-def shaped(
+def shape_with(
     batches: Sequence[Evidence],
     size: int,
     exponents: Sequence[float],
     *,
     curvature: bool = False,
 ) -> Shape:
-    """The shape of all of the batches with these exponents."""
+    """The shape of all of the batches with given exponents of tensors, rows, columns and entries.
+
+    (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
+    each tensor; see `fit_shape` for the other arguments.
+    """
     pooled = pool(batches, size, curvature=curvature)
     return shape_of([(levels_of(*pooled), exponents)], pooled.squares)
 
@@ -109,9 +113,7 @@ def shape_of(
 
 def _factors(parts: Sequence[tuple[Levels, Sequence[float]]], like: Tensor) -> Factors:
     """As few numbers as the exponents leave, in shapes that broadcast to the parameter."""
-    tensor, rows, columns, entries = (
-        sum(powers[place] * levels[place] for levels, powers in parts) for place in range(4)
-    )
+    tensor, rows, columns, entries = (_weighted(parts, place) for place in range(4))
     has = [any(powers[place] for _, powers in parts) for place in range(4)]
     if has[3]:
         return (_exp(tensor + rows + columns + entries).reshape(like.shape),)
@@ -123,6 +125,12 @@ def _factors(parts: Sequence[tuple[Levels, Sequence[float]]], like: Tensor) -> F
     if has[2] and as_matrix(like).shape[1] > 1:
         factors.append(_exp(columns).reshape(1, *like.shape[1:]))
     return tuple(factors)
+
+
+def _weighted(parts: Sequence[tuple[Levels, Sequence[float]]], place: int) -> Tensor:
+    """The sum of one level over all parts, each with its exponent."""
+    first, *others = (powers[place] * levels[place] for levels, powers in parts)
+    return sum(others, first)
 
 
 WIDEST = log(1e12)

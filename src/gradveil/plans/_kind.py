@@ -1,71 +1,152 @@
-"""Whether examples are of the kind that a model was trained on."""
+"""Whether public examples are of the kind that a model was trained on."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil.messages import GradientMessage, LocalUpdateMessage, Message
+from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, MovableMessage, movable
 
-TRUSTED, STRANGE = 0.08, 0.16
-"""Of `Strangeness.value`: below the first, examples are trusted; above the second, not at all. On
-the MNIST CNN after 60 and 300 steps real images have 0.00 to 0.04, noise 0.29 to 0.38, CIFAR images
-0.29 to 0.39, random labels 0.48 to 0.55; on a fresh model all are below 0.05."""
+from ._synthetic import synthetic
+
+TRUSTED, STRANGE = 0.045, 0.09
+"""Of `OutputCheck.fault` on made-up examples: up to the first, a model counts as fresh; from the
+second on, as trained. Fresh models (MNIST CNN, CIFAR ConvNet-16) have at most 0.044 on all kinds of
+examples; after 60 and 300 steps they have 0.09 to 3.6 on noise and on other images."""
+
+SURE, UNSURE = 0.08, 0.16
+"""Of `OutputCheck.scale` on public examples. A model that is too sure of itself has been trained,
+and not on examples like these, or some of their labels are wrong."""
+
+SKILL, ERRORS = 0.1, 2.5
+"""A model knows examples if its skill is above the first, and above 0 by so many standard errors.
+Real images have 0.25 to 4.5 after training, all others less than 0.09."""
+
+MADE_UP = 128
+"""Made-up examples that tell a trained model from a fresh one."""
+
+TURNS = 5
+"""Wrong orders of the targets that are tried."""
 
 
-class Strangeness(NamedTuple):
-    """What is wrong with a model's outputs on some examples, in parts that training removes."""
+class OutputCheck(NamedTuple):
+    """What a model's outputs o on some examples have to do with their targets.
+
+    δ is the gradient of the loss with respect to the outputs. Of `scale` and `shift` one standard
+    error is taken off.
+    """
 
     scale: float
-    """The cosine of the centred outputs and the loss's gradient with respect to them. Above 0 the
-    model is surer of itself than it should be: all outputs nearer to their mean would be better."""
+    """The cosine of centred outputs and δ. Above 0 the model is surer than it should be."""
     shift: float
-    """‖E δ‖² / E‖δ‖² of the gradients δ: above 0 another constant would be better."""
+    """δ̄ᵀ (E δδᵀ - δ̄δ̄ᵀ)⁻¹ δ̄, about twice what another constant would take off the loss. With too few
+    examples for that, ‖δ̄‖² / E‖δ‖²."""
+    skill: float
+    """By how much that cosine grows, in units of δ, when targets change places: 0 where outputs
+    have nothing to do with the targets."""
+    skill_error: float
+    """Its standard error."""
 
     @property
-    def value(self) -> float:
-        """Their sum, of the parts above 0."""
+    def fault(self) -> float:
+        """What is wrong with the outputs in ways that training removes."""
         return max(self.scale, 0.0) + max(self.shift, 0.0)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the outputs agree with the targets beyond chance."""
+        return self.skill > max(SKILL, ERRORS * self.skill_error)
 
-def trust_in(message: Message, inputs: Tensor) -> float:
-    """How far examples are of the kind that the model was trained on, from 0 to 1.
 
-    Training brings the outputs to where neither another scale nor another shift of them would
-    lower the loss. Examples on which one clearly would are of another kind (or have other labels),
-    and their gradients say little about those of the private batch. A fresh model does not tell;
-    it trusts all examples. 1 where outputs cannot be seen.
+def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> float:
+    """How far a plan may follow these examples, from 0 (not at all) to 1.
+
+    A trained model knows examples of the kind that it was trained on: its outputs agree with their
+    targets. If it does not know them, they are of another kind (or have other labels), and their
+    gradients say little about those of the private batch. A fresh model knows nothing, and follows
+    all examples. It is told from a trained one by its outputs on made-up examples: training leaves
+    them sure of themselves, and so mostly wrong, on what it has never seen.
+
+    1 where outputs cannot be seen.
+
+    Args:
+        message: The message of these examples.
+        inputs: The examples.
+        generator: For the made-up ones.
     """
-    found = strangeness(message, inputs)
+    found = check_outputs(message, inputs)
     if found is None:
         return 1.0
-    return min(1.0, max(0.0, (STRANGE - found.value) / (STRANGE - TRUSTED)))
+    sure = _falling(found.scale, SURE, UNSURE)
+    return sure if found.is_known else min(sure, freshness(message, inputs, generator))
 
 
-def strangeness(message: Message, inputs: Tensor) -> Strangeness | None:
-    """What is wrong with the outputs beyond chance; `None` where they cannot be seen."""
-    gradient = message
-    if isinstance(message, LocalUpdateMessage):
-        gradient = message.gradient_at(message.parameters, message.targets)
-    if not isinstance(gradient, GradientMessage) or len(inputs) < 2:
+def freshness(message: Message, inputs: Tensor, generator: torch.Generator) -> float:
+    """1 for a fresh model and 0 for a trained one, by its outputs on made-up examples.
+
+    Of the inputs only shape, type and device are read. 1 where none can be made up.
+    """
+    try:
+        found = check_outputs(*synthetic(message, inputs, generator, MADE_UP))
+    except (TypeError, ValueError):
+        return 1.0
+    return 1.0 if found is None else _falling(found.fault, TRUSTED, STRANGE)
+
+
+def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
+    """Compare outputs with targets; `None` where outputs cannot be seen."""
+    if not isinstance(message, (GradientMessage, LocalUpdateMessage)) or len(inputs) < 4:
         return None
     with torch.no_grad():
-        outputs = gradient.loss.outputs(gradient.parameters, inputs)
+        outputs = message.loss.outputs(message.parameters, inputs)
+    targets = movable(message).targets
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
         return None
-    signals = gradient.output_gradient(inputs)
-    return _parts(outputs.double().flatten(1), signals.double().flatten(1))
+    if not isinstance(targets, Tensor) or not outputs.is_floating_point():
+        return None
+    right = _signals(message, outputs, targets)
+    turns = range(1, min(TURNS, len(inputs) - 1) + 1)
+    wrong = torch.stack([_signals(message, outputs, targets.roll(n, 0)) for n in turns]).mean(0)
+    return _compared(outputs.double().flatten(1), right, wrong)
 
 
-def _parts(outputs: Tensor, signals: Tensor) -> Strangeness:
-    """Each less one standard error of what it is by chance."""
+def _signals(message: MovableMessage, outputs: Tensor, targets: Tensor) -> Tensor:
+    """δ, one row for each example, of outputs that are given."""
+    loss = message.loss  # type: ignore[attr-defined]
+    leaf = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        (delta,) = torch.autograd.grad(loss.loss_of_outputs(leaf, targets), leaf)
+    return delta.double().flatten(1)
+
+
+def _compared(outputs: Tensor, right: Tensor, wrong: Tensor) -> OutputCheck:
     count = len(outputs)
     centred = outputs - outputs.mean(0)
-    products = (centred * signals).sum(1)
-    size = (centred.square().sum() * signals.square().sum()).sqrt() / count
-    power = signals.square().sum(1).mean()
-    if not bool(size > 0) or not bool(power > 0):
-        return Strangeness(0.0, 0.0)
-    error = products.std() / count**0.5
-    shift = signals.mean(0).square().sum() / power
-    return Strangeness(float((products.mean() - error) / size), float(shift) - 2 / count)
+    size = float((centred.square().sum() * right.square().sum()).sqrt()) / count
+    if not size > 0:
+        return OutputCheck(0.0, 0.0, 0.0, 0.0)
+    scale, scale_error = _mean_and_error((centred * right).sum(1) / size)
+    skill, skill_error = _mean_and_error((centred * (wrong - right)).sum(1) / size)
+    return OutputCheck(scale - scale_error, _shift(right), skill, skill_error)
+
+
+def _mean_and_error(row: Tensor) -> tuple[float, float]:
+    return float(row.mean()), float(row.std()) / len(row) ** 0.5
+
+
+def _shift(signals: Tensor) -> float:
+    """Less its mean and one standard error by chance: D/N and √(2D)/N for D directions."""
+    count, mean = len(signals), signals.mean(0)
+    if 4 * signals.shape[1] > count:
+        return float(mean.square().sum() / signals.square().sum(1).mean()) - 2 / count
+    values, vectors = torch.linalg.eigh(signals.T @ signals / count)
+    real = values > 1e-6 * values.max()
+    share = float(((vectors.T @ mean)[real].square() / values[real]).sum())
+    directions = int(real.sum())
+    chance: float = (directions + (2 * directions) ** 0.5) / count
+    return share / max(1 - share, 1e-9) - chance
+
+
+def _falling(value: float, start: float, end: float) -> float:
+    """1 up to `start`, 0 from `end` on, and a line between them."""
+    return min(1.0, max(0.0, (end - value) / (end - start)))

@@ -11,8 +11,8 @@ from gradveil.sensitivity import Moments
 
 from ._amounts import shaped_moments
 from ._evidence import Evidence, gather
-from ._fit import shape_of, shaped
-from ._kind import trust_in
+from ._fit import shape_of, shape_with
+from ._kind import freshness
 from ._levels import Levels, levels_of
 from ._pooling import pool
 from ._synthetic import synthetic
@@ -42,7 +42,7 @@ def model_moments(
 
     Nothing of the private batch enters but its shape and type and those of its targets, so that a
     plan made from this reveals nothing. On a model that has been trained, made-up examples are of
-    another kind than those that it knows (`trust_in`): the shape is then isotropic.
+    another kind than those that it knows (`freshness`): the shape is then isotropic.
 
     Args:
         message: What the client would send; its model is read, its targets are not.
@@ -76,7 +76,7 @@ def released_moments(
     size, count = len(inputs), inputs.numel()
     alone = all(batch.example_squares is not None for batch in batches)
     exponents = [trust * e for e in (EXPONENTS if alone else TENSORS)]
-    shape = shaped(batches, size, exponents, curvature=curvature)
+    shape = shape_with(batches, size, exponents, curvature=curvature)
     if updates is not None and trust < 1:
         slopes, squares = pool(batches, size)
         levels, past = levels_of(slopes, squares), levels_of(slopes, dict(updates))
@@ -95,7 +95,7 @@ def _made_up(
         size, batches = min(max(size, FEWEST), MOST), 1
     made = [synthetic(movable(message), inputs, generator, size) for _ in range(batches)]
     evidence = [gather(own, x, generator) for own, x in made]
-    return evidence, sum(trust_in(own, x) for own, x in made) / batches
+    return evidence, freshness(message, inputs, generator)
 
 
 def _spread(slopes: Tensors, levels: Mapping[str, Levels]) -> float:

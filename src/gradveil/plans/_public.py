@@ -49,9 +49,8 @@ def public_moments(
         gather(own.of(t), x, generator, estimator, judged=judged)
         for x, t in _batches(public, targets, each)[:most]
     ]
-    shape = fit_shape(
-        batches, size=size, trust=trust_in(own.of(targets), public), curvature=curvature
-    )
+    trust = trust_in(own.of(targets), public, generator)
+    shape = fit_shape(batches, size=size, trust=trust, curvature=curvature)
     return shaped_moments(batches, shape, size, inputs.numel(), curvature=curvature)
 
 

@@ -15,24 +15,20 @@ def synthetic(
     """The same message for made-up examples, `size` of them or as many as there are, and those.
 
     Of the inputs and of the message's targets only shape, type and device are read, no value.
-    Inputs are drawn from N(0, 1). Targets that are integers are drawn uniformly from the classes
-    of the model's outputs, one for each place; floating-point ones from N(0, 1).
+    Inputs are drawn from N(0, 1). Targets that are integers are the classes of the model's outputs,
+    each equally often, in a random order; floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
-    count = len(inputs)
-    made = normal_like(_of_size(inputs, count, size or count), generator)
-    return own.of(_targets(own, count, made, generator)), made
+    made = normal_like(_of_size(inputs, size or len(inputs)), generator)
+    return own.of(_targets(own, made, generator)), made
 
 
-def _of_size(like: Tensor, count: int, size: int) -> Tensor:
-    """A tensor of `size` rows if the given one has `count`, without reading it."""
-    rows = (size, *like.shape[1:]) if like.shape[:1] == (count,) else like.shape
-    return like.new_empty(()).expand(rows)
+def _of_size(like: Tensor, size: int) -> Tensor:
+    """A tensor of so many examples like those of the given one, without reading it."""
+    return like.new_empty(()).expand(size, *like.shape[1:])
 
 
-def _targets(
-    message: MovableMessage, count: int, made: Tensor, generator: torch.Generator
-) -> Tensor:
+def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
     targets = message.targets
     if not isinstance(targets, Tensor) or targets.is_complex():
         found = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
@@ -41,7 +37,7 @@ def _targets(
             f" can be made up for a plan. Found {found}. Plan from public examples"
             " (`Public(defense, (inputs, targets))`), or from the private batch."
         )
-    targets = _of_size(targets, count, len(made))
+    targets = _of_size(targets, len(made))
     if targets.is_floating_point():
         return normal_like(targets, generator)
     if targets.dtype is torch.bool:
@@ -50,7 +46,9 @@ def _targets(
 
 
 def _drawn(targets: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.randint(classes, targets.shape, generator=generator, device=generator.device)
+    """Each class as often as every other one, in a random order."""
+    order = torch.randperm(targets.numel(), generator=generator, device=generator.device)
+    drawn = (order % classes).reshape(targets.shape)
     return drawn.to(device=targets.device, dtype=targets.dtype)
 
 

@@ -28,9 +28,10 @@ def expected_decrease(
     - 1/√E[y_i²] for "adam": noise gets into the second moments, by which Adam divides, and makes
       the useful part of the step shorter. That costs far more than the curvature.
 
-    Among defenses of one trace bound it ranks as the loss after training does, where U2 does not:
-    see the study `utility-predicts-training`. It is for comparisons; the loss of a network is not
-    quadratic, and a run has many steps.
+    Among noises of one trace bound (MNIST CNN, 82 runs) its rank correlation with the loss after
+    100 steps was 0.6 to 0.7 for each optimizer, and that of U2 was about 0; after 20 steps of SGD
+    neither said anything (the study `utility-predicts-training`). It is for comparisons: the loss
+    of a network is not quadratic, and a run has many steps.
 
     Args:
         moments: Of the message, with `measure(message, inputs, examples=True)`. A mean over batches

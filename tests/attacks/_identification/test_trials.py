@@ -52,10 +52,17 @@ def test_loud_isotropic_noise_tells_nothing(per_draw: int) -> None:
 
 
 def test_a_plan_from_the_private_batch_tells_who_it_was_at_any_noise() -> None:
-    report = tried(OptimalNoise(1e4), per_draw=6)
+    report = tried(OptimalNoise(1e4, plan="private"), per_draw=6)
     assert report.rate is not None
     assert report.rate.low > 0.3
     assert report.bits.mean > 1
+
+
+def test_a_plan_from_the_model_tells_no_more_than_its_noise() -> None:
+    report = tried(OptimalNoise(1e4), trials=20, per_draw=10)
+    assert report.rate is not None
+    assert report.rate.low < report.chance
+    assert report.bits.mean == pytest.approx(0, abs=1e-3)
 
 
 def test_everything_rounded_to_0_is_chance() -> None:
@@ -84,7 +91,9 @@ def test_candidates_of_all_classes() -> None:
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    assert tried(OptimalNoise(1.0), trials=3) == tried(OptimalNoise(1.0), trials=3)
+    assert tried(OptimalNoise(1.0, plan="private"), trials=3) == tried(
+        OptimalNoise(1.0, plan="private"), trials=3
+    )
 
 
 def test_intervals_of_a_known_report() -> None:

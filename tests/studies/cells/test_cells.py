@@ -7,7 +7,7 @@ from gradveil import Mechanism, fisher_trace
 from gradveil._random import named_stream
 from gradveil.models import build_model
 from gradveil.studies.cells._parts import dataset
-from gradveil.studies.cells._training_prediction import plan
+from gradveil.studies.cells._prediction import plan
 from gradveil.studies.runner._cell import Cell, function_of
 from gradveil.studies.runner._engine import execute
 
@@ -30,6 +30,16 @@ TRAINING = {
     "rounds": 2,
     "optimizer": "adam",
     "lr": 1e-3,
+    "seed": 0,
+}
+PUBLIC = {
+    **MNIST,
+    "size": 4,
+    "probes": 2,
+    "public": 100,
+    "counts": [2],
+    "population": 3,
+    "strange": 0,
     "seed": 0,
 }
 
@@ -66,6 +76,21 @@ def run(kind: str, **settings):
             {**MNIST, "start": 0, "size": 4, "estimator": "auto", "reference_probes": 2, "seed": 1},
         ),
         (
+            "identification",
+            {
+                **MNIST,
+                "start": 0,
+                "size": 2,
+                "examples": 100,
+                "candidates": 3,
+                "one_class": True,
+                "trials": 2,
+                "defense": "optimal-noise(scale=1.0, plan='private')",
+                "public": None,
+                "seed": 0,
+            },
+        ),
+        (
             "plan-quality",
             {
                 **MNIST,
@@ -77,6 +102,7 @@ def run(kind: str, **settings):
                 "seed": 0,
             },
         ),
+        ("public-plans", {**PUBLIC, "start": 0, "trained": 0}),
     ],
 )
 def test_a_cell_gives_the_same_bytes_twice(kind, settings):
@@ -210,6 +236,24 @@ def test_a_training_that_diverges_has_no_loss():
     assert run("training-prediction", **settings)["losses"][-1] is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", [0, 60, 300])
+def test_public_plans_never_lose_to_isotropic_noise(trained):
+    """In the mean over 12 private batches, whatever the number and the kind of public examples."""
+    settings = {
+        **PUBLIC,
+        **{"size": 16, "probes": 8, "public": 2000, "counts": [2, 8], "strange": 8},
+        **{"population": 40, "trained": trained},
+    }
+    found = [run("public-plans", **settings, start=16 * k)["gains"] for k in range(12)]
+    means = {name: sum(each[name] for each in found) / 12 for name in found[0]}
+    ours = {n: m for n, m in means.items() if n.startswith(("shrunk", "model", "released"))}
+    assert len(ours) == 8
+    assert min(ours.values()) > 0.995, ours
+    if not trained:
+        assert means["shrunk/8"] > 0.93 * means["limit/0"]
+
+
 def test_official_data_need_a_folder(monkeypatch):
     monkeypatch.delenv("GRADVEIL_DATA", raising=False)
     dataset.cache_clear()
@@ -222,3 +266,30 @@ def test_the_bound_is_below_the_prior_and_grows_with_noise():
     common = {**MNIST, "start": 0, "size": 1, "prior_samples": 500, "seed": 0}
     found = [run("bound", **common, defense=f"gradient-noise(scale={s})") for s in (0.01, 0.1)]
     assert 0 < found[0]["bound"] < found[1]["bound"] < found[1]["prior_variance"]
+
+
+@pytest.mark.parametrize(
+    ("defense", "public"),
+    [
+        ("optimal-noise(scale=100.0, plan='private')", None),
+        ("gradient-noise(scale=1e-4)", None),
+        ("optimal-noise(scale=1e-4)", {"start": 2000, "size": 2, "batches": 2}),
+    ],
+)
+def test_candidates_are_told_apart(defense, public):
+    found = run(
+        "identification",
+        **MNIST,
+        start=0,
+        size=2,
+        examples=200,
+        candidates=5,
+        one_class=True,
+        trials=2,
+        defense=defense,
+        public=public,
+        seed=0,
+    )
+    assert found["right"] == [True, True]
+    assert found["rank"] == [1.0, 1.0]
+    assert found["bits"] == pytest.approx([2.321928] * 2, abs=1e-3)

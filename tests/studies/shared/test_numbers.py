@@ -34,6 +34,8 @@ EXPECTED = [
     "matching",
     "estimator-share",
     "local-against-global",
+    "plan-fingerprint",
+    "public-plans",
     "fedavg",
     "utility-predicts-training",
 ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._typing import Tensors
-from gradveil.defenses import Defense, PruningDefense
+from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, Doubt, LikelihoodMechanism
 
 from .._observation import Observation
@@ -39,44 +39,47 @@ def likelihood_table(
             for row, observation in enumerate(observations):
                 table[row, column] = _log_likelihood(hypothesis, observation.sent)
         return table
-    mechanisms = _known(observations, candidates, generator)
+    plans = _public(observations, candidates, generator)
     for column, values in enumerate(candidates.values()):
-        for row, (observation, mechanism) in enumerate(zip(observations, mechanisms, strict=True)):
-            hypothesis = Hypothesis(values, mechanism, None)
-            table[row, column] = _log_likelihood(hypothesis, observation.sent)
+        for row, (observation, plan) in enumerate(zip(observations, plans, strict=True)):
+            table[row, column] = _log_likelihood(plan._replace(values=values), observation.sent)
     return table
 
 
 def plans_again(observation: Observation) -> bool:
     """Whether the mechanism is not told and depends on the private batch."""
-    return observation.mechanism is None and plan_is_private(_told(observation))
+    return observation.mechanism is None and _told(observation).plan_is_private
 
 
-def plan_is_private(defense: Defense) -> bool:
-    """Whether the mechanism that a defense applies depends on the private batch."""
-    return defense.plan_varies or isinstance(defense, PruningDefense)
-
-
-def _known(
+def _public(
     observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
-) -> list[LikelihoodMechanism]:
-    """The mechanism of each observation: told, or the same whatever the batch is."""
-    mechanisms: list[LikelihoodMechanism] = []
-    anybody: LikelihoodMechanism | None = None
+) -> list[Hypothesis]:
+    """The plan of each observation: told, or one's own, the same whatever the batch is."""
+    plans, own = [], None
     for observation in observations:
         if observation.mechanism is not None:
-            mechanisms.append(_with_likelihood(observation.mechanism))
+            plans.append(Hypothesis({}, _with_likelihood(observation.mechanism), None))
             continue
-        anybody = anybody or _at(_told(observation), candidates, 0, generator).mechanism
-        mechanisms.append(anybody)
-    return mechanisms
+        own = own or _own_plan(_told(observation), candidates, generator)
+        plans.append(own)
+    return plans
+
+
+def _own_plan(defense: Defense, candidates: Candidates, generator: torch.Generator) -> Hypothesis:
+    """What anybody would plan; in doubt where the plan is an estimate."""
+    plan = _at(defense, candidates, 0, generator)
+    if not defense.reads_moments:
+        return plan
+    others = [_at(defense, candidates, 0, generator).mechanism for _ in range(PAIRS)]
+    doubt = Doubt.mean([plan.mechanism.doubt(other, plan.values) for other in others])
+    return plan._replace(doubt=doubt)
 
 
 def _planned(candidates: Candidates, generator: torch.Generator) -> Iterator[Hypothesis]:
     """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
     defense = _told(candidates.observation)
     planned: dict[int, Hypothesis] = {}
-    doubts = []
+    doubts: list[Doubt] = []
     for place in range(PAIRS):
         index = place * len(candidates) // PAIRS
         one, other = (_at(defense, candidates, index, generator) for _ in range(2))
@@ -94,8 +97,9 @@ def _at(
     defense: Defense, candidates: Candidates, index: int, generator: torch.Generator
 ) -> Hypothesis:
     """What the defense does to the batch with this candidate; nothing is kept of its noise."""
-    inputs, _ = candidates.batch(index)
-    step = defense.without_memory().respond(candidates.message(index), inputs, generator)
+    inputs, targets = candidates.batch(index)
+    message = candidates.observation.plain_message(targets)
+    step = defense.without_memory().respond(message, inputs, generator)
     return Hypothesis(step.values, _with_likelihood(step.mechanism), None)
 
 

@@ -106,9 +106,9 @@ def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
         handle.remove()
 
 
-def features_of(head: Head, observation: Observation) -> Callable[[Tensor], Tensor]:
-    """From the inputs to h, the layer's inputs, in the observation's own model and precision."""
-    layer = observation.model.get_submodule(head.name)
+def features_of(name: str, observation: Observation) -> Callable[[Tensor], Tensor]:
+    """From the inputs to those of the layer of that name, in the observation's own model."""
+    layer = observation.model.get_submodule(name)
     loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
 
     def features(inputs: Tensor) -> Tensor:

@@ -12,10 +12,12 @@ from gradveil._checks import check_kind, check_positive, check_ratio
 from gradveil._tensors import unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism, constant_like
+from gradveil.messages import Message
 from gradveil.plans import Shape
 from gradveil.sensitivity import Moments, check_moments
 
 from .._base import Defense
+from .._micro_batches import checked_values
 from .._optimal_noise import OptimalNoise
 from .._optimal_pruning import OptimalPruning
 from .._optimal_rounding import OptimalRounding
@@ -87,6 +89,13 @@ class FromServer(Defense):
     def shape(self) -> Shape | None:
         """The last shape; `None` before the first."""
         return self._shape
+
+    def observe(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """The message's values; its moments hold names and sizes, and 0 for all numbers."""
+        values = checked_values(message, inputs)
+        return values, Moments(constant_like(0.0, values), None, inputs.numel())
 
     def plan(self, moments: Moments) -> AnyMechanism:
         """The mechanism in the server's shape; of the moments only names and sizes are used."""

@@ -1,7 +1,6 @@
 """The base of defenses that plan from elsewhere, and keep the plan for some calls."""
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -128,14 +127,7 @@ class KeptPlan(Defense):
         self.reset()
         if state:
             self._step, self._key = int(state["step"]), list(state["key"])
-            self._moments = Moments(
-                squared_values=state["squared_values"],
-                squared_sensitivities=state["squared_sensitivities"],
-                second_squares=state["second_squares"],
-                squared_example_values=state["squared_example_values"],
-                input_size=int(state["input_size"]),
-                hidden=int(state["hidden"]),
-            )
+            self._moments = _restored(state)
 
 
 FIELDS = (
@@ -178,8 +170,20 @@ def _moved(moments: Moments, inputs: Tensor) -> Moments:
     """On the device of the inputs."""
     if all(t.device == inputs.device for t in moments.squared_values.values()):
         return moments
-    return replace(moments, **{name: _to(getattr(moments, name), inputs) for name in FIELDS})
+    state = {name: _to(getattr(moments, name), inputs) for name in FIELDS}
+    return _restored({**state, "input_size": moments.input_size, "hidden": moments.hidden})
 
 
 def _to(tensors: Tensors | None, inputs: Tensor) -> Tensors | None:
     return None if tensors is None else {n: t.to(inputs.device) for n, t in tensors.items()}
+
+
+def _restored(state: dict[str, Any]) -> Moments:
+    return Moments(
+        squared_values=state["squared_values"],
+        squared_sensitivities=state["squared_sensitivities"],
+        second_squares=state["second_squares"],
+        squared_example_values=state["squared_example_values"],
+        input_size=int(state["input_size"]),
+        hidden=int(state["hidden"]),
+    )

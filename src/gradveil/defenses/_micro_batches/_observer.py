@@ -75,12 +75,18 @@ class Observer:
 
 def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
     """The message's values and the moments that need no derivative."""
+    values = checked_values(message, inputs)
+    return values, Moments.of_values(values, inputs.numel())
+
+
+def checked_values(message: Message, inputs: Tensor) -> Tensors:
+    """The message's values; what is wrong with them is an error."""
     check_inputs(inputs)
     with explained(message, inputs):
         values = values_of(message, inputs)
     check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
-    return values, Moments.of_values(values, inputs.numel())
+    return values
 
 
 def _joined(a: Moments, past: float, b: Moments, fresh: float) -> Moments:

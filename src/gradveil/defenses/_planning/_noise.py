@@ -162,7 +162,15 @@ LARGE = 1e25
 def roots(variances: Tensors, moments: Moments) -> Tensors:
     """Standard deviations in the precision of the message."""
     kinds = {name: square.dtype for name, square in moments.squared_values.items()}
-    return {name: v.sqrt_().to(kinds[name]) for name, v in variances.items()}
+    return {name: _root(v).to(kinds[name]) for name, v in variances.items()}
+
+
+def _root(variance: Tensor) -> Tensor:
+    """In place; a plan that is differentiated has the slope 0 at √0, not an infinite one."""
+    if not variance.requires_grad:
+        return variance.sqrt_()
+    positive = variance > 0
+    return torch.where(positive, variance, 1.0).sqrt() * positive
 
 
 def allowed_trace(

@@ -68,7 +68,7 @@ def _means(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
     """Large tensors piece by piece, so that what is computed on the way takes little memory."""
-    if sensitivity.numel() <= 4 * PIECE:
+    if sensitivity.numel() <= 4 * PIECE or sensitivity.requires_grad:
         return _ratio_of_piece(sensitivity, square, least)
     ratio = torch.empty_like(sensitivity, memory_format=torch.contiguous_format)
     pieces = zip(

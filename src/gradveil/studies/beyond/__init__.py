@@ -6,9 +6,11 @@ from ._adaptive import AdaptiveStudy
 from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
+from ._fingerprint import FingerprintStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
+from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
     BoundStudy(),
@@ -17,6 +19,8 @@ STUDIES: tuple[Study, ...] = (
     MatchingStudy(),
     EstimatorStudy(),
     PlanStudy(),
+    FingerprintStudy(),
+    PublicPlanStudy(),
     FedAvgStudy(),
     PredictionStudy(),
 )

@@ -4,12 +4,14 @@ from ._attack import attack
 from ._bound import bound
 from ._estimator_cost import estimator_cost
 from ._estimator_share import estimator_share
+from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
 from ._plan_quality import plan_quality
+from ._prediction import training_prediction
+from ._public_plans import public_plans
 from ._short_training import short_training
 from ._training import training
-from ._training_prediction import training_prediction
 
 __all__ = [
     "OFFICIAL",
@@ -18,8 +20,10 @@ __all__ = [
     "dataset",
     "estimator_cost",
     "estimator_share",
+    "identification",
     "layer_sizes",
     "plan_quality",
+    "public_plans",
     "short_training",
     "training",
     "training_prediction",

@@ -190,6 +190,36 @@ PREDICTION = {
 
 
 @dataclass(frozen=True)
+class PublicPlanGrid:
+    """Plans from few and from many public batches, through training."""
+
+    data: str
+    model: str
+    trained: tuple[int, ...]
+    batches: int
+    counts: tuple[int, ...]
+    """Of public batches."""
+    population: int
+    """Batches that stand for the population."""
+    strange: int
+    """Batches of another kind; 0 for none."""
+    public: int = 2000
+    """The first public example."""
+    probes: int = 16
+
+
+PUBLIC_PLANS = {
+    "quick": PublicPlanGrid("mnist", MNIST["quick"].model, (0,), 4, (2, 4), 8, 2, probes=4),
+    "standard": PublicPlanGrid(
+        "mnist", MNIST["standard"].model, (0, 60, 300), 24, (2, 8, 24), 180, 8
+    ),
+    "paper": PublicPlanGrid(
+        "mnist-test", MNIST["paper"].model, (0, 60, 300), 32, (2, 8, 24), 450, 8
+    ),
+}
+
+
+@dataclass(frozen=True)
 class FedAvgGrid:
     """Clients that send the weight change after local steps."""
 
@@ -208,3 +238,59 @@ FEDAVG = {
     "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 32, tuple(range(6))),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }
+
+
+@dataclass(frozen=True)
+class FingerprintGrid:
+    """Candidates for one example of a batch, on fresh and on trained models."""
+
+    data: str
+    model: str
+    trained: tuple[int, ...]
+    scales: tuple[float, ...]
+    size: int
+    """Examples in the batch."""
+    examples: int
+    """From the first so many, candidates and the rest of the batch are drawn."""
+    candidates: int
+    one_class: bool
+    draws: int
+    trials: int
+    """For each draw."""
+    public: Mapping[str, int]
+
+
+_DIGITS = FingerprintGrid(
+    "mnist",
+    "simple-conv-net",
+    trained=(0, 60),
+    scales=(0.1, 1.0, 10.0, 100.0),
+    size=4,
+    examples=2000,
+    candidates=60,
+    one_class=True,
+    draws=20,
+    trials=10,
+    public={"start": 2000, "size": 4, "batches": 24},
+)
+_PHOTOS = replace(
+    _DIGITS,
+    data="cifar10",
+    model="conv-net(width=16)",
+    scales=(0.01, 0.1, 1.0, 100.0),
+    size=1,
+    examples=12,
+    candidates=12,
+    one_class=False,
+    public={"start": 12, "size": 1, "batches": 8},
+)
+FINGERPRINT: Mapping[str, tuple[FingerprintGrid, ...]] = {
+    "quick": (
+        replace(
+            _DIGITS, trained=(0,), scales=(1.0, 100.0), size=1, candidates=8, draws=2, trials=3
+        ),
+    ),
+    "standard": (_DIGITS, _PHOTOS),
+    "paper": (replace(_DIGITS, draws=50), replace(_PHOTOS, draws=50)),
+}
+"""The 20 embedded photos are few: 12 candidates of any class, the others are the public ones."""

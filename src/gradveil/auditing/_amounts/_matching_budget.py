@@ -20,7 +20,7 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
 from gradveil.theory import GaussianPrior, fisher_trace, utility
 
-from ._defaults import CLAMPED, RATIO
+from .._defaults import CLAMPED, RATIO
 from ._requested_defenses import RequestedDefense
 from ._training_gain import gain_of_a_step, ratio_for, scale_for
 

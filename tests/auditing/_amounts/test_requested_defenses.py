@@ -3,8 +3,8 @@
 import pytest
 
 from gradveil import GradientNoise, OptimalPruning
+from gradveil.auditing._amounts import requested_defenses
 from gradveil.auditing._defaults import DEFENSES
-from gradveil.auditing._requested_defenses import requested_defenses
 
 
 def test_default_names_are_short_and_twins_go_together():

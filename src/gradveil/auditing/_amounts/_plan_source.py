@@ -4,8 +4,8 @@ from gradveil._random import numbered_stream
 from gradveil.defenses import Defense, Public
 from gradveil.sensitivity import Moments
 
-from ._defaults import POPULATION
-from ._subject import Batch, Subject
+from .._defaults import POPULATION
+from .._subject import Batch, Subject
 
 
 def planned(subject: Subject, defense: Defense) -> Defense:

@@ -5,12 +5,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gradveil import GaussianPrior, GradientMessage, fisher_trace, measure, utility
+from gradveil.auditing._amounts import make_budget, requested_defenses, solve
 from gradveil.auditing._defaults import DEFENSES
-from gradveil.auditing._matching_budget import make_budget, solve
-from gradveil.auditing._requested_defenses import requested_defenses
 from gradveil.models import build_model
 
-from .small import images
+from ..small import images
 
 NOISE = ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping")
 PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning")

@@ -1,0 +1,18 @@
+"""How much of each defense is audited, and where its plan comes from."""
+
+from ._matching_budget import MATCHES, Budget, make_budget, solve
+from ._plan_source import plan_of, planned, source_of, unwrapped
+from ._requested_defenses import RequestedDefense, requested_defenses
+
+__all__ = [
+    "MATCHES",
+    "Budget",
+    "RequestedDefense",
+    "make_budget",
+    "plan_of",
+    "planned",
+    "requested_defenses",
+    "solve",
+    "source_of",
+    "unwrapped",
+]

@@ -1,0 +1,131 @@
+"""A plan from the private batch as a fingerprint of it, at any amount of noise."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradveil._drawing import BLUE, GREEN, ORANGE, RED
+from gradveil.scoring import share_interval
+from gradveil.studies.figures import figure, level_curve, mark_levels, no_cells
+from gradveil.studies.runner import Cell, Results, Settings, Table
+from gradveil.studies.shared import (
+    FINGERPRINT,
+    FingerprintGrid,
+    Pair,
+    grouped,
+    name_and_level,
+    number,
+    select,
+    summarise,
+)
+
+PARAMETER, LAYER, PUBLIC, ISOTROPIC = (
+    "private, per parameter", "private, per layer", "public", "isotropic",
+)  # fmt: skip
+DEFENSES = {
+    PARAMETER: "optimal-noise(scale={}, plan='private')",
+    LAYER: "optimal-noise(scale={}, granularity='layer', plan='private')",
+    PUBLIC: "optimal-noise(scale={})",
+    ISOTROPIC: "gradient-noise(scale={})",
+}
+LOOKS: dict[str, dict[str, Any]] = {
+    PARAMETER: {"color": RED, "marker": "D"},
+    LAYER: {"color": ORANGE, "marker": "s"},
+    PUBLIC: {"color": GREEN, "marker": "o"},
+    ISOTROPIC: {"color": BLUE, "marker": "^"},
+}
+
+Key = tuple[str, int, str, float, int]
+"""Data, training steps, kind of plan, scale and number of candidates."""
+
+
+@dataclass(frozen=True)
+class FingerprintStudy:
+    """How often the right candidate is found, by an attacker who knows the rest of the batch."""
+
+    name: str = "plan-fingerprint"
+    title: str = "Which of the candidates it was, told from the message: four kinds of plan"
+    figure: str = "beyond the paper"
+
+    def cells(self, preset: str) -> list[Cell]:
+        """Each plan at each scale on each draw of candidates; the first draw of all comes first."""
+        return [cell for grid in FINGERPRINT[preset] for cell in _cells(grid)]
+
+    def numbers(self, results: Results) -> Table:
+        """Shares of trials with Clopper-Pearson intervals, and bits with bootstrap intervals."""
+        groups = grouped(select(results, "identification"), _key)
+        rows = [
+            (*key, *_share(pairs), *summarise(pairs, "bits")[:3]) for key, pairs in groups.items()
+        ]
+        columns = {"data": str, "trained": int, "plan": str, "level": float, "candidates": int}
+        numbers = {"mean": float, "low": float, "high": float, "n": int}
+        bits = {"bits_mean": float, "bits_low": float, "bits_high": float}
+        return Table({**columns, **numbers, **bits}, rows)
+
+    def draw(self, table: Table, path_stem: Path) -> None:
+        """A panel for each data set and state of the model; chance is a dotted line."""
+        rows = table.as_dicts()
+        panels = sorted({(str(r["data"]), int(number(r["trained"]))) for r in rows})[::-1]
+        panels = panels or [("", 0)]
+        with figure(path_stem, columns=len(panels), height=2.9) as (made, axes):
+            for axis, (data, trained) in zip(axes, panels, strict=True):
+                mine = [r for r in rows if (r["data"], r["trained"]) == (data, trained)]
+                axis.set_xlabel("noise scale (root mean square)")
+                if not mine:
+                    no_cells(axis)
+                    continue
+                for plan, look in LOOKS.items():
+                    curve = [row for row in mine if row["plan"] == plan]
+                    if curve:
+                        level_curve(axis, curve, plan, **look)
+                axis.axhline(1 / number(mine[0]["candidates"]), color="0.4", ls=":", label="chance")
+                mark_levels(axis, sorted({number(r["level"]) for r in mine}), percent=False)
+                state = f"after {trained} steps" if trained else "fresh"
+                axis.set_title(f"{data}, {state}, {mine[0]['candidates']} candidates")
+                axis.set_ylim(-0.03, 1.05)
+            axes[0].set_ylabel("share of trials with the right one")
+            if rows:
+                handles, labels = axes[0].get_legend_handles_labels()
+                made.legend(handles, labels, loc="outside lower center", ncols=5)
+
+
+def _cells(grid: FingerprintGrid) -> Iterator[Cell]:
+    common: dict[str, Any] = {
+        "data": grid.data,
+        "model": grid.model,
+        "size": grid.size,
+        "examples": grid.examples,
+        "candidates": grid.candidates,
+        "one_class": grid.one_class,
+        "trials": grid.trials,
+        "seed": 0,
+    }
+    for draw in range(grid.draws):
+        for trained in grid.trained:
+            for scale in grid.scales:
+                for plan, spec in DEFENSES.items():
+                    own = {
+                        "start": draw,
+                        "trained": trained,
+                        "defense": spec.format(scale),
+                        "public": grid.public if plan == PUBLIC else None,
+                    }
+                    yield Cell("identification", {**common, **own})
+
+
+def _key(settings: Settings) -> Key:
+    name, level = name_and_level(settings["defense"])
+    plan = ISOTROPIC
+    if name == "optimal-noise":
+        plan = LAYER if "layer" in settings["defense"] else PARAMETER
+        plan = PUBLIC if settings["public"] else plan
+    assert level is not None
+    return settings["data"], settings["trained"], plan, level, settings["candidates"]
+
+
+def _share(pairs: Sequence[Pair]) -> tuple[float, float, float, int]:
+    """The share of all trials, its interval, and their number."""
+    right = [one for _, result in pairs for one in result["right"]]
+    found = share_interval(sum(right), len(right))
+    return found.mean, found.low, found.high, len(right)
