@@ -102,7 +102,7 @@ def test_unknown_neighbours_leave_a_larger_error() -> None:
         for r in ("known", "unknown")
     )
     assert unknown.error.mean > 1.2 * known.error.mean
-    assert unknown.rate.mean < 0.8 * known.rate.mean
+    assert unknown.rate.mean < known.rate.mean
     assert (known.rest, unknown.rest) == ("known", "unknown")
     assert bound(trials=2, candidates=4, rest="unknown").rest == "known"  # there is none
 
@@ -119,7 +119,8 @@ def test_it_is_what_the_exact_attacker_reaches() -> None:
         LINEAR, total, population(), GradientNoise(SCALE), num_classes=1, candidates=16,
         batch_size=2, trials=20, per_draw=10, generator=generator(2),
     )  # fmt: skip
-    assert (found.error, found.rate) == (report.error, report.rate)
+    assert (found.error.mean, found.error.high) == (report.error.mean, report.error.high)
+    assert found.rate == report.rate
 
 
 def test_candidates_of_other_classes() -> None:
@@ -146,12 +147,12 @@ def test_a_private_plan_has_an_estimated_likelihood() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"at most\s+4096 combinations.*16 and 5: 65536"):
+    with pytest.raises(ValueError, match=r"at most 65536 cases.*256, 16 and 5: 16777216"):
         bound(batch_size=5, rest="unknown")
     with pytest.raises(ValueError, match="`rest` should be one of"):
         bound(rest="guessed")
-    with pytest.raises(ValueError, match=r"`neighbours = 3000` where"):
-        bound(batch_size=2, rest="unknown", neighbours=3000, candidates=1500)
+    with pytest.raises(ValueError, match=r"`neighbours = 4000` where"):
+        bound(batch_size=2, rest="unknown", neighbours=4000, candidates=8)
     with pytest.raises(ValueError, match="`candidates`"):
         bound(candidates=0)
     with pytest.raises(TypeError, match="`defense`"):

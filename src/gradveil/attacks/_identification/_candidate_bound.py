@@ -28,8 +28,8 @@ TREND = (8, 32, 128, 256)
 
 RESTS = ("known", "unknown")
 
-MOST_RESTS = 4096
-"""Combinations of neighbours that are summed over."""
+MOST_WORK = 2**16
+"""Candidates times combinations of neighbours that are gone through for each draw."""
 
 PLANS_ANEW = (
     "the plan is made from the private batch with random probes, so the likelihood of what was"
@@ -218,7 +218,8 @@ def _among(
 def _point(size: int, trials: list[Trial]) -> CandidatePoint:
     report = IdentificationReport(size, tuple(trials))
     assert report.rate is not None
-    return CandidatePoint(size, report.error, report.rate, report.prior_error)
+    error = replace(report.error, low=max(0.0, report.error.low))  # Student's may be below
+    return CandidatePoint(size, error, report.rate, report.prior_error)
 
 
 def _check(
@@ -229,10 +230,10 @@ def _check(
     for name, value in counts.items():
         check_count(value, name)
     check_choice(rest, "rest", RESTS)
-    combinations = neighbours ** (batch_size - 1)
-    if rest == "unknown" and combinations > MOST_RESTS:
+    work = candidates * neighbours ** (batch_size - 1)
+    if rest == "unknown" and work > MOST_WORK:
         raise ValueError(
-            "Parameters `neighbours` and `batch_size` should give at most"
-            f" {MOST_RESTS} combinations, neighbours^(batch_size - 1). Found {neighbours} and"
-            f" {batch_size}: {combinations}. Ask for fewer, or use rest='known'."
+            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
+            f" {MOST_WORK} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
+            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
         )
