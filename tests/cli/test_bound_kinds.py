@@ -87,3 +87,39 @@ def test_fisher_without_noise_promises_nothing(table):
     options = ("fisher", "--data", "table.npz", "--model", "mlp", "--batch-size", "2")
     assert facts(*options, "--defense", "no-defense")["mse"] == 0
     assert "No guarantee (0" in bound(*options, "--defense", "no-defense")
+
+
+CANDIDATES = ("candidates", "--data", "table.npz", "--model", "mlp", "--batch-size", "2")
+
+
+def test_candidates(table):
+    """A trend up to the asked number; much noise leaves the error without a message."""
+    options = (*CANDIDATES, "--candidates", "9", "--trials", "8")
+    found = facts(*options, "--defense", "gradient-noise(1000)")
+    assert [point["candidates"] for point in found["trend"]] == [8, 9]
+    assert found["mse"] == pytest.approx(found["blind_mse"], rel=1e-3)
+    assert found["mse_low"] <= found["mse"] <= found["mse_high"]
+    assert (found["kind"], found["trials"], found["rest"]) == ("candidates", 8, "known")
+    assert (found["candidates"], found["defense"]) == (9, "gradient-noise(scale=1000)")
+    assert "independent examples of the population" in found["assumptions"]
+    assert "and the rest of the batch" in found["assumptions"]
+    bare = facts(*options, "--rest", "unknown", "--defense", "no-defense")
+    assert (bare["mse"], bare["recognition"]) == (pytest.approx(0, abs=1e-9), 1)
+    assert "candidates for each other example" in bare["assumptions"]
+
+
+def test_a_table_of_candidates(table):
+    shown = " ".join(
+        bound(*CANDIDATES, "--trials", "2", "--defense", "gradient-noise(0.1)").split()
+    )
+    assert "No attacker's mean squared error per entry is below" in shown
+    assert "Assumed: Any attacker, on real data" in shown
+    private = bound(*CANDIDATES, "--trials", "2", "--defense", "optimal-noise(0.1, plan='private')")
+    assert "No guarantee (" in private
+
+
+def test_candidates_that_are_too_many(table):
+    done = CliRunner().invoke(app, ["bound", "--kind", *CANDIDATES, "--candidates", "90"])
+    assert done.exit_code != 0
+    done = CliRunner().invoke(app, ["bound", "--kind", "fisher", "--candidates", "9"])
+    assert "Option `--candidates` should be left out with `--kind fisher`" in str(done.exception)

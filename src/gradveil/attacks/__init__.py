@@ -11,10 +11,13 @@ from ._dlg import DLG
 from ._evidence import TotalVariation
 from ._grad_inversion import GradInversion
 from ._identification import (
+    CandidateBound,
+    CandidatePoint,
     Identification,
     IdentificationReport,
     Identify,
     Trial,
+    candidate_bound,
     identify_trials,
 )
 from ._idlg import IDLG
@@ -45,6 +48,8 @@ __all__ = [
     "Analytic",
     "Attack",
     "CallableAttack",
+    "CandidateBound",
+    "CandidatePoint",
     "Descent",
     "Finish",
     "GradInversion",
@@ -69,6 +74,7 @@ __all__ = [
     "Watch",
     "as_attack",
     "bootstrap_interval",
+    "candidate_bound",
     "estimate_label_counts",
     "identify_trials",
     "minimise",

@@ -8,6 +8,7 @@ from pathlib import Path
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
+from gradveil.attacks import CandidateBound, candidate_bound
 from gradveil.catalog import shown_name, spec_of
 from gradveil.defenses import Defense, NoiseDefense, PruningDefense
 from gradveil.mechanisms import Mechanism
@@ -16,12 +17,17 @@ from gradveil.theory import gain_over_isotropic, utility
 
 from ._amounts import Budget, make_budget, planned, requested_defenses, solve, source_of
 from ._bounds import guarantee_of
+from ._defaults import POPULATION
 from ._defense_measurement import formal_privacy
 from ._result import BoundResult
-from ._subject import Subject
+from ._subject import Batch, Subject
+from ._told_apart import candidate_choice
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
 """A sweep's scales over the defense's own."""
+
+CANDIDATES, STREAM = 256, 7
+"""Of the bound without a prior: how many, and the place of its random numbers."""
 
 RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -98,6 +104,32 @@ class BoundStudy:
             formal_privacy=formal_privacy(defense, guarantee),
         )
 
+    def from_candidates(
+        self, candidates: int | None = None, trials: int = 64, rest: str = "known"
+    ) -> CandidateBound:
+        """The bound without a prior, from public examples; as many candidates as there are to 256.
+
+        They are of one class where one has enough, and others than the plan was made from.
+        """
+        subject = self.subject
+        examples = _not_planned_from(subject)
+        most = CANDIDATES if candidates is None else candidates
+        count, one_class = candidate_choice(examples[1], subject.batch_size, most)
+        return candidate_bound(
+            subject.model,
+            subject.loss_fn,
+            examples,
+            planned(subject, self.defense),
+            num_classes=subject.data.num_classes,
+            candidates=count if candidates is None else candidates,
+            batch_size=subject.batch_size,
+            trials=trials,
+            rest=rest,
+            one_class=one_class,
+            local=subject.local,
+            generator=numbered_stream(self.seed, STREAM),
+        )
+
     @property
     def has_amount(self) -> bool:
         """Whether the defense has a scale or a ratio to sweep over."""
@@ -149,6 +181,15 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     if shown:
         axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
     save_figure(figure, path, dpi=120, tight=True)
+
+
+def _not_planned_from(subject: Subject) -> Batch:
+    """The public examples but for the last, of which plans are made; the private without any."""
+    if subject.public is None:
+        return subject.data.inputs, subject.data.targets
+    inputs, targets = subject.public
+    left = len(inputs) - POPULATION * subject.batch_size
+    return (inputs[:left], targets[:left]) if 2 * left > len(inputs) else (inputs, targets)
 
 
 def _power(moments: Moments) -> float:

@@ -1,7 +1,6 @@
 """Many trials of the exact attacker on one defense."""
 
 from copy import deepcopy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +12,12 @@ from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import LocalSteps, LossFunction
 
-from .._observation import observe
+from .._observation import Observation, observe
 from .._threat import ThreatModel
+from ._draws import Draw, batch_of, draw_examples
 from ._identification import Identification
 from ._identify import LABELS, Identify
 from ._report import IdentificationReport, Trial
-
-
-class Draw(NamedTuple):
-    """Examples for some trials."""
-
-    candidates: tuple[Tensor, Tensor]
-    truths: tuple[Tensor, Tensor]
-    """The true examples, one for each trial."""
-    places: list[int | None]
-    """Where the truth is among the candidates."""
-    rest: tuple[Tensor, Tensor] | None
 
 
 def identify_trials(
@@ -82,101 +71,56 @@ def identify_trials(
     done: list[Trial] = []
     for number, start in enumerate(range(0, trials, per_draw)):
         count = min(per_draw, trials - start)
-        draw = _draw(inputs, targets, candidates, count, batch_size, one_class, among, generator)
-        observations = [
-            observe(
-                model,
-                loss_fn,
-                _batch(draw, trial),
-                deepcopy(defense),
-                threat=ThreatModel(mechanism="known"),
-                num_classes=num_classes,
-                local=local,
-                public_mechanism=public_mechanism,
-                generator=generator,
-            )
-            for trial in range(count)
-        ]
+        draw = draw_examples(
+            inputs, targets, candidates, count, batch_size, one_class, among, generator
+        )
+        messages = sent_messages(
+            model, loss_fn, draw, defense, num_classes, local, public_mechanism, generator
+        )
         attack = Identify(draw.candidates, draw.rest, labels=labels)
-        done += _judged(number, draw, attack.many(observations, generator))
+        found = attack.many(messages, generator)
+        truths = zip(found, draw.truths[0], draw.places, strict=True)
+        done += [judged(number, *each) for each in truths]
     return IdentificationReport(candidates, tuple(done))
 
 
-def _judged(number: int, draw: Draw, found: list[Identification]) -> list[Trial]:
-    """Each trial's result beside the truth."""
-    guess = draw.candidates[0].mean(0)
-    trials = []
-    for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):
-        trials.append(
-            Trial(
-                draw=number,
-                rank=None if place is None else one.rank(place),
-                is_first=None if place is None else one.best == place,
-                bits=one.bits,
-                error=float((one.mean - truth).double().square().mean()),
-                prior_error=float((guess - truth).double().square().mean()),
-            )
-        )
-    return trials
-
-
-def _draw(
-    inputs: Tensor,
-    targets: Tensor,
-    candidates: int,
-    count: int,
-    batch_size: int,
-    one_class: bool,
-    among: bool,
+def sent_messages(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    draw: Draw,
+    defense: Defense,
+    num_classes: int,
+    local: LocalSteps | None,
+    public_mechanism: AnyMechanism | None,
     generator: torch.Generator,
-) -> Draw:
-    """Candidates, truths and the rest of the batch, no example in two of these roles."""
-    order = torch.randperm(len(inputs), generator=generator, device=generator.device).cpu()
-    labels = targets.cpu()[order]
-    needed = candidates if among else candidates + count
-    pool = torch.ones_like(labels, dtype=torch.bool)
-    if one_class:
-        pool = labels == _label(labels, needed, generator)
-    chosen = pool.nonzero().flatten()[:needed]
-    others = torch.ones_like(pool)
-    others[chosen] = False
-    rest = others.nonzero().flatten()[: batch_size - 1]
-    if len(chosen) < needed or len(rest) < batch_size - 1:
-        raise ValueError(
-            f"Parameter `examples` should hold at least {needed + batch_size - 1} examples, for"
-            f" the candidates and the rest of the batch. Found {len(inputs)}. Ask for fewer"
-            " candidates."
+) -> list[Observation]:
+    """What an attacker who knows the defense sees of each trial."""
+    return [
+        observe(
+            model,
+            loss_fn,
+            batch_of(draw, trial),
+            deepcopy(defense),
+            threat=ThreatModel(mechanism="known"),
+            num_classes=num_classes,
+            local=local,
+            public_mechanism=public_mechanism,
+            generator=generator,
         )
-    chosen, rest = order[chosen].to(inputs.device), order[rest].to(inputs.device)
-    some = chosen[:candidates]
-    places: list[int | None] = [None] * count
-    truths = chosen[candidates:]
-    if among:
-        picked = torch.randint(candidates, (count,), generator=generator, device=generator.device)
-        places, truths = [*picked.tolist()], some[picked.to(some.device)]
-    known = (inputs[rest], targets[rest]) if batch_size > 1 else None
-    return Draw((inputs[some], targets[some]), (inputs[truths], targets[truths]), places, known)
+        for trial in range(len(draw.places))
+    ]
 
 
-def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
-    """A class with enough examples."""
-    enough = (torch.bincount(labels) >= needed).nonzero().flatten()
-    if not len(enough):
-        raise ValueError(
-            f"Parameter `examples` should hold at least {needed} examples of one class. Found at"
-            f" most {int(torch.bincount(labels).max())}. Ask for fewer candidates, or use"
-            " one_class=False."
-        )
-    place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-    return int(enough[int(place)])
-
-
-def _batch(draw: Draw, trial: int) -> tuple[Tensor, Tensor]:
-    """The client's batch, with the truth at its first place."""
-    own = tuple(part[trial : trial + 1] for part in draw.truths)
-    if draw.rest is None:
-        return own[0], own[1]
-    return torch.cat([own[0], draw.rest[0]]), torch.cat([own[1], draw.rest[1]])
+def judged(number: int, found: Identification, truth: Tensor, place: int | None) -> Trial:
+    """One trial's result beside the truth."""
+    return Trial(
+        draw=number,
+        rank=None if place is None else found.rank(place),
+        is_first=None if place is None else found.best == place,
+        bits=found.bits,
+        error=float((found.mean - truth).double().square().mean()),
+        prior_error=float((found.inputs.mean(0) - truth).double().square().mean()),
+    )
 
 
 def _check_settings(

@@ -36,7 +36,7 @@ def told_apart(subject: "Subject", defense: Defense, seed: int) -> ToldApart | N
     examples = (subject.data.inputs, subject.data.targets)
     if subject.public is not None:
         examples = subject.public
-    count, one_class = _choice(examples[1], subject.batch_size)
+    count, one_class = candidate_choice(examples[1], subject.batch_size)
     if count < 2:
         return None
     trials = _trials(subject, count)
@@ -70,13 +70,15 @@ def told_apart(subject: "Subject", defense: Defense, seed: int) -> ToldApart | N
     )
 
 
-def _choice(targets: torch.Tensor, batch_size: int) -> tuple[int, bool]:
+def candidate_choice(
+    targets: torch.Tensor, batch_size: int, most: int = CANDIDATES
+) -> tuple[int, bool]:
     """How many candidates, and whether all of one class."""
     left = len(targets) - (batch_size - 1)
     largest = min(int(torch.bincount(targets).max()), left)
     if largest >= FEWEST:
-        return min(CANDIDATES, largest), True
-    return min(CANDIDATES, left), False
+        return min(most, largest), True
+    return min(most, left), False
 
 
 def _trials(subject: "Subject", candidates: int) -> int:

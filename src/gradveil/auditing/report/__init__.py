@@ -1,6 +1,6 @@
 """An audit's result as files: the report, tables, pictures, and numbers as text."""
 
-from ._numbers import estimate, number, plural, size
+from ._numbers import estimate, number, percent, plural, size
 from ._pictures import pictures
 from ._report import render_report, write_report
 from ._verdict import verdict
@@ -13,6 +13,7 @@ __all__ = [
     "estimate",
     "number",
     "output_folder",
+    "percent",
     "pictures",
     "plural",
     "prepare_folder",

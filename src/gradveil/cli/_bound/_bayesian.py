@@ -54,7 +54,7 @@ def show_bayesian(asked: Question, sweep: bool, out: Path | None, format: Format
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):
             check_folder(folder)
-    study, title = _study(asked)
+    study, title = bound_study(asked)
     if sweep and not study.has_amount:
         raise ValueError(
             "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
@@ -71,7 +71,7 @@ def show_bayesian(asked: Question, sweep: bool, out: Path | None, format: Format
 
 def fisher_facts(asked: Question) -> dict[str, Any]:
     """d / tr J_F of the defense: what the Fisher bound says, as plain values."""
-    study, title = _study(asked, flat=True)
+    study, title = bound_study(asked, flat=True)
     point = _points(study, sweep=False)[0]
     return {
         "mse": point.bound.trace_mse if point.bound else 0.0,
@@ -82,7 +82,7 @@ def fisher_facts(asked: Question) -> dict[str, Any]:
     }
 
 
-def _study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
+def bound_study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
     """The study of the defense and what it is about; `flat` for no prior."""
     check_count(asked.batch_size, "--batch-size")
     with option("--defense", "defenses"):

@@ -9,6 +9,7 @@ import typer
 from .._format import Format
 from .._options import own_options, useless
 from ._bayesian import Question, fisher_facts, show_bayesian
+from ._candidates import show_candidates
 from ._statements import recognition_facts, renyi_facts, show_statement
 
 
@@ -19,6 +20,14 @@ class Kind(str, Enum):
     recognition = "recognition"
     renyi = "renyi"
     fisher = "fisher"
+    candidates = "candidates"
+
+
+class Rest(str, Enum):
+    """What an attacker with candidates is told of the rest of the batch."""
+
+    known = "known"
+    unknown = "unknown"
 
 
 MODEL = ("dataset", "data", "model", "weights", "batch_size", "defense")
@@ -26,6 +35,7 @@ ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
     Kind.bayesian: (*MODEL, "sweep", "out"),
     Kind.fisher: MODEL,
+    Kind.candidates: (*MODEL, "candidates", "trials", "rest"),
     Kind.recognition: ("guess", *ACCOUNT),
     Kind.renyi: ("diameter", *ACCOUNT),
 }
@@ -35,7 +45,9 @@ TAKES = {
 def bound(
     kind: Annotated[
         Kind,
-        typer.Option(help="bayesian, fisher (a defense); recognition, renyi (private training)."),
+        typer.Option(
+            help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
+        ),
     ] = Kind.bayesian,
     dataset: Annotated[
         str | None,
@@ -55,6 +67,15 @@ def bound(
         ),
     ] = None,
     sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
+    candidates: Annotated[
+        int | None, typer.Option(help="candidates: how many.", show_default="256, if there are")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="candidates: messages.", show_default="64")
+    ] = None,
+    rest: Annotated[
+        Rest | None, typer.Option(help="candidates: of the batch.", show_default="known")
+    ] = None,
     guess: Annotated[
         float | None, typer.Option(help="recognition: the best blind guess's chance, as 1/N.")
     ] = None,
@@ -97,6 +118,8 @@ def bound(
         show_bayesian(asked, sweep, out, format)
     elif kind is Kind.fisher:
         show_statement(kind.value, fisher_facts(asked), format)
+    elif kind is Kind.candidates:
+        show_candidates(asked, candidates, trials, None if rest is None else rest.value, format)
     elif kind is Kind.recognition:
         facts = recognition_facts(guess, noise_multiplier, sample_rate, steps)
         show_statement(kind.value, facts, format)

@@ -1,0 +1,111 @@
+"""The examples of a trial: candidates, the truth among them, and the rest of the batch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Draw(NamedTuple):
+    """Examples for some trials."""
+
+    candidates: tuple[Tensor, Tensor]
+    truths: tuple[Tensor, Tensor]
+    """The true examples, one for each trial."""
+    places: list[int | None]
+    """Where the truth is among the candidates."""
+    rest: tuple[Tensor, Tensor] | None
+    used: Tensor
+    """Which examples have a role, as a mask."""
+
+
+def draw_examples(
+    inputs: Tensor,
+    targets: Tensor,
+    candidates: int,
+    count: int,
+    batch_size: int,
+    one_class: bool,
+    among: bool,
+    generator: torch.Generator,
+) -> Draw:
+    """Candidates, truths and the rest of the batch, no example in two of these roles."""
+    order = torch.randperm(len(inputs), generator=generator, device=generator.device).cpu()
+    labels = targets.cpu()[order]
+    needed = candidates if among else candidates + count
+    pool = torch.ones_like(labels, dtype=torch.bool)
+    if one_class:
+        pool = labels == _label(labels, needed, generator)
+    chosen = pool.nonzero().flatten()[:needed]
+    others = torch.ones_like(pool)
+    others[chosen] = False
+    rest = others.nonzero().flatten()[: batch_size - 1]
+    if len(chosen) < needed or len(rest) < batch_size - 1:
+        raise ValueError(
+            f"Parameter `examples` should hold at least {needed + batch_size - 1} examples, for"
+            f" the candidates and the rest of the batch. Found {len(inputs)}. Ask for fewer"
+            " candidates."
+        )
+    chosen, rest = order[chosen].to(inputs.device), order[rest].to(inputs.device)
+    some = chosen[:candidates]
+    places: list[int | None] = [None] * count
+    truths = chosen[candidates:]
+    if among:
+        picked = torch.randint(candidates, (count,), generator=generator, device=generator.device)
+        places, truths = [*picked.tolist()], some[picked.to(some.device)]
+    known = (inputs[rest], targets[rest]) if batch_size > 1 else None
+    used = torch.zeros(len(inputs), dtype=torch.bool)
+    used[torch.cat([chosen, rest]).cpu()] = True
+    own = inputs[truths], targets[truths]
+    return Draw((inputs[some], targets[some]), own, places, known, used)
+
+
+def draw_neighbours(
+    inputs: Tensor,
+    targets: Tensor,
+    draw: Draw,
+    count: int,
+    one_class: bool,
+    generator: torch.Generator,
+) -> list[tuple[Tensor, Tensor]]:
+    """For each of the other places of the batch `count` possible examples, the true one first."""
+    order = torch.randperm(len(inputs), generator=generator, device=generator.device).cpu()
+    free, sets = ~draw.used[order], []
+    for own, label in zip(*(draw.rest or ((), ())), strict=True):
+        fitting = free & (targets.cpu()[order] == int(label)) if one_class else free
+        others = fitting.nonzero().flatten()[: count - 1]
+        if len(others) < count - 1:
+            raise ValueError(
+                "Parameter `neighbours` should be a number of examples that there are beside the"
+                f" candidates. Found `neighbours = {count}` where {len(others) + 1} are left. Ask"
+                " for fewer."
+            )
+        free[others] = False
+        taken = order[others].to(inputs.device)
+        sets.append((_with(own, inputs[taken]), _with(label, targets[taken])))
+    return sets
+
+
+def _with(first: Tensor, others: Tensor) -> Tensor:
+    return torch.cat([first.unsqueeze(0), others])
+
+
+def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
+    """A class with enough examples."""
+    enough = (torch.bincount(labels) >= needed).nonzero().flatten()
+    if not len(enough):
+        raise ValueError(
+            f"Parameter `examples` should hold at least {needed} examples of one class. Found at"
+            f" most {int(torch.bincount(labels).max())}. Ask for fewer candidates, or use"
+            " one_class=False."
+        )
+    place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
+    return int(enough[int(place)])
+
+
+def batch_of(draw: Draw, trial: int) -> tuple[Tensor, Tensor]:
+    """The client's batch, with the truth at its first place."""
+    own = tuple(part[trial : trial + 1] for part in draw.truths)
+    if draw.rest is None:
+        return own[0], own[1]
+    return torch.cat([own[0], draw.rest[0]]), torch.cat([own[1], draw.rest[1]])
