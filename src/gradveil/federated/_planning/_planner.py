@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_pair
@@ -21,7 +22,7 @@ from gradveil.messages import (
     check_match,
     trainable_parameters,
 )
-from gradveil.plans import Evidence, fit_shape, gather
+from gradveil.plans import Shape, fit_shape, gather, trust_in
 
 from ._packed import PackedShape
 from ._small import small_shape
@@ -32,9 +33,9 @@ class Planner:
 
     The shape is that of `fit_shape`: Theorem 2's r_i = √(E‖∇_x g_i‖² / E g_i²) for each tensor, row
     and column, as far as the public batches prove it better than isotropic noise; with less than
-    two batches it is isotropic. It is the same for all clients, so its cost does not depend on how
-    many there are; clients that plan with `FromServer` measure nothing. What it sends takes at most
-    `share` of the model's bytes.
+    two batches, or examples that a trained model does not know (`trust_in`), it is isotropic. It is
+    the same for all clients, so its cost does not depend on how many there are; clients that plan
+    with `FromServer` measure nothing. What it sends takes at most `share` of the model's bytes.
 
     Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
     "plan", t). So a planner's state is its last shape.
@@ -79,23 +80,24 @@ class Planner:
         check_count(number, "number")
         if self._packed is None or (number - 1) % self.refresh_every == 0:
             like = trainable_parameters(model)
-            shape = fit_shape(self._evidence(number, model), size=self.batch_size, entries=False)
+            shape = self._fitted(named_stream(self.seed, "plan", number), model)
             size = sum(value.numel() * value.element_size() for value in like.values())
             self._packed = PackedShape.of(small_shape(shape, like, self.share * size))
         return self._packed
 
-    def _evidence(self, number: int, model: nn.Module) -> list[Evidence]:
-        generator = named_stream(self.seed, "plan", number)
+    def _fitted(self, generator: torch.Generator, model: nn.Module) -> Shape:
+        """What the public batches prove, as far as the model shows that they are of its kind."""
         device = next(model.parameters()).device
         inputs, targets = (part.to(device) for part in self.public)
-
         make = GradientMessage if self.local is None else self.local.message
         whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
         parts = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(whole)]
-        return [
+        evidence = [
             gather(make(model, self.loss_fn, targets[part]), inputs[part], generator)
             for part in parts
         ]
+        trust = trust_in(make(model, self.loss_fn, targets), inputs, generator)
+        return fit_shape(evidence, size=self.batch_size, trust=trust, entries=False)
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the last shape, packed; nothing before the first."""
