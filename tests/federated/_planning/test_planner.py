@@ -14,7 +14,7 @@ from gradveil.federated import FederatedRun, LocalSteps, PackedShape, Planner
 from gradveil.federated._planning._small import small_shape
 from gradveil.messages import trainable_parameters
 from gradveil.models import build_model
-from gradveil.plans import Shape, fit_shape, gather
+from gradveil.plans import Shape, fit_shape, gather, trust_in
 
 from ..small import assert_same, client, examples, model, run, server
 
@@ -88,7 +88,8 @@ def test_a_plan_is_the_shape_that_public_batches_prove() -> None:
         for i in range(0, 16, 4)
     ]
     like = trainable_parameters(net)
-    expected = PackedShape.of(fit_shape(batches, size=4, entries=False))
+    trust = trust_in(GradientMessage(net, cross_entropy, targets), inputs, generator)
+    expected = PackedShape.of(fit_shape(batches, size=4, trust=trust, entries=False))
     packed = planner(share=1.0).plan(1, net)
     for name, level in packed.shape().levels(like).items():
         torch.testing.assert_close(level, expected.shape().levels(like)[name])
@@ -113,7 +114,7 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send() -> None:
     options = {"batch_size": 4, "share": 1.0}
     update = Planner((inputs, targets), loss, local=local, **options).plan(1, model())
     gradient = Planner((inputs, targets), loss, **options).plan(1, model())
-    assert set(seen) <= {1, 2, 4}
+    assert set(seen) <= {1, 2, 4, 16, 128}  # the whole, and made-up ones, for the trust in them
     like = trainable_parameters(model())
     ratios = [
         (update.shape().levels(like)[n] / gradient.shape().levels(like)[n]).log() for n in like
