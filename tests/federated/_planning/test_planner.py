@@ -102,7 +102,10 @@ def test_it_plans_every_so_many_rounds_and_the_same_for_the_same_round() -> None
     assert torch.equal(other.plan(4, net).codes, packed[3].codes)
 
 
-def test_fedavg_is_planned_for_the_updates_that_clients_send() -> None:
+def test_fedavg_is_planned_for_the_updates_that_clients_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gradveil.federated._planning._planner.trust_in", lambda *_: 1.0)
     local = LocalSteps(steps=2, lr=0.5)
     inputs, targets = examples(16, seed=9)
     seen = []
@@ -114,7 +117,7 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send() -> None:
     options = {"batch_size": 4, "share": 1.0}
     update = Planner((inputs, targets), loss, local=local, **options).plan(1, model())
     gradient = Planner((inputs, targets), loss, **options).plan(1, model())
-    assert set(seen) <= {1, 2, 4, 16, 128}  # the whole, and made-up ones, for the trust in them
+    assert set(seen) <= {1, 2, 4}
     like = trainable_parameters(model())
     ratios = [
         (update.shape().levels(like)[n] / gradient.shape().levels(like)[n]).log() for n in like
