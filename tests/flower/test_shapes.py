@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import FromServer, GradientNoise, Moments, OptimalNoise
 from gradveil.federated import PackedShape, Planner
 from gradveil.flower import FedSGD, train_function
-from gradveil.flower._records import SHAPE, add_shape, read_shape
+from gradveil.flower._records import SHAPE, read_shape, shape_record
 from gradveil.messages import trainable_parameters
 from gradveil.plans import Shape
 
@@ -36,7 +36,7 @@ def function(defense: Any = SERVED) -> Any:
 def asked(shape: PackedShape | None) -> Message:
     message = small.train_message(small.model())
     if shape is not None:
-        add_shape(message, shape)
+        message.content[SHAPE] = shape_record(shape)
     return message
 
 

@@ -67,11 +67,10 @@ def model_arrays(message: Message) -> Tensors:
     return tensors_of(records[0])
 
 
-def add_shape(message: Message, shape: PackedShape) -> None:
-    """Put a shape into a train message, as a record of its own."""
+def shape_record(shape: PackedShape) -> ArrayRecord:
+    """A shape as the record `SHAPE` of a train message."""
     layout = torch.tensor(list(shape.layout.encode()), dtype=torch.uint8)
-    parts = {"layout": layout, "means": shape.means, "codes": shape.codes}
-    message.content[SHAPE] = record_of(parts)
+    return record_of({"layout": layout, "means": shape.means, "codes": shape.codes})
 
 
 def read_shape(message: Message) -> Shape | None:

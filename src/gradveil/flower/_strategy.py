@@ -14,7 +14,7 @@ from gradveil._checks import check_kind
 from gradveil.federated import Planner, Reply, Server, admit, budget_spent
 from gradveil.privacy import PrivacyAccount
 
-from ._records import add_shape, read_reply, record_of, tensors_of
+from ._records import SHAPE, read_reply, record_of, shape_record, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -117,8 +117,9 @@ class DefendedStrategy(FedAvg):
         if self.planner is not None:
             shape = self.planner.plan(server_round, self.model)
             self.shape_bytes = shape.size
+            record = shape_record(shape)
             for message in sent:
-                add_shape(message, shape)
+                message.content[SHAPE] = record
         self._questions = [message.metadata for message in sent]
         return sent
 
@@ -158,20 +159,19 @@ class DefendedStrategy(FedAvg):
         """Replies by node, and (node, reason) for what is none."""
         received: list[tuple[int, Reply]] = []
         failed: list[tuple[int, str]] = []
+        expected, asked = self.server.parameters, self._asked_nodes()
         for message in replies:
-            node = self.client_of(self._sender(message.metadata))
+            answer = message.metadata
+            node = self.client_of(asked.get(answer.reply_to_message_id, answer.src_node_id))
             try:
-                received.append((node, read_reply(message, self.server.parameters)))
+                received.append((node, read_reply(message, expected)))
             except ValueError as error:
                 failed.append((node, str(error)))
         return received, failed
 
-    def _sender(self, answer: Metadata) -> int:
-        """The node that was asked: an error that the SuperLink makes for it has another source."""
-        for question in self._questions:
-            if question.message_id and question.message_id == answer.reply_to_message_id:
-                return question.dst_node_id
-        return answer.src_node_id
+    def _asked_nodes(self) -> dict[str, int]:
+        """Which node a message went to: an error that the SuperLink answers has another source."""
+        return {q.message_id: q.dst_node_id for q in self._questions if q.message_id}
 
 
 class FedSGD(DefendedStrategy):
