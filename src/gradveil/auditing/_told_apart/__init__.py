@@ -1,6 +1,6 @@
 """Whether an attacker who knows all but one example tells candidates for that one apart."""
 
-from ._measure import told_apart
+from ._measure import CANDIDATES, told_apart
 from ._outcome import ToldApart
 
-__all__ = ["ToldApart", "told_apart"]
+__all__ = ["CANDIDATES", "ToldApart", "told_apart"]
