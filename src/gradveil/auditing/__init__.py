@@ -11,6 +11,7 @@ from ._defaults import (
     default_attacks,
 )
 from ._meter import Progress
+from ._privacy import PrivacyResult, Releases
 from ._result import (
     AttackResult,
     AuditResult,
@@ -38,7 +39,9 @@ __all__ = [
     "DefenseResult",
     "Interval",
     "LayerResult",
+    "PrivacyResult",
     "Progress",
+    "Releases",
     "RunResult",
     "Setup",
     "StopReason",

@@ -30,9 +30,10 @@ from ._amounts import (
     unwrapped,
 )
 from ._attack_runs import Attacked, AttackRuns, Named, named
-from ._defaults import DEFENSES
+from ._defaults import DEFENSES, PLAN_NOTE, RANGE_NOTE
 from ._defense_measurement import Measurement, measure_defense
 from ._meter import Meter, Progress
+from ._privacy import Releases
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks
 from ._subject import Batch, Subject, make_subject
@@ -41,16 +42,6 @@ from .report import pictures, verdict
 
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""
-
-RANGE_NOTE = (
-    "The attacker was not told the range of the inputs, because it could only be taken from the"
-    " audited examples themselves: give public examples or a normalisation."
-)
-PLAN_NOTE = (
-    "Plans marked private are made from the private batch, and tell who was in it at any amount of"
-    " noise. Their bounds count what the noise levels reveal. The other plans are made from public"
-    " examples or from the model alone, and reveal nothing."
-)
 
 
 def audit(
@@ -72,6 +63,9 @@ def audit(
     steps: int | None = None,
     training: bool = True,
     time_budget: float | None = None,
+    rounds: int = 100,
+    delta: float = 1e-5,
+    sample_rate: float = 1.0,
     seed: int = 0,
     progress: Progress | None = None,
     names: Mapping[str, str] | None = None,
@@ -107,6 +101,9 @@ def audit(
         steps: Of the attacks; their own if `None`.
         training: Whether to train a few steps under each defense.
         time_budget: Seconds for the attacks; with one, results depend on the machine.
+        rounds: For which ε is stated beside that of one message, where a defense has (ε, δ).
+        delta: δ of both.
+        sample_rate: Of Poisson sampling over these rounds; 1: each example is in all of them.
         seed: Of everything random.
         progress: Called with (what is running, the share that is done).
         names: What to call "data", "model" and its "weights" in the result, and its "command".
@@ -120,6 +117,7 @@ def audit(
     """
     require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
     check_settings(seeds, seed, match, scale, ratio, steps, training, time_budget)
+    releases = Releases(rounds, delta, sample_rate)
     check_optional_callable(progress, "progress", "Give a function of (what, share).")
     names = {} if names is None else names
     check_kind(names, "names", Mapping, "Give for example {'data': 'scans'}.")
@@ -150,7 +148,8 @@ def audit(
     work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
     meter = Meter(work * len(requested), progress)
     budget, solved = _solved(subject, requested, match, scale, ratio, seed)
-    measured, attacked = _measured(subject, solved, seed, training, meter), Attacked()
+    measured = _measured(subject, solved, seed, training, releases, meter)
+    attacked = Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
         runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
@@ -193,14 +192,19 @@ def _solved(
 
 
 def _measured(
-    subject: Subject, solved: Mapping[str, Defense], seed: int, training: bool, meter: Meter
+    subject: Subject,
+    solved: Mapping[str, Defense],
+    seed: int,
+    training: bool,
+    releases: Releases,
+    meter: Meter,
 ) -> dict[str, _Measured]:
     """All defenses, or those that were finished before Ctrl-C."""
     measured: dict[str, _Measured] = {}
     try:
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
-            costs = measure_defense(subject, defense, seed)
+            costs = measure_defense(subject, defense, seed, releases)
             meter.at(0.7)
             trained = defended_training(subject, defense, seed) if training else None
             measured[name] = _Measured(costs, trained)
@@ -217,7 +221,7 @@ def _result(
     attackers: Sequence[Named],
     attacked: Attacked,
 ) -> AuditResult:
-    guess = _guess_error(subject)
+    guess = subject.guess_error()
     results = []
     for name, one in measured.items():
         attacks = attacked.results(name, attackers)
@@ -248,13 +252,6 @@ def _result(
         notes=tuple(notes),
         stopped=attacked.stopped,
     )
-
-
-def _guess_error(subject: Subject) -> float:
-    """The squared error in [0, 1] units of the mean of the public examples as a guess."""
-    data = subject.data
-    guess = data.to_pixels(subject.guess.expand_as(data.inputs)).clamp(0, 1)
-    return float((guess - data.to_pixels(data.inputs)).square().mean())
 
 
 def _setup(

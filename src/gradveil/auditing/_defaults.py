@@ -41,6 +41,16 @@ BOUND_PROBES = 2
 PRIOR_LIMIT = 4096
 """Up to how many entries of an example a Gaussian prior is fitted."""
 
+RANGE_NOTE = (
+    "The attacker was not told the range of the inputs, because it could only be taken from the"
+    " audited examples themselves: give public examples or a normalisation."
+)
+PLAN_NOTE = (
+    "Plans marked private are made from the private batch, and tell who was in it at any amount of"
+    " noise. Their bounds count what the noise levels reveal. The other plans are made from public"
+    " examples or from the model alone, and reveal nothing."
+)
+
 
 def default_attacks(steps: int, is_image: bool) -> list[Attack]:
     """The attack that does not know the defense, and the one that does.

@@ -16,9 +16,10 @@ from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import utility
 
 from ._bounds import Guarantee, guarantee_of
+from ._privacy import USUAL, PrivacyResult, Releases, privacy_of
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
-from ._told_apart import ToldApart, told_apart
+from ._told_apart import CANDIDATES, ToldApart, told_apart
 
 TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
@@ -37,15 +38,19 @@ class Measurement:
     time_ratio: float
     layers: tuple[LayerResult, ...]
     told_apart: ToldApart | None
+    privacy: PrivacyResult | None
 
 
-def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measurement:
+def measure_defense(
+    subject: Subject, defense: Defense, seed: int, releases: Releases = USUAL
+) -> Measurement:
     """Plan on the first batch and read everything off the mechanism."""
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
     values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
     first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
     guarantee = guarantee_of(subject, defense, seed)
+    told = told_apart(subject, defense, seed)
     return Measurement(
         utility_first=first,
         utility_second=second,
@@ -55,7 +60,8 @@ def measure_defense(subject: Subject, defense: Defense, seed: int) -> Measuremen
         bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(subject, defense),
         layers=_layers(values, mechanism),
-        told_apart=told_apart(subject, defense, seed),
+        told_apart=told,
+        privacy=privacy_of(defense, releases, told.candidates if told else CANDIDATES),
     )
 
 

@@ -12,6 +12,7 @@ from gradveil.catalog import build_defense, name_of
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
+from ._privacy import PrivacyResult, privacy_columns
 from ._told_apart import ToldApart
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class DefenseResult:
     nothing."""
     told_apart: ToldApart | None = None
     """How well candidates for one example are told apart; `None`: not measured."""
+    privacy: PrivacyResult | None = None
+    """ε(δ) and recognition; `None`: no (ε, δ)."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "told_apart_candidates": told.candidates if told else None,
         "told_apart_rate": told.rate.mean if told else None,
         "told_apart_bits": told.bits.mean if told else None,
+        **privacy_columns(defense.privacy),
         "loss_after": training.loss_after.mean if training else None,
         "bytes_sent": defense.bytes_sent,
         "time_ratio": defense.time_ratio,

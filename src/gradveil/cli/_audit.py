@@ -17,6 +17,7 @@ from gradveil.auditing import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     AuditResult,
+    Releases,
     audit,
     check_attacks,
     check_settings,
@@ -34,8 +35,9 @@ from ._progress import bar
 
 INTERRUPTED = 130
 OWN = own_options(
-    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat"
-)
+    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
+    "rounds", "delta", "sample_rate",
+)  # fmt: skip
 
 
 class Match(str, Enum):
@@ -105,6 +107,13 @@ def run_audit(
     time_budget: Annotated[
         float | None, typer.Option(help="Seconds for all attacks together.")
     ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
+    ] = 100,
+    delta: Annotated[float, typer.Option(help="δ of both.")] = 1e-5,
+    sample_rate: Annotated[
+        float, typer.Option(help="Of Poisson sampling over these rounds; 1: all in all rounds.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
@@ -120,6 +129,7 @@ def run_audit(
         check_count(count, option_name)
     with options(OWN):
         check_settings(seeds, seed, match.value, scale, ratio, steps, not quick, time_budget)
+        Releases(rounds, delta, sample_rate)
     local = local_training(message, local_steps, local_lr)
     with option("--defense", "defenses"):
         defenses = typed_defenses(defense) if defense else None
@@ -156,6 +166,9 @@ def run_audit(
             steps=steps,
             training=not quick,
             time_budget=time_budget,
+            rounds=rounds,
+            delta=delta,
+            sample_rate=sample_rate,
             seed=seed,
             progress=progress,
             names={

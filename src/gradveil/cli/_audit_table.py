@@ -45,6 +45,8 @@ def show_audit(result: AuditResult, console: Console) -> None:
     told = {d.name: d.told_apart for d in result.defenses if d.told_apart}
     if told:
         console.print(_told_apart_table(result, told))
+    if any(defense.privacy for defense in result.defenses):
+        console.print(_privacy_table(result))
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)
@@ -71,6 +73,28 @@ def _told_apart_table(result: AuditResult, told: Mapping[str, ToldApart]) -> Tab
             f"{found.bits.mean:.2f} of {log2(found.candidates):.2f}",
             f"{found.rank:.1f}",
         )
+    return table
+
+
+def _privacy_table(result: AuditResult) -> Table:
+    """ε(δ) and recognition, with what the exact attacker reached beside it."""
+    stated = next(d.privacy for d in result.defenses if d.privacy)
+    sampled = "" if stated.sample_rate == 1 else f", Poisson sampling at {stated.sample_rate:g}"
+    table = _blank(
+        f"(ε, δ) at δ = {stated.delta:g}, and who can be recognised of {stated.candidates}"
+        f" ({plural(stated.rounds, 'round')}{sampled})"
+    )
+    _add_defenses(table, result)
+    for name in ("for each", "ε, 1 message", "ε, rounds", "≤ 1 message", "≤ rounds", "measured"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for defense in result.defenses:
+        found = defense.privacy
+        told = f"{defense.told_apart.rate.mean:.0%}" if defense.told_apart else "-"
+        cells = ["-", "no guarantee", "", "", ""]
+        if found is not None:
+            chances = [f"{c:.1%}" for c in (found.recognition, found.recognition_rounds)]
+            cells = [found.unit, number(found.epsilon), number(found.epsilon_rounds), *chances]
+        table.add_row(escape(defense.name), *cells, told)
     return table
 
 

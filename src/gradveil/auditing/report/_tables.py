@@ -93,9 +93,10 @@ def guarantee_table(result: AuditResult) -> Table:
         Column("Trace form", "MSE"),
         Column("Holds for", "prior", words=True),
         Column("Counts the plan", words=True),
+        *_privacy_columns(result),
         Column("Formal privacy", words=True),
     )
-    rows = tuple(tuple(_guarantee_row(d)) for d in result.defenses)
+    rows = tuple(tuple(_guarantee_row(d, result)) for d in result.defenses)
     return Table("guarantees", "What is proved about each defense", columns, rows)
 
 
@@ -134,7 +135,32 @@ def _attack_row(defense: DefenseResult, attack: AttackResult, name: str, image: 
     return cells
 
 
-def _guarantee_row(defense: DefenseResult) -> list[Cell]:
+def _privacy_columns(result: AuditResult) -> list[Column]:
+    """None of them where no defense has (ε, δ)."""
+    stated = next((d.privacy for d in result.defenses if d.privacy), None)
+    if stated is None:
+        return []
+    q = "all in all" if stated.sample_rate == 1 else f"rate {number(stated.sample_rate)}"
+    return [
+        Column("ε, one message", f"δ = {stated.delta:g}"),
+        Column(f"ε, {plural(stated.rounds, 'round')}", q),
+        Column("Recognised at most", f"of {stated.candidates}, one message"),
+    ]
+
+
+def _privacy_cells(defense: DefenseResult) -> list[Cell]:
+    stated = defense.privacy
+    if stated is None:
+        return [Cell(NO_GUARANTEE)] * 3
+    most = f"{percent(stated.recognition_rounds)} with all rounds"
+    return [
+        _cell(stated.epsilon),
+        _cell(stated.epsilon_rounds),
+        Cell(percent(stated.recognition), stated.recognition, most),
+    ]
+
+
+def _guarantee_row(defense: DefenseResult, result: AuditResult) -> list[Cell]:
     bound = defense.bound
     cells = [Cell(defense.name, defense.name), _bound_cell(bound, with_batches=True)]
     if bound is None:
@@ -142,6 +168,8 @@ def _guarantee_row(defense: DefenseResult) -> list[Cell]:
     else:
         plan = "yes" if bound.counts_plan else "no"
         cells += [_cell(bound.trace_mse), Cell(bound.prior, bound.prior), Cell(plan, plan)]
+    if _privacy_columns(result):
+        cells += _privacy_cells(defense)
     return [*cells, Cell(defense.formal_privacy, defense.formal_privacy)]
 
 
