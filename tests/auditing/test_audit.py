@@ -54,7 +54,7 @@ def test_what_is_deterministic_has_no_guarantee_and_noise_has_a_bound_with_a_pri
     for name in ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping"):
         bound = found(result, name).bound
         assert bound.mse >= bound.trace_mse > 0
-        assert bound.prior == "Gaussian fitted to 20 other examples"
+        assert bound.prior == "Gaussian within classes fitted to 20 other examples"
         assert not bound.counts_plan
         assert found(result, name).formal_privacy.startswith("no (ε, δ)")
     assert any("do not count" in note for note in result.notes)

@@ -32,7 +32,9 @@ def test_optimal_noise_gains_over_isotropic_noise():
     (isotropic,) = json.loads(bound("--defense", "gradient-noise", "--format", "json"))
     assert optimal["gain_over_isotropic"] > 1
     assert isotropic["gain_over_isotropic"] == pytest.approx(1)
-    assert optimal["bound"]["prior"] == "Gaussian fitted to 28 other examples"
+    assert optimal["bound"]["prior"] == "Gaussian within classes fitted to 28 other examples"
+    low, high = optimal["bound"]["mse_interval"]
+    assert low < optimal["bound"]["mse"] < high
     assert optimal["bound"]["mse"] >= optimal["bound"]["trace_mse"] > 0
 
 

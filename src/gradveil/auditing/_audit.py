@@ -136,6 +136,7 @@ def audit(
         normalization=normalization,
         local=local,
         name=names.get("data", "data"),
+        labels_known=threat.labels != "unknown",
     )
     check_use(requested, match, scale, ratio)
     if match == "training" and local is not None:

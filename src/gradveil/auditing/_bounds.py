@@ -97,4 +97,5 @@ def _result(subject: Subject, best: Bound, trace: Bound) -> BoundResult:
         data="public" if subject.public is not None else "audited",
         explained=trace.explained,
         reason=trace.reason,
+        mse_interval=best.interval,
     )

@@ -24,7 +24,10 @@ StopReason = Literal["interrupted", "time budget"]
 
 @dataclass(frozen=True)
 class BoundResult:
-    """A lower bound on every attacker's mean error over data of that prior, where it `holds`."""
+    """A lower bound on every attacker's mean error over data of that prior, where it `holds`.
+
+    For real data it is a Gaussian reference error, not a guarantee.
+    """
 
     method: str
     """"full" or "trace"."""
@@ -48,6 +51,8 @@ class BoundResult:
     """The share of the message's change over a small step that derivatives explain."""
     reason: str = ""
     """Why it is no guarantee for this model and defense; empty where it is one."""
+    mse_interval: tuple[float, float] | None = None
+    """Of `mse`, 95 %, from the scatter of the batches; `None` at one batch."""
 
     @property
     def holds(self) -> bool:
@@ -260,6 +265,8 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "utility_first": defense.utility_first,
         "utility_second": defense.utility_second,
         "bound_mse": bound.mse if bound else None,
+        "bound_mse_low": bound.mse_interval[0] if bound and bound.mse_interval else None,
+        "bound_mse_high": bound.mse_interval[1] if bound and bound.mse_interval else None,
         "bound_trace_mse": bound.trace_mse if bound else None,
         "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
         "bound_prior": bound.prior if bound else None,

@@ -93,8 +93,12 @@ def make_subject(
     normalization: Dataset | NormalizationLike,
     local: LocalSteps | None,
     name: str,
+    labels_known: bool = True,
 ) -> Subject:
-    """Check what the user handed in; `batch` is cut into `batches` of equal size."""
+    """Check what the user handed in; `batch` is cut into `batches` of equal size.
+
+    Where attackers are told the labels, the prior is that within classes.
+    """
     device = _device(model)
     inputs, targets = _examples(batch, device, "batch")
     check_count(batches, "batches")
@@ -110,7 +114,7 @@ def make_subject(
     others = None if public is None else _examples(public, device, "public")
     shown = inputs if others is None else others[0]
     data = _in_units(inputs, targets, normalization, classes, name, shown)
-    prior = _prior(inputs, others)
+    prior = _prior((inputs, targets), others, labels_known)
     private = others is None and normalization is None
     outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
     return Subject(model, loss_fn, data, size, others, prior, local, not (private and outside))
@@ -146,10 +150,19 @@ def _in_units(
     return Dataset(inputs, targets, mean, std, num_classes=classes, name=name)
 
 
-def _prior(inputs: Tensor, public: Batch | None) -> GaussianPrior | None:
-    """A Gaussian fitted to public examples; to the private ones where there are no others."""
-    samples, kind = (inputs, "the audited") if public is None else (public[0], "other")
+def _prior(private: Batch, public: Batch | None, labels_known: bool) -> GaussianPrior | None:
+    """A Gaussian fitted to public examples; to the private ones where there are no others.
+
+    Within classes where these have several examples that vary, if the attacker is told the labels.
+    """
+    (samples, targets), kind = (private, "the audited") if public is None else (public, "other")
     if len(samples) < 2 or samples[0].numel() > PRIOR_LIMIT:
         return None
-    fitted = GaussianPrior.fit(samples)
-    return replace(fitted, name=f"Gaussian fitted to {len(samples)} {kind} examples")
+    for labels in (targets, None) if labels_known else (None,):
+        try:
+            fitted = GaussianPrior.fit(samples, labels=labels)
+        except ValueError:  # one example of each class, or examples that are all alike
+            continue
+        within = "" if labels is None else " within classes"
+        return replace(fitted, name=f"Gaussian{within} fitted to {len(samples)} {kind} examples")
+    return None

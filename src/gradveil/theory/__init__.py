@@ -1,6 +1,7 @@
 """What a mechanism costs in training and what it guarantees against reconstruction."""
 
 from ._bound import Bound, BoundCase, mean_bound, reconstruction_bound
+from ._bound_forms import trace_error
 from ._decrease import expected_decrease
 from ._fisher import FisherInformation, fisher_matrix, fisher_trace
 from ._optimum import gain_over_isotropic, share_of_optimum
@@ -23,5 +24,6 @@ __all__ = [
     "plan_information_trace",
     "reconstruction_bound",
     "share_of_optimum",
+    "trace_error",
     "utility",
 ]

@@ -19,7 +19,7 @@ from gradveil._random import generator_or_fresh
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, values_of
 
-from ._bound_forms import dense_bound, iterative_bound, trace_bound
+from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
 from ._fisher import FisherInformation, MeanInformation
 from ._priors import GaussianPrior
 from ._selection import SHOWN, selects, shows_selection
@@ -44,11 +44,12 @@ class Bound:
     per_entry: float
     """The same for one entry: `total` / m, to compare with the MSE that attacks report."""
     method: str
-    """"full": tr (J_D + J_P)⁻¹. "trace": m² / (tr J_D + tr J_P), never larger."""
+    """"full": tr (J_D + J_P)⁻¹. "trace": from tr J_D alone (`trace_error`), never larger."""
     standard_error: float
     """Of `total`, where it was estimated with random probes; 0 where it was computed."""
     prior: str
-    """The prior it holds for. Under "flat" it is no guarantee: no real data are flat."""
+    """The prior it holds for. Under "flat" it is no guarantee: no real data are flat. Under a
+    Gaussian fitted to real data it is a reference, the error of the best linear estimate."""
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
     batches: int = 1
@@ -58,6 +59,9 @@ class Bound:
     """The least share of the message's change over small steps that derivatives explain."""
     reason: str = ""
     """Why it does not hold as a guarantee for this message; empty where it does."""
+    interval: tuple[float, float] | None = None
+    """Of `per_entry`, 95 %, for the mean over the data from the scatter of the batches (bootstrap;
+    the full form to first order in the information). `None` at one batch."""
 
     @property
     def holds(self) -> bool:
@@ -168,13 +172,14 @@ def mean_bound(
         shows_selection(i.mechanism, i.values) for i in information.parts
     )
     if seen.hidden or shown or information.is_infinite():
-        total, error = 0.0, 0.0
+        formed = Formed(0.0, 0.0, None)
     elif method == "trace":
-        total, error = trace_bound(information, prior, planned_by, probes, generator, DENSE_LIMIT)
+        formed = trace_bound(information, prior, planned_by, probes, generator, DENSE_LIMIT)
     elif solver == "dense" or (solver == "auto" and information.size <= DENSE_LIMIT):
-        total, error = dense_bound(information, prior, planned_by), 0.0
+        formed = dense_bound(information, prior, planned_by)
     else:
-        total, error = iterative_bound(information, prior, planned_by, probes, generator)
+        formed = iterative_bound(information, prior, planned_by, probes, generator)
+    total, error, ends = formed
     return Bound(
         total=total,
         per_entry=total / information.size,
@@ -185,6 +190,7 @@ def mean_bound(
         batches=len(cases),
         explained=seen.explained,
         reason=_reason(seen, shown, total, len(cases)),
+        interval=ends and (ends[0] / information.size, ends[1] / information.size),
     )
 
 

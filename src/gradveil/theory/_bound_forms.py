@@ -1,11 +1,12 @@
 """The two forms of the bound, and the ways to compute them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._random import rademacher_like
+from gradveil._random import named_stream, rademacher_like
 from gradveil._solve import conjugate_gradients
 from gradveil.sensitivity import measure
 
@@ -17,6 +18,34 @@ if TYPE_CHECKING:
     from gradveil.defenses import Defense
 
 
+QUANTILES = (0.025, 0.975)
+RESAMPLES = 2000
+
+BATCHES_LIMIT = 2**27
+"""Up to how many numbers the matrices of all batches are held for an interval."""
+
+
+class Formed(NamedTuple):
+    """A bound on E‖x̂ - x‖², and how well it is known."""
+
+    total: float
+    error: float
+    """The standard error of random probes."""
+    interval: tuple[float, float] | None
+    """From the scatter of the batches."""
+
+
+def trace_error(trace: float, size: int, prior: GaussianPrior | None = None) -> float:
+    """The trace form, the largest k² / (tr J_D + tr_k J_P) over leading directions k of the prior.
+
+    For any k orthogonal directions V the errors along them are at least
+    tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
+    it is m² / (tr J_D + tr J_P).
+    """
+    entries, known = (size, 0.0) if prior is None else prior.leading(size, trace)
+    return entries**2 / (trace + known) if trace + known > 0 else float("inf")
+
+
 def trace_bound(
     information: MeanInformation,
     prior: GaussianPrior | None,
@@ -24,79 +53,95 @@ def trace_bound(
     probes: int,
     generator: torch.Generator,
     exact_limit: int,
-) -> tuple[float, float]:
-    """m² / (tr J_D + tr J_P): Cauchy's inequality on the eigenvalues of the full bound.
+) -> Formed:
+    """`trace_error` of tr J_D: Cauchy's inequality on the eigenvalues of the full bound.
 
     tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
     standard error is carried over to first order.
     """
     m = information.size
-    trace, error = _data_trace(information, probes, generator, exact_limit)
-    trace += prior.trace(m) if prior else 0.0
+    traces, error = _data_traces(information, probes, generator, exact_limit)
     if planned_by is not None:
-        leak, leak_error = _plan_trace(information, planned_by, probes, generator)
-        trace, error = trace + leak, (error**2 + leak_error**2) ** 0.5
-    total = m**2 / trace if trace > 0 else float("inf")
-    return total, (0.0 if error == 0 else total * error / trace)
+        leaks, leak_error = _plan_traces(information, planned_by, probes, generator)
+        traces, error = traces + leaks, (error**2 + leak_error**2) ** 0.5
+    trace = float(traces.mean())
+    entries, known = (m, 0.0) if prior is None else prior.leading(m, trace)
+    if trace + known <= 0:
+        return Formed(float("inf"), 0.0, None)
+    total = entries**2 / (trace + known)
+    inverse = (traces + known) / entries**2
+    return Formed(total, 0.0 if error == 0 else total * error / (trace + known), _spread(inverse))
 
 
-def _data_trace(
+def _data_traces(
     information: MeanInformation, probes: int, generator: torch.Generator, exact_limit: int
-) -> tuple[float, float]:
-    """tr J_D, and its standard error where it is the mean of vᵀ J_D v over random signs v."""
+) -> tuple[Tensor, float]:
+    """tr J_F of each batch, and the standard error of their mean.
+
+    The error is not 0 where they are means of vᵀ J_F v over random signs v.
+    """
     if information.size <= exact_limit:
         traces = [
             fisher_trace(measure(one.message, one.inputs, "exact"), one.mechanism)
             for one in information.parts
         ]
-        return sum(traces) / len(traces), 0.0
+        return torch.tensor(traces, dtype=torch.float64), 0.0
     signs = _signs(information, probes, generator)
-    return _mean_and_error((signs * information(signs)).sum(1))
+    samples = torch.stack([(signs * part(signs)).sum(1) for part in information.parts])
+    return samples.mean(1).cpu(), _mean_and_error(samples.mean(0))[1]
 
 
-def _plan_trace(
+def _plan_traces(
     information: MeanInformation, planned_by: "Defense", probes: int, generator: torch.Generator
-) -> tuple[float, float]:
+) -> tuple[Tensor, float]:
     leaks = [
         plan_information_trace(one.message, one.inputs, planned_by, probes, generator)
         for one in information.parts
     ]
-    count = len(leaks)
-    return (
-        sum(leak for leak, _ in leaks) / count,
-        sum(error**2 for _, error in leaks) ** 0.5 / count,
-    )
+    error = sum(error**2 for _, error in leaks) ** 0.5 / len(leaks)
+    return torch.tensor([leak for leak, _ in leaks], dtype=torch.float64), error
 
 
 def dense_bound(
     information: MeanInformation, prior: GaussianPrior | None, planned_by: "Defense | None"
-) -> float:
+) -> Formed:
     """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
-    matrix = information.matrix()
-    if planned_by is not None:
-        leaks = [plan_information(one.message, one.inputs, planned_by) for one in information.parts]
-        matrix = matrix + torch.stack(leaks).mean(0)
-    if prior is not None:
-        return _bound_with_prior(matrix, prior.matrix(information.size).to(matrix))
-    eigenvalues = torch.linalg.eigvalsh(matrix)
-    resolution = eigenvalues.abs().max() * len(matrix) * torch.finfo(information.dtype).eps
-    if bool(eigenvalues.min() <= resolution):
-        return float("inf")
-    return float(eigenvalues.reciprocal().sum())
+    each = _matrices(information, planned_by)
+    kept = list(each) if information.size**2 * len(information.parts) <= BATCHES_LIMIT else []
+    matrix = sum(kept or each, torch.zeros(())) / len(information.parts)
+    inverse = _inverse_root(matrix, prior, information)
+    if inverse is None:
+        return Formed(float("inf"), 0.0, None)
+    total = float(inverse.square().sum())
+    pulled = [float(((one @ inverse) * (inverse @ (inverse.T @ inverse))).sum()) for one in kept]
+    return Formed(total, 0.0, _reciprocal_spread(total, pulled))
 
 
-def _bound_with_prior(data: Tensor, prior: Tensor) -> float:
-    """tr (J_D + K Kᵀ)⁻¹ = Σ_k ‖K⁻ᵀ v_k‖² / (1 + e_k), with e_k and v_k of K⁻¹ J_D K⁻ᵀ.
+def _matrices(information: MeanInformation, planned_by: "Defense | None") -> Iterator[Tensor]:
+    """J_F of each batch, with what its plan reveals."""
+    for one in information.parts:
+        matrix = one.matrix()
+        if planned_by is not None:
+            matrix = matrix + plan_information(one.message, one.inputs, planned_by)
+        yield matrix
 
-    Whitened like that, the rounding errors of a large J_D cannot drown J_P = K Kᵀ: the result is
-    between 0 and the prior's own variance for any noise.
+
+def _inverse_root(
+    data: Tensor, prior: GaussianPrior | None, information: MeanInformation
+) -> Tensor | None:
+    """R with R Rᵀ = (J_D + J_P)⁻¹; `None` where it does not exist.
+
+    With a prior of covariance L Lᵀ, R = L U (1 + e)^{-½}, e and U of Lᵀ J_D L: the rounding errors
+    of a large J_D cannot drown J_P, and the result is between 0 and the prior's own variance.
     """
-    factor = torch.linalg.cholesky(prior)
-    half = torch.linalg.solve_triangular(factor, data, upper=False)
-    white = torch.linalg.solve_triangular(factor, half.T, upper=False)
-    eigenvalues, vectors = torch.linalg.eigh((white + white.T) / 2)
-    spread = torch.linalg.solve_triangular(factor.T, vectors, upper=True).square().sum(0)
-    return float((spread / (1 + eigenvalues.clamp(min=0))).sum())
+    if prior is None:
+        values, vectors = torch.linalg.eigh(data)
+        resolution = values.abs().max() * len(data) * torch.finfo(information.dtype).eps
+        return None if bool(values.min() <= resolution) else vectors * values.rsqrt()
+    white = prior.from_white(prior.from_white(data, transposed=True).T, transposed=True)
+    values, vectors = torch.linalg.eigh((white + white.T) / 2)
+    root: Tensor = prior.from_white((vectors * (1 + values.clamp(min=0)).rsqrt()).T).T
+    return root
 
 
 def iterative_bound(
@@ -105,11 +150,12 @@ def iterative_bound(
     planned_by: "Defense | None",
     probes: int,
     generator: torch.Generator,
-) -> tuple[float, float]:
+) -> Formed:
     """tr A⁻¹ = E_z[zᵀ A⁻¹ z] over random signs z, each A⁻¹ z by conjugate gradients.
 
-    The prior's covariance preconditions. An unfinished solve is below the true zᵀ A⁻¹ z, so the
-    result stays a lower bound; without a prior it may never finish, which is an error.
+    With a prior of covariance L Lᵀ, A⁻¹ = L (1 + Lᵀ J_D L)⁻¹ Lᵀ. An unfinished solve is below the
+    true zᵀ A⁻¹ z, so the result stays a lower bound; without a prior it may never finish, which is
+    an error.
     """
     if planned_by is not None:
         raise ValueError(
@@ -117,22 +163,52 @@ def iterative_bound(
             f" Found inputs of {information.size} entries with the iterative solver."
         )
     signs = _signs(information, probes, generator)
+    if prior is None:
+        solved, converged = conjugate_gradients(information, signs)
+        if not converged:
+            raise ValueError(
+                "Parameter `prior` should be given for inputs this large: without one the"
+                " information is (nearly) singular and the flat bound could not be computed. Found"
+                " `prior = None`. Use `GaussianPrior.fit(samples)`, or method='trace'."
+            )
+    else:
+        solved = _solved_in_white(information, prior, signs)
+    total, error = _mean_and_error((signs * solved).sum(1))
+    pulled = [float((solved * part(solved)).sum(1).mean()) for part in information.parts]
+    return Formed(total, error, _reciprocal_spread(total, pulled))
+
+
+def _solved_in_white(information: MeanInformation, prior: GaussianPrior, signs: Tensor) -> Tensor:
+    """A⁻¹ z for each row z."""
 
     def multiply(rows: Tensor) -> Tensor:
-        product = information(rows)
-        return product if prior is None else product + prior.multiply(rows)
+        product = information(prior.from_white(rows))
+        return rows + prior.from_white(product, transposed=True)
 
-    def precondition(rows: Tensor) -> Tensor:
-        return rows if prior is None else prior.multiply(rows, inverse=True)
+    right = prior.from_white(signs, transposed=True)
+    return prior.from_white(conjugate_gradients(multiply, right)[0])
 
-    solved, converged = conjugate_gradients(multiply, signs, precondition)
-    if prior is None and not converged:
-        raise ValueError(
-            "Parameter `prior` should be given for inputs this large: without one the information"
-            " is (nearly) singular and the flat bound could not be computed. Found `prior = None`."
-            " Use `GaussianPrior.fit(samples)`, or method='trace'."
-        )
-    return _mean_and_error((signs * solved).sum(1))
+
+def _reciprocal_spread(total: float, pulled: list[float]) -> tuple[float, float] | None:
+    """The interval from q_b = tr A⁻¹ J_b A⁻¹ of each batch b, to first order in J_b.
+
+    1 / tr A⁻¹ changes by (q_b - q̄) / (tr A⁻¹)²; q̄ ≤ tr A⁻¹, so it stays positive.
+    """
+    changes = torch.tensor(pulled, dtype=torch.float64)
+    return _spread((1 + (changes - changes.mean()) / total) / total) if pulled and total else None
+
+
+def _spread(inverse: Tensor) -> tuple[float, float] | None:
+    """A 95 % bootstrap interval of 1 / mean over batches, widened by √(n / (n - 1))."""
+    count = len(inverse)
+    if count < 2:
+        return None
+    generator = named_stream("bound", count)
+    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
+    ends = torch.quantile(inverse[chosen].mean(1), torch.tensor(QUANTILES, dtype=inverse.dtype))
+    middle = inverse.mean()
+    low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
+    return 1 / high, (1 / low if low > 0 else float("inf"))
 
 
 def _signs(information: MeanInformation, probes: int, generator: torch.Generator) -> Tensor:

@@ -1,12 +1,17 @@
 """What an attacker knows of the data before it sees a message."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_count, check_inputs, check_not_negative, check_tensor
 from gradveil._random import generator_or_fresh
+
+ROUNDING = 1e-10
+"""What `fit` adds to the variance of each direction, over the norm of the covariance: enough to
+invert it in float64, and too little to show in a bound."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,8 @@ class GaussianPrior:
 
     Of all distributions with this covariance the Gaussian has the smallest prior information
     J_P = covariance⁻¹. Real data carry more: an attacker that knows more than mean and covariance
-    (smooth images, a generative model) can go below a bound that assumes this prior.
+    (smooth images, a generative model) can go below a bound that assumes this prior. So for real
+    data the bound is a Gaussian reference error, that of the best linear estimate, no guarantee.
 
     Args:
         mean: Shape (n,), n being the number of entries of one example.
@@ -54,8 +60,22 @@ class GaussianPrior:
         object.__setattr__(self, "precision", torch.cholesky_inverse(factor))
 
     @classmethod
-    def fit(cls, samples: Tensor, ridge: float = 0.01) -> "GaussianPrior":
-        """Mean and covariance of the samples (examples first), `ridge` added to the diagonal."""
+    def fit(
+        cls, samples: Tensor, ridge: float = 0.0, *, labels: Tensor | None = None
+    ) -> "GaussianPrior":
+        """Mean and covariance of the samples, which claim no more than the samples show.
+
+        tr (J_D + C⁻¹)⁻¹ is concave in C. So with the covariance of finitely many samples the bound
+        is, in the mean over samples, below that with the covariance of the population, and equal
+        to it for many. Directions in which the samples do not vary add nothing to it.
+
+        Args:
+            samples: Examples first.
+            ridge: Added to the variance of every direction. It makes the bound larger than the
+                data show; an attacker's search may need one to be well conditioned.
+            labels: A class for each sample, where the attacker is told the labels: the covariance
+                is then that within classes, around the mean of each, pooled.
+        """
         check_inputs(samples, "samples")
         check_not_negative(ridge, "ridge")
         if len(samples) < 2 or samples.dim() < 2:
@@ -64,15 +84,54 @@ class GaussianPrior:
                 f" `samples.shape = {tuple(samples.shape)}`."
             )
         flat = samples.flatten(1).double()
-        identity = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)
-        covariance = torch.atleast_2d(torch.cov(flat.T)) + ridge * identity
-        return cls(flat.mean(0), covariance, f"Gaussian fitted to {len(flat)} samples")
+        around, classes = (flat.mean(0), 1) if labels is None else _class_means(flat, labels)
+        covariance = (flat - around).T @ (flat - around) / (len(flat) - classes)
+        covariance.diagonal().add_(ridge + ROUNDING * float(covariance.norm()))
+        within = "" if labels is None else " within classes"
+        return cls(flat.mean(0), covariance, f"Gaussian{within} fitted to {len(flat)} samples")
+
+    @cached_property
+    def root(self) -> Tensor:
+        """L with covariance = L Lᵀ, lower triangular, float64."""
+        factor: Tensor = torch.linalg.cholesky(self.covariance.double())
+        return factor
+
+    @cached_property
+    def variances(self) -> Tensor:
+        """The eigenvalues of the covariance, the largest first, float64."""
+        values: Tensor = torch.linalg.eigvalsh(self.covariance.double()).flip(0)
+        return values.clamp(min=torch.finfo(torch.float64).tiny)
+
+    def leading(self, size: int, trace: float) -> tuple[int, float]:
+        """The directions of largest variance for which a bound on their error alone is largest.
+
+        For the k leading directions of each of B examples the error is at least
+        (kB)² / (tr J_D + B Σ_{i≤k} 1/λ_i). All directions are the usual trace form, which a single
+        direction without variance would turn into 0.
+
+        Returns:
+            kB and B Σ_{i≤k} 1/λ_i of the best k.
+        """
+        entries, known = self._leading_traces(size)
+        best = int((entries.square() / (trace + known)).argmax())
+        return int(entries[best]), float(known[best])
+
+    def allowed_trace(self, size: int, total: float) -> float:
+        """The largest tr J_D at which the trace form is `total`; not above 0 if there is none."""
+        entries, known = self._leading_traces(size)
+        return float((entries.square() / total - known).max())
+
+    def _leading_traces(self, size: int) -> tuple[Tensor, Tensor]:
+        examples = self._examples(size)
+        known = examples * self.variances.reciprocal().cumsum(0)
+        count = torch.arange(1, len(known) + 1, dtype=known.dtype, device=known.device)
+        return examples * count, known
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw examples, shape (count, n)."""
         check_count(count, "count")
         generator = generator_or_fresh(generator)
-        factor = torch.linalg.cholesky(self.covariance.double())
+        factor = self.root
         drawn = torch.empty(count, len(factor), dtype=factor.dtype, device=generator.device)
         noise = drawn.normal_(generator=generator).to(factor.device)
         return torch.add(self.mean, noise @ factor.T)
@@ -92,6 +151,12 @@ class GaussianPrior:
         self._examples(rows.shape[-1])
         return (rows.view(-1, len(self.mean)) @ matrix.to(rows)).view_as(rows)
 
+    def from_white(self, rows: Tensor, transposed: bool = False) -> Tensor:
+        """L v, or Lᵀ v, of each example in each row v of a (k, size) tensor."""
+        matrix = self.root if transposed else self.root.T
+        self._examples(rows.shape[-1])
+        return (rows.reshape(-1, len(self.mean)) @ matrix.to(rows)).view(rows.shape)
+
     def check_examples(self, inputs: Tensor) -> None:
         """Require that the prior is one of such examples."""
         if inputs[0].numel() != len(self.mean):
@@ -109,3 +174,21 @@ class GaussianPrior:
                 f" prior of {n} entries for inputs of {size} in all. Fit it to such examples."
             )
         return size // n
+
+
+def _class_means(samples: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+    """The mean of its class for each sample, and the number of classes."""
+    check_tensor(labels, "labels")
+    if labels.shape != (len(samples),):
+        raise ValueError(
+            f"Parameter `labels` should hold one class for each of {len(samples)} samples. Found"
+            f" `labels.shape = {tuple(labels.shape)}`."
+        )
+    _, index, counts = labels.to(samples.device).unique(return_inverse=True, return_counts=True)
+    if len(counts) >= len(samples):
+        raise ValueError(
+            "Parameter `labels` should have classes of several samples. Found"
+            f" {len(counts)} classes of {len(samples)} samples. Leave it out, or give more samples."
+        )
+    sums = samples.new_zeros(len(counts), samples.shape[1]).index_add_(0, index, samples)
+    return (sums / counts.unsqueeze(1))[index], len(counts)

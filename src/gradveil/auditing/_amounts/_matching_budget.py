@@ -18,7 +18,7 @@ from gradveil.defenses import (
 )
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments
-from gradveil.theory import GaussianPrior, fisher_trace, utility
+from gradveil.theory import GaussianPrior, fisher_trace, trace_error, utility
 
 from .._defaults import CLAMPED, RATIO
 from ._requested_defenses import RequestedDefense
@@ -98,8 +98,7 @@ def make_budget(
     ratio = RATIO if ratio is None else ratio
     check_ratio(ratio, "ratio")
     noise = GradientNoise(scale).plan(moments)
-    known = 0.0 if prior is None else prior.trace(moments.input_size)
-    trace = fisher_trace(moments.judged(), noise) + known
+    trace = fisher_trace(moments.judged(), noise)
     return Budget(
         match=match,
         scale=scale,
@@ -107,7 +106,7 @@ def make_budget(
         clip=_threshold(row),
         second=-utility(values, noise).second,
         first=utility(values, GradientPruning(ratio).plan(moments)).first,
-        error=moments.input_size / trace if trace > 0 else float("inf"),
+        error=trace_error(trace, moments.input_size, prior) / moments.input_size,
         prior=prior,
         gain=gain_of_a_step(moments, noise) if match == "training" else 0.0,
         free_gain=gain_of_a_step(moments, Mechanism(0.0)) if match == "training" else 0.0,

@@ -173,11 +173,19 @@ def _guarantee_row(defense: DefenseResult, result: AuditResult) -> list[Cell]:
     return [*cells, Cell(defense.formal_privacy, defense.formal_privacy)]
 
 
+def _ends(bound: BoundResult) -> str:
+    """The interval that the batches leave."""
+    if bound.mse_interval is None:
+        return ""
+    low, high = bound.mse_interval
+    return f" ({number(low)} to {number(high)})"
+
+
 def _bound_cell(bound: BoundResult | None, with_batches: bool = False) -> Cell:
     if bound is None:
         return Cell(NO_GUARANTEE)
     error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
-    over = f", over {plural(bound.batches, 'batch')}" if with_batches else ""
+    over = f", over {plural(bound.batches, 'batch')}{_ends(bound)}" if with_batches else ""
     flat = ", flat prior: no guarantee" if bound.prior == FLAT else ""
     jumps = ", no guarantee here" if not bound.holds else ""
     return replace(_cell(bound.mse), note=f"{bound.method}{error}{over}{flat}{jumps}")

@@ -192,8 +192,9 @@ def _below(result: AuditResult) -> str:
     if not names:
         return ""
     return (
-        f"An attack went below the bound for {_list(names)}. The bound is for the mean over data of"
-        " its prior; these inputs are easier than that, so it does not protect them."
+        f"An attack went below the bound for {_list(names)}. The bound is a Gaussian reference"
+        f" error, not a guarantee for {_inputs(result)}: these are easier than Gaussian data with their"
+        " covariance, so it does not protect them."
     )
 
 

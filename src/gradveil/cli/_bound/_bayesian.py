@@ -40,9 +40,9 @@ class Question(NamedTuple):
 
 
 NOTE = (
-    "No attacker's mean squared error per entry, in normalised units, is below the bound on data of"
-    " the prior, where it is a guarantee. It does not count what noise levels planned from the"
-    " private batch reveal. Gain: over isotropic noise of equal second-order utility (trace form,"
+    "The bound is a Gaussian reference error, not a guarantee for images: no attacker's mean"
+    " squared error per entry, in normalised units, is below it on Gaussian data of the prior. It"
+    " does not count what noise levels planned from the private batch reveal. Gain: over isotropic noise of equal second-order utility (trace form,"
     " flat prior, judged by sensitivities that the plan was not made from)."
 )
 
@@ -125,7 +125,13 @@ def flat_row(point: BoundPoint) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(BoundPoint)]
     del names[names.index("bound")]
     keys = ("method", "prior", "mse", "mse_standard_error", "trace_mse", "psnr_ceiling", "batches")
-    return {**{n: row[n] for n in names}, **{f"bound_{key}": bound.get(key) for key in keys}}
+    low, high = bound.get("mse_interval") or (None, None)
+    ends = {"bound_mse_low": low, "bound_mse_high": high}
+    return {
+        **{n: row[n] for n in names},
+        **{f"bound_{key}": bound.get(key) for key in keys},
+        **ends,
+    }
 
 
 def _write(points: Sequence[BoundPoint], out: Path) -> None:
@@ -153,11 +159,17 @@ def _show(points: Sequence[BoundPoint], title: str, format: Format) -> None:
     priors = sorted({point.bound.prior for point in points if point.bound})
     prior = f"Prior: {', '.join(priors)}. " if priors else ""
     over = sorted({point.bound.batches for point in points if point.bound})
-    batches = f"Bounds are over {plural(over[-1], 'batch')}. " if over else ""
+    batches = f"Bounds are over {plural(over[-1], 'batch')}{_ends(points)}. " if over else ""
     reasons = sorted({point.no_guarantee for point in points if point.no_guarantee})
     why = f" No guarantee here: {'; '.join(reasons)}." if reasons else ""
     formal = f" Formal privacy: {points[0].formal_privacy}."
     console.print(escape(f"{prior}{batches}{NOTE}{why}{formal}"), highlight=False)
+
+
+def _ends(points: Sequence[BoundPoint]) -> str:
+    """The interval of a single bound, from the scatter of its batches."""
+    ends = points[0].bound.mse_interval if len(points) == 1 and points[0].bound else None
+    return f", which leave an interval of {number(ends[0])} to {number(ends[1])}" if ends else ""
 
 
 def _cells(point: BoundPoint) -> list[str]:

@@ -17,7 +17,7 @@ from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
-from gradveil.theory import GaussianPrior
+from gradveil.theory import GaussianPrior, trace_error
 
 from .._base import Defense
 from ._plan_option import check_plan_from
@@ -33,7 +33,7 @@ class NoiseDefense(Defense):
       √(mean_i Σ_ii) = scale. Equal scale is equal total power.
     - `utility_budget`: C ≥ 0 with U2 = -Σ_i g_i² Σ_ii = -C.
     - `target_error`: the bound (trace form) on the mean squared error per entry of the inputs,
-      m / (tr J_F + tr J_P) = target_error, for the given `prior` (flat if `None`). tr J_F is
+      m / tr J_F = target_error if flat, `trace_error` with the given `prior`. tr J_F is
       evaluated at this batch, with a second measurement of the sensitivities where the moments
       have one (`measure(..., judged=True)`; a defense that is called on a message takes it). With
       the estimates that made the plan alone it would come out too small.
@@ -185,13 +185,14 @@ def allowed_trace(
             " 0 (detach, rounding, an opaque function): no error can be promised. Use `scale`."
         )
     m = moments.input_size
-    known = 0.0 if prior is None else prior.trace(m)
-    allowed = m / target_error - known
+    allowed = m / target_error
+    if prior is not None:
+        allowed = prior.allowed_trace(m, m * target_error)
     if allowed <= 0:
         raise ValueError(
             "Parameter `target_error` should be below what the prior alone leaves of the error,"
-            f" {m / known:.4g} per entry in the trace bound. Found `target_error = {target_error}`."
-            " No defense can reach it; ask for less."
+            f" {trace_error(0.0, m, prior) / m:.4g} per entry in the trace bound. Found"
+            f" `target_error = {target_error}`. No defense can reach it; ask for less."
         )
     return allowed
 
