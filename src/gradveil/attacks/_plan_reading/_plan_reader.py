@@ -94,7 +94,7 @@ class PlanReader(Attack):
 
     @property
     def work(self) -> float:
-        """A step on the likelihood costs about three gradients for each probe; two starts take it."""
+        """A step on the likelihood costs about three gradients a probe; two starts take it."""
         return 0.5 * self.steps + 6.0 * self.probes * self.polish
 
     @property
