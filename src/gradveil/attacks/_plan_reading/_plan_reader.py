@@ -26,8 +26,8 @@ class PlanReader(Attack):
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
     levels depend on the batch, and they can be read however large the noise is. For one example
     the columns of a linear layer show the layer's input, `read_columns`: pixels where the layer
-    reads the image, else features, which are inverted. From there it descends on the cost above;
-    where another start is more likely as it is, from that one.
+    reads the image, else features, which are inverted. From there and from noise it descends on the
+    cost above, and the most likely end wins.
 
     Where the plan is public, or the same for all entries, the second term is a constant and there
     is nothing to read: what is left is the likelihood of the message.
@@ -75,8 +75,8 @@ class PlanReader(Attack):
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         known = replace(observation, labels=labels_of(observation, generator))
         drawn = clamp(noise_start(known, 1, generator), known.low, known.high)
-        starts = [drawn[0], clamp(torch.zeros_like(drawn[0]), known.low, known.high)]
-        return self._best(known, [*self._read(known, generator, watch), *starts], generator, watch)
+        starts = [*self._read(known, generator, watch), drawn[0]]
+        return self._best(known, starts, generator, watch)
 
     def improve(
         self, observation: Observation, result: Reconstruction, generator: torch.Generator
@@ -94,13 +94,13 @@ class PlanReader(Attack):
 
     @property
     def work(self) -> float:
-        """Steps on the likelihood cost about as many gradients as there are probes, three times."""
-        return 0.5 * self.steps + 3.0 * self.probes * self.polish
+        """A step on the likelihood costs about three gradients a probe; two starts take it."""
+        return 0.5 * self.steps + 6.0 * self.probes * self.polish
 
     @property
     def reports(self) -> float:
         """Only the last part tells."""
-        return float(self.polish)
+        return 2.0 * self.polish
 
     def _read(
         self, observation: Observation, generator: torch.Generator, watch: Watch
@@ -121,7 +121,7 @@ class PlanReader(Attack):
         generator: torch.Generator,
         watch: Watch,
     ) -> Reconstruction:
-        """The first start after its descent, or the most likely one if that is above it."""
+        """Each start descends; the most likely end wins."""
         labels, energy = observation.labels, energy_of(self.prior)
         assert labels is not None
         likelihood = PlanLikelihood(observation, labels, self.probes, seed_from(generator) % 2**31)
@@ -129,12 +129,8 @@ class PlanReader(Attack):
         def cost(inputs: Tensor, progress: float = 1.0) -> Tensor:
             return likelihood(inputs) + energy(inputs)
 
-        with torch.no_grad():
-            costs = [float(cost(start)) for start in starts]
-        end = self._descend(cost, observation, starts[0], watch)
-        best = min(range(len(starts)), key=lambda number: costs[number])
-        if best != 0 and costs[best] < float(end.costs[0]):
-            end = self._descend(cost, observation, starts[best], watch)
+        ends = [self._descend(cost, observation, start, watch) for start in starts]
+        end = min(ends, key=lambda end: float(end.costs[0]))
         history = [(step, float(past[0])) for step, past in end.history]
         return Reconstruction(end.inputs[0], labels, float(end.costs[0]), history, end.status)
 
