@@ -193,8 +193,8 @@ def _below(result: AuditResult) -> str:
         return ""
     return (
         f"An attack went below the bound for {_list(names)}. The bound is a Gaussian reference"
-        f" error, not a guarantee for {_inputs(result)}: these are easier than Gaussian data with their"
-        " covariance, so it does not protect them."
+        f" error, not a guarantee for {_inputs(result)}: these are easier than Gaussian data with"
+        " their covariance, so it does not protect them."
     )
 
 
