@@ -16,7 +16,8 @@ NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
     " a Gaussian reference error, not a guarantee for images: no attacker's mean squared error per"
     " entry, in normalised units, is below it on Gaussian data of the prior. †: its"
-    " assumptions fail for this model, it is no guarantee. [..]: 95 % interval over images, batches and seeds."
+    " assumptions fail for this model, it is no guarantee. [..]: 95 % interval over images,"
+    " batches and seeds."
 )
 
 TOLD_APART = (
