@@ -41,10 +41,10 @@ class Question(NamedTuple):
 
 NOTE = (
     "The bound is a Gaussian reference error, not a guarantee for images: no attacker's mean"
-    " squared error per entry, in normalised units, is below it on Gaussian data of the prior. It"
-    " does not count what noise levels planned from the private batch reveal. Gain: over"
-    " isotropic noise of equal second-order utility (trace form,"
-    " flat prior, judged by sensitivities that the plan was not made from)."
+    " squared error per entry, in normalised units, is below it on Gaussian data of the prior. For"
+    " a plan from the private batch it counts what the plan reveals. Gain: over isotropic noise of"
+    " equal second-order utility (trace form, flat prior, judged by sensitivities that the plan was"
+    " not made from)."
 )
 
 
