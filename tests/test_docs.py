@@ -21,3 +21,14 @@ def test_named_sources_exist():
     assert len(named) >= 12
     for path in named:
         assert (ROOT / "src" / "gradveil" / path).exists(), f"{path} should exist"
+
+
+def test_blocks_on_plans_run(capsys):
+    page = ROOT / "docs" / "plans.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 2
+    exec(compile("\n".join(blocks), str(page), "exec"), {})
+    private, model, public = capsys.readouterr().out.splitlines()
+    assert private.startswith("private 1 [")
+    assert model.startswith("model ")
+    assert public.startswith("False ")
