@@ -14,7 +14,6 @@ from gradveil.theory import GaussianPrior, reconstruction_bound, utility
 from ._parts import dataset, model
 from ._public import public_moments
 
-
 RIDGE = 0.01
 """Of the prior of all cells that are published; it widens the prior (see `GaussianPrior.fit`)."""
 
