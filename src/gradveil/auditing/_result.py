@@ -24,10 +24,8 @@ StopReason = Literal["interrupted", "time budget"]
 
 @dataclass(frozen=True)
 class BoundResult:
-    """A lower bound on every attacker's mean error over data of that prior, where it `holds`.
-
-    For real data it is a Gaussian reference error, not a guarantee.
-    """
+    """A lower bound on every attacker's mean error for data of that prior, where it `holds`: for
+    real data a Gaussian reference error, not a guarantee."""
 
     method: str
     """"full" or "trace"."""
@@ -257,6 +255,7 @@ def _identified(result: DefenseResult) -> DefenseResult:
 
 def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
     bound, training, told = defense.bound, defense.training, defense.told_apart
+    ends = (bound and bound.mse_interval) or (None, None)
     row: dict[str, Any] = {
         "name": defense.name,
         "defense": defense.defense,
@@ -265,8 +264,8 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "utility_first": defense.utility_first,
         "utility_second": defense.utility_second,
         "bound_mse": bound.mse if bound else None,
-        "bound_mse_low": bound.mse_interval[0] if bound and bound.mse_interval else None,
-        "bound_mse_high": bound.mse_interval[1] if bound and bound.mse_interval else None,
+        "bound_mse_low": ends[0],
+        "bound_mse_high": ends[1],
         "bound_trace_mse": bound.trace_mse if bound else None,
         "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
         "bound_prior": bound.prior if bound else None,

@@ -47,7 +47,7 @@ def test_a_bound_comes_with_its_conditions():
     text = verdict([attack(0.2)], 0.1, BOUND, True)
     assert "0.05" in text
     assert "if " in text
-    assert "Gaussian" in text
+    assert "Gaussian reference error (not a guarantee for images" in text
 
 
 def test_without_an_attack_nothing_is_said_of_leaks():

@@ -61,6 +61,7 @@ def test_an_attack_below_the_bound_is_admitted():
     low = Interval(0.01, 0.01, 0.01)
     found = text(with_errors(example_result(), {"noise": low, "optimal noise": low}))
     assert "went below the bound for noise and optimal noise" in found
+    assert "a Gaussian reference error, not a guarantee for images" in found
 
 
 def test_what_has_no_bound_is_named_and_no_formal_privacy_is_claimed():

@@ -14,6 +14,9 @@ from gradveil.theory import GaussianPrior, reconstruction_bound, utility
 from ._parts import dataset, model
 from ._public import public_moments
 
+RIDGE = 0.01
+"""Of the prior of all cells that are published; it widens the prior (see `GaussianPrior.fit`)."""
+
 
 @cell_function("bound")
 def bound(settings: Settings) -> Mapping[str, Value]:
@@ -48,4 +51,4 @@ def bound(settings: Settings) -> Mapping[str, Value]:
 
 @lru_cache(maxsize=2)
 def _prior(name: str, samples: int) -> GaussianPrior:
-    return GaussianPrior.fit(dataset(name).inputs[-samples:])
+    return GaussianPrior.fit(dataset(name).inputs[-samples:], RIDGE)
