@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import (
     DPSGD,
     Cached,
+    FromServer,
     GradientMessage,
     GradientNoise,
     GradientPruning,
@@ -20,6 +21,8 @@ from gradveil import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
+    Released,
     Rounding,
 )
 from gradveil.catalog import build_defense, spec_of
@@ -158,6 +161,42 @@ def test_a_message_that_cannot_take_other_targets_is_refused_with_advice():
 
 def _options(defense: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(defense).items() if name != "plan_from"}
+
+
+@pytest.mark.parametrize("base", [GradientNoise, Rounding, NoDefense])
+def test_a_step_of_its_own_counts_as_private_for_fixed_defenses_too(base: Any):
+    class Reading(base):  # type: ignore[misc]
+        def respond(self, message: Any, inputs: Tensor, generator: Any = None) -> Any:
+            return super().respond(message, inputs, generator)
+
+    assert Reading(**({} if base is NoDefense else {base.amount_name: 0.1})).plan_is_private
+
+
+def test_wrappers_and_private_noise_are_private_when_they_step_otherwise():
+    class Peeking(Released):
+        def observe(self, message: Any, inputs: Tensor, generator: Any) -> Any:
+            return super().observe(message, inputs, generator)
+
+    class Louder(PrivateNoise):
+        def observe(self, message: Any, inputs: Tensor, generator: Any) -> Any:
+            return super().observe(message, inputs, generator)
+
+    assert Peeking(OptimalNoise(0.1)).plan_is_private
+    assert not Released(OptimalNoise(0.1)).plan_is_private
+    assert Louder(1.0, 1.0).plan_is_private
+    assert not PrivateNoise(1.0, 1.0).plan_is_private
+    assert not FromServer(OptimalNoise(0.1)).plan_is_private
+
+
+@pytest.mark.parametrize(
+    "noise", [OptimalNoise(target_error=1.0), GradientNoise(utility_budget=0.1)], ids=spec_of
+)
+def test_noise_on_what_pruning_keeps_needs_a_known_amount_too(noise: Any):
+    inputs, targets = a_batch(0)
+    message = GradientMessage(a_model(), cross_entropy, targets)
+    for defense in (OptimalPruning(0.3, noise=noise), Released(OptimalPruning(0.3, noise=noise))):
+        with pytest.raises(ValueError, match="should be used with a plan that sees real examples"):
+            defense.respond(message, inputs)
 
 
 def test_a_step_of_its_own_counts_as_private_until_it_says_otherwise():

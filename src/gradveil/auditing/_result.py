@@ -4,8 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradveil._extras import require
 from gradveil.catalog import build_defense, name_of
@@ -13,6 +12,7 @@ from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
 from ._privacy import PrivacyResult, privacy_columns
+from ._restore import restore
 from ._told_apart import ToldApart
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class AuditResult:
     @classmethod
     def from_json(cls, text: str) -> "AuditResult":
         """The result that `to_json` wrote, of this version or an earlier one."""
-        result: AuditResult = _restore(cls, json.loads(text))
+        result: AuditResult = restore(cls, json.loads(text))
         defenses = tuple(d if d.family else _identified(d) for d in result.defenses)
         return dataclasses.replace(result, defenses=defenses)
 
@@ -285,20 +285,3 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         for end in ("mean", "low", "high"):
             row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
     return row
-
-
-def _restore(kind: Any, value: Any) -> Any:
-    """A value of plain JSON as the annotated type."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return (
-            None if value is None else _restore(next(p for p in parts if p is not NoneType), value)
-        )
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: _restore(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
-    if origin is tuple:
-        repeated = len(parts) == 2 and parts[1] is Ellipsis
-        kinds = [parts[0]] * len(value) if repeated else list(parts)
-        return tuple(_restore(k, part) for k, part in zip(kinds, value, strict=True))
-    return value

@@ -81,9 +81,8 @@ class Defense(Identity, ABC):
         A subclass with an `observe` or a `respond` of its own counts as private until it says
         otherwise: nobody else knows what it looks at.
         """
-        kind = type(self)
-        own = kind.observe is not Defense.observe or kind.respond is not Defense.respond
-        return (own or self.plan_from == "private") and self.reads_moments
+        reads = self.plan_from == "private" and self.reads_moments
+        return reads or self.steps_unlike(Defense)
 
     @property
     def needs_curvature(self) -> bool:

@@ -53,6 +53,11 @@ class Identity:
         """Whether the message is sent as it is."""
         return False
 
+    def steps_unlike(self, base: type) -> bool:
+        """Whether its class observes or responds in another way than this base class."""
+        own = type(self)
+        return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
+
     def check_amount_is_known(self) -> None:
         """Refuse amounts that only real examples can tell."""
         for option in ("utility_budget", "target_error"):
@@ -63,6 +68,9 @@ class Identity:
                     " from the model alone. Use `Public(defense, (inputs, targets))` with public"
                     " examples, or plan='private', which reveals the batch."
                 )
+        noise = getattr(self, "noise", None)
+        if isinstance(noise, Identity):  # of a pruning defense, on what it keeps
+            noise.check_amount_is_known()
 
 
 def _words(name: str) -> str:

@@ -42,7 +42,8 @@ class ClientAccountant:
                 "Parameter `config` should have Poisson sampling or no amplification, and"
                 " neighbours that add or remove one client. Found"
                 f" {config.sampling_method.value} and {config.neighboring_relation.value}."
-                " Account without amplification."
+                " For clients drawn without replacement use `PrivacyAccount` with a rate of 1 and"
+                " neighbours='replace-one'."
             )
         self._config = config
         self._account: PrivacyAccount | None = None

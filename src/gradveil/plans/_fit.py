@@ -138,7 +138,7 @@ WIDEST = log(1e12)
 
 def _exp(logarithm: Tensor) -> Tensor:
     """Finite and positive whatever the units."""
-    return logarithm.clamp(-WIDEST, WIDEST).exp()
+    return logarithm.nan_to_num(0.0, WIDEST, -WIDEST).clamp(-WIDEST, WIDEST).exp()
 
 
 def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:

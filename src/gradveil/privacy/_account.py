@@ -28,7 +28,9 @@ class PrivacyAccount:
         noise_multiplier: z.
         sample_rate: q, the probability with which each example (or client) takes part in a step,
             drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
-            Batches of a fixed size, or a shuffled data set, are not this: account for them with 1.
+            Batches of a fixed size, or a shuffled data set, are not this: account for them with 1
+            and neighbours="replace-one", because an example that is added there pushes another one
+            out, and the sum moves by 2C. Add-remove would understate ε.
         delta: δ.
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).

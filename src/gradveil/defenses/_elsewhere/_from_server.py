@@ -179,6 +179,11 @@ class FromServer(Defense):
         """Never."""
         return False
 
+    @property
+    def plan_is_private(self) -> bool:
+        """Not unless a subclass observes or responds in a way of its own."""
+        return self.steps_unlike(FromServer)
+
     def without_memory(self) -> "FromServer":
         """A copy with its shape, which all know: it came from the server."""
         return deepcopy(self)

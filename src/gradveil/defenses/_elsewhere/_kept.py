@@ -63,8 +63,8 @@ class KeptPlan(Defense):
 
     @property
     def plan_is_private(self) -> bool:
-        """Never."""
-        return False
+        """Not unless a subclass observes or responds in a way of its own."""
+        return self.steps_unlike(Defense)
 
     @property
     def reads_moments(self) -> bool:

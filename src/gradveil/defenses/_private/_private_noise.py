@@ -34,6 +34,9 @@ from .._base import Defense
 from .._micro_batches import Accumulation, Observer
 from ._clipped_moments import ClippedMoments, ClippedObserver
 
+LEAST_CLIP, LARGEST_FACTOR = 1e-10, 1e8
+"""Beyond these, squares of gradients that have to be clipped may vanish in float32."""
+
 
 @dataclass(frozen=True)
 class PrivateNoise(Defense):
@@ -88,8 +91,15 @@ class PrivateNoise(Defense):
         for name in ("noise_multiplier", "clip"):
             check_positive(getattr(self, name), name)
             check_at_most(getattr(self, name), name)
+        if self.clip < LEAST_CLIP:
+            raise ValueError(
+                f"Parameter `clip` should be at least {LEAST_CLIP:g}: smaller norms are lost in"
+                " floating point, and examples are not clipped. Found"
+                f" `clip = {self.clip}`. Rescale the loss."
+            )
         if self.shape is not None:
             check_kind(self.shape, "shape", Shape, "Use for example `Shape.isotropic(parameters)`.")
+            _check_range(self.shape)
         check_choice(self.unit, "unit", ("example", "client"))
         check_flag(self.secure, "secure")
         if self.batch_size is not None:
@@ -122,6 +132,11 @@ class PrivateNoise(Defense):
     def reads_moments(self) -> bool:
         """Never: only names, shapes and the number of examples."""
         return False
+
+    @property
+    def plan_is_private(self) -> bool:
+        """Not unless a subclass observes or responds in a way of its own."""
+        return self.steps_unlike(PrivateNoise)
 
     def prepared(self, message: Message) -> Message:
         """The message with its examples clipped, or clipped as a whole."""
@@ -201,6 +216,20 @@ class PrivateNoise(Defense):
                 " Found None. Use the expected number of examples."
             )
         return int(size)
+
+
+def _check_range(shape: Shape) -> None:
+    """Require factors whose squares and quotients float32 can hold."""
+    for name, factors in shape.factors.items():
+        for factor in (f for f in factors if f.numel()):
+            low, high = float(factor.min()), float(factor.max())
+            if low < 1 / LARGEST_FACTOR or high > LARGEST_FACTOR:
+                raise ValueError(
+                    "The factors of a shape for private noise should be in"
+                    f" [{1 / LARGEST_FACTOR:g}, {LARGEST_FACTOR:g}]: beyond, norms are lost in floating point, and examples"
+                    f" are not clipped. Found {low:g} to {high:g} for `{name}`. Rescale the shape;"
+                    " only the proportions of its levels count."
+                )
 
 
 def _above_0(deviations: Tensor | None, name: str) -> Tensor:

@@ -34,6 +34,7 @@ def check_separable(message: GradientMessage, inputs: Tensor) -> None:
     must stay where they are.
     """
     _check_batch_norm(message.loss.model)
+    _check_embeddings(message.loss.model)
     if message.declared_separable is False:
         raise ValueError(EXPLANATION.format("one that was declared not to be", CLIENT))
     known = _SEPARATE.setdefault(message.loss.model, set())
@@ -61,6 +62,17 @@ def _check_batch_norm(model: nn.Module) -> None:
             )
             advice = f"Use `model.eval()`, or GroupNorm in its place. {CLIENT}"
             raise ValueError(EXPLANATION.format(what, advice))
+
+
+def _check_embeddings(model: nn.Module) -> None:
+    """Refuse gradients that are divided by how often the whole batch uses a row."""
+    for name, module in model.named_modules():
+        if getattr(module, "scale_grad_by_freq", False):
+            what = (
+                f"that the layer `{name}` ({type(module).__name__}, scale_grad_by_freq=True)"
+                " divides its gradient by counts of the whole batch"
+            )
+            raise ValueError(EXPLANATION.format(what, f"Leave that option out. {CLIENT}"))
 
 
 @torch.no_grad()
