@@ -76,8 +76,8 @@ def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_im
         return "its bound assumes that nothing is known of the data, and guarantees nothing"
     what = "images" if is_image else "values"
     text = (
-        f"its Gaussian reference error (not a guarantee for {what}; a bound if the data are Gaussian"
-        f" and its noise levels not betrayed) is {bound.mse:.2g} per entry"
+        f"its Gaussian reference error (not a guarantee for {what}; a bound if the data are"
+        f" Gaussian and its noise levels not betrayed) is {bound.mse:.2g} per entry"
     )
     if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
         text += f", which does not exclude near copies of the {what}"
