@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._batches import check_batch, check_classes
 from gradveil._checks import check_choice, check_count, check_flag, check_kind
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, seed_from
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import LocalSteps, LossFunction
@@ -150,7 +150,8 @@ def candidate_bound(
         )
         rests: Iterator[tuple[Tensor, Tensor] | None] = iter([draw.rest])
         if rest == "unknown" and batch_size > 1:
-            sets = draw_neighbours(inputs, targets, draw, neighbours, one_class, generator)
+            own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
+            sets = draw_neighbours(inputs, targets, draw, neighbours, one_class, own)
             rests = _combinations(sets)
         found = _marginal(draw, messages, rests, generator)
         for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):

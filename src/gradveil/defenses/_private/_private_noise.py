@@ -226,8 +226,9 @@ def _check_range(shape: Shape) -> None:
             if low < 1 / LARGEST_FACTOR or high > LARGEST_FACTOR:
                 raise ValueError(
                     "The factors of a shape for private noise should be in"
-                    f" [{1 / LARGEST_FACTOR:g}, {LARGEST_FACTOR:g}]: beyond, norms are lost in floating point, and examples"
-                    f" are not clipped. Found {low:g} to {high:g} for `{name}`. Rescale the shape;"
+                    f" [{1 / LARGEST_FACTOR:g}, {LARGEST_FACTOR:g}]: beyond, norms are lost in"
+                    " floating point, and examples are not clipped. Found"
+                    f" {low:g} to {high:g} for `{name}`. Rescale the shape;"
                     " only the proportions of its levels count."
                 )
 
