@@ -77,11 +77,7 @@ def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_im
     what = "images" if is_image else "values"
     text = (
         f"its Gaussian reference error (not a guarantee for {what}; a bound if the data are"
-<<<<<<< HEAD
         f" Gaussian) is {bound.mse:.2g} per entry"
-=======
-        f" Gaussian and its noise levels not betrayed) is {bound.mse:.2g} per entry"
->>>>>>> prior
     )
     if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
         text += f", which does not exclude near copies of the {what}"
