@@ -4,7 +4,7 @@ A message is anything callable of the shape ``inputs -> {parameter name: tensor}
 """
 
 from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
-from ._explain import ModelError, check_message, explained, outputs_of
+from ._explain import ModelError, check_finite_message, check_message, explained, outputs_of
 from ._functional import (
     FunctionalLoss,
     LossFunction,
@@ -44,6 +44,7 @@ __all__ = [
     "MovableMessage",
     "Recording",
     "ScaleUse",
+    "check_finite_message",
     "check_match",
     "check_message",
     "check_model",

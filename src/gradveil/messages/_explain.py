@@ -55,6 +55,15 @@ def check_message(message: object) -> None:
     check_callable(message, "message", EXAMPLE)
 
 
+def check_finite_message(message: Any, inputs: Any, values: Any) -> None:
+    """Require finite values; an error names the loss, the model or the weights that broke them."""
+    try:
+        check_finite(values, "message(inputs)")
+    except NonFiniteError:
+        _raise_cause(message, inputs)
+        raise
+
+
 def _raise_cause(message: Any, inputs: Any) -> None:
     """Evaluate a message plainly; an error names the first step that fails."""
     check_message(message)

@@ -126,7 +126,10 @@ def _signals(message: MovableMessage, outputs: Tensor, targets: Tensor) -> Tenso
     loss = message.loss  # type: ignore[attr-defined]
     leaf = outputs.detach().requires_grad_()
     with torch.enable_grad():
-        (delta,) = torch.autograd.grad(loss.loss_of_outputs(leaf, targets), leaf)
+        value = loss.loss_of_outputs(leaf, targets)
+        if not value.requires_grad:  # a loss that depends on no output, as clients will be told
+            return torch.zeros_like(leaf, dtype=torch.float64).flatten(1)
+        (delta,) = torch.autograd.grad(value, leaf)
     return delta.double().flatten(1)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_inputs, check_structure, check_values
+from gradveil._checks import check_inputs, check_structure, check_values
 from gradveil._typing import Tensors
-from gradveil.messages import Message, explained, values_of
+from gradveil.messages import Message, check_finite_message, explained, values_of
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def checked_values(message: Message, inputs: Tensor) -> Tensors:
     with explained(message, inputs):
         values = values_of(message, inputs)
     check_values(values, "message(inputs)")
-    check_finite(values, "message(inputs)")
+    check_finite_message(message, inputs, values)
     return values
 
 
