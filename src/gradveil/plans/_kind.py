@@ -18,7 +18,7 @@ SURE, UNSURE = 0.08, 0.16
 """Of `OutputCheck.scale` on public examples. A model that is too sure of itself has been trained,
 and not on examples like these, or some of their labels are wrong."""
 
-SHIFTED = (0.5, 1.0)
+SHIFTED = (0.1, 0.3)
 """Of `OutputCheck.shift`, for numbers as targets: below the first examples are followed, above the
 second not at all. A trained regression had -0.08 to -0.02 on examples of its own kind, 0.8 to 2.3
 with other inputs and 40 to 2,700 with shifted targets."""
