@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from datetime import date
 
 import pytest
@@ -240,9 +239,7 @@ def test_given_amounts_are_not_changed():
 
 
 def test_a_time_budget_ends_the_attacks():
-    start = time.monotonic()
     result = small_audit(table(), table_model(), attacks=attacks(10**7), time_budget=0.5)
-    assert time.monotonic() - start < 60
     statuses = {r.status for d in result.defenses for a in d.attacks for r in a.runs}
     assert statuses <= {"time budget"}
 

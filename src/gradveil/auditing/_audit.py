@@ -22,12 +22,14 @@ from ._amounts import (
     Budget,
     RequestedDefense,
     make_budget,
+    moving,
     plan_of,
     planned,
     requested_defenses,
     solve,
     source_of,
     unwrapped,
+    warmed,
 )
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES, PLAN_NOTE, RANGE_NOTE
@@ -188,7 +190,8 @@ def _solved(
     solved = {}
     for one in requested:
         source = source_of(subject, one.defense, moments, seed)
-        solved[one.name] = planned(subject, solve(one, budget, moments, source))
+        defense = planned(subject, solve(one, budget, moments, source))
+        solved[one.name] = warmed(subject, defense, seed)
     return budget, solved
 
 
@@ -207,7 +210,7 @@ def _measured(
             meter.start(f"measuring {name}", MEASURING)
             costs = measure_defense(subject, defense, seed, releases)
             meter.at(0.7)
-            trained = defended_training(subject, defense, seed) if training else None
+            trained = defended_training(subject, moving(defense), seed) if training else None
             measured[name] = _Measured(costs, trained)
     except KeyboardInterrupt:
         pass

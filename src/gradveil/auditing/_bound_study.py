@@ -15,7 +15,7 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
 
-from ._amounts import Budget, make_budget, planned, requested_defenses, solve, source_of
+from ._amounts import Budget, make_budget, planned, requested_defenses, solve, source_of, warmed
 from ._bounds import guarantee_of
 from ._defaults import POPULATION
 from ._defense_measurement import formal_privacy
@@ -88,7 +88,8 @@ class BoundStudy:
         mechanism = defense.plan(self.source)
         first, second = utility(self.values, mechanism)
         power = max(_power(self.moments), 1e-300)
-        guarantee = guarantee_of(self.subject, planned(self.subject, defense), self.seed)
+        public = warmed(self.subject, planned(self.subject, defense), self.seed)
+        guarantee = guarantee_of(self.subject, public, self.seed)
         noisy = guarantee.bound is not None and isinstance(mechanism, Mechanism)
         judged = self.moments.judged()  # the plan's own estimates would flatter it
         gain = gain_over_isotropic(judged, mechanism) if noisy else None  # type: ignore[arg-type]

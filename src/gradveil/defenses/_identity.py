@@ -68,9 +68,6 @@ class Identity:
                     " from the model alone. Use `Public(defense, (inputs, targets))` with public"
                     " examples, or plan='private', which reveals the batch."
                 )
-        noise = getattr(self, "noise", None)
-        if isinstance(noise, Identity):  # of a pruning defense, on what it keeps
-            noise.check_amount_is_known()
 
 
 def _words(name: str) -> str:

@@ -89,6 +89,12 @@ class PruningDefense(Defense):
         """ "noisy pruning" where what is kept gets noise."""
         return "pruning" if self.noise is None else "noisy pruning"
 
+    def check_amount_is_known(self) -> None:
+        """Its own amount, and that of the noise on what it keeps."""
+        super().check_amount_is_known()
+        if self.noise is not None:
+            self.noise.check_amount_is_known()
+
     @property
     def has_target_error(self) -> bool:
         """Whether a `target_error` sets the ratio or the noise."""

@@ -1,7 +1,7 @@
 """How much of each defense is audited, and where its plan comes from."""
 
 from ._matching_budget import MATCHES, Budget, make_budget, solve
-from ._plan_source import plan_of, planned, source_of, unwrapped
+from ._plan_source import moving, plan_of, planned, source_of, unwrapped, warmed
 from ._requested_defenses import RequestedDefense, requested_defenses
 
 __all__ = [
@@ -9,10 +9,12 @@ __all__ = [
     "Budget",
     "RequestedDefense",
     "make_budget",
+    "moving",
     "plan_of",
     "planned",
     "requested_defenses",
     "solve",
     "source_of",
     "unwrapped",
+    "warmed",
 ]

@@ -7,6 +7,9 @@ from gradveil.sensitivity import Moments
 from .._defaults import POPULATION
 from .._subject import Batch, Subject
 
+STILL = 10**9
+"""Calls from one plan to the next while the audited model stays as it is."""
+
 
 def planned(subject: Subject, defense: Defense) -> Defense:
     """The defense with its plan made from public examples, where there are any.
@@ -19,7 +22,22 @@ def planned(subject: Subject, defense: Defense) -> Defense:
         return defense
     if defense.plan_is_private:
         return defense
-    return Public(defense, examples, batch_size=subject.batch_size)
+    return Public(defense, examples, STILL, batch_size=subject.batch_size)
+
+
+def moving(defense: Defense) -> Defense:
+    """The same for a model that is trained: a public plan is made again every few steps."""
+    if not isinstance(defense, Public):
+        return defense
+    return Public(defense.defense, defense.examples, batch_size=defense.batch_size)
+
+
+def warmed(subject: Subject, defense: Defense, seed: int) -> Defense:
+    """The same with its public plan made, once for all that is measured of it."""
+    if isinstance(defense, Public):
+        inputs, targets = subject.batch(0)
+        defense.public_moments(subject.message(targets), inputs, numbered_stream(seed))
+    return defense
 
 
 def source_of(subject: Subject, defense: Defense, moments: Moments, seed: int) -> Moments:
