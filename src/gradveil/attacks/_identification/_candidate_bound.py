@@ -126,7 +126,7 @@ def candidate_bound(
         rest: What the attacker is told of the other examples of the batch: "known", or "unknown",
             which is closer to an attacker who is told nothing: `neighbours` candidates for each of
             them, the true one included, summed over in all combinations.
-        neighbours: How many.
+        neighbours: How many, or as many as are left.
         one_class: Whether the attacker knows the labels; then candidates share that of the truth.
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.

@@ -68,17 +68,19 @@ def draw_neighbours(
     one_class: bool,
     generator: torch.Generator,
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each of the other places of the batch `count` possible examples, the true one first."""
+    """For each of the other places of the batch up to `count` examples, the true one first.
+
+    Fewer where fewer are left beside the candidates: whoever has fewer to choose from knows more.
+    """
     order = torch.randperm(len(inputs), generator=generator, device=generator.device).cpu()
     free, sets = ~draw.used[order], []
     for own, label in zip(*(draw.rest or ((), ())), strict=True):
         fitting = free & (targets.cpu()[order] == int(label)) if one_class else free
         others = fitting.nonzero().flatten()[: count - 1]
-        if len(others) < count - 1:
+        if not len(others):
             raise ValueError(
-                "Parameter `neighbours` should be a number of examples that there are beside the"
-                f" candidates. Found `neighbours = {count}` where {len(others) + 1} are left. Ask"
-                " for fewer."
+                "Parameter `examples` should hold more than the candidates, for the other places of"
+                " the batch. Found none that is left. Ask for fewer candidates."
             )
         free[others] = False
         taken = order[others].to(inputs.device)
