@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.documents import run_python_blocks
+
 ROOT = Path(__file__).parents[1]
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 
@@ -24,10 +26,7 @@ def test_named_sources_exist():
 
 
 def test_blocks_on_plans_run(capsys):
-    page = ROOT / "docs" / "plans.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 2
-    exec(compile("\n".join(blocks), str(page), "exec"), {})
+    assert run_python_blocks(ROOT / "docs" / "plans.md") >= 2
     private, model, public = capsys.readouterr().out.splitlines()
     assert private.startswith("private 1 [")
     assert model.startswith("model ")

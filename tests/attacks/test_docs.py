@@ -1,13 +1,12 @@
 """The Python blocks of the attacks' page run, one after the other."""
 
-import re
 from pathlib import Path
+
+from tests.documents import run_python_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 
 
 def test_python_blocks_run(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 2
-    exec(compile("\n".join(blocks), str(PAGE), "exec"), {"__name__": "docs_attacks"})
+    assert run_python_blocks(PAGE, "docs_attacks") == 2
     assert "tensor" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._defended import Defended
 from ._identity import Identity
-from ._micro_batches import Accumulation, Observer, add_to_grad, observe_values
+from ._micro_batches import Accumulation, Observer, add_to_grad, checked_values, observe_values
 
 
 class Defense(Identity, ABC):
@@ -204,9 +204,9 @@ class Defense(Identity, ABC):
     ) -> tuple[Tensors, Moments]:
         """The message's values, and the moments to plan from: its own only for a private plan."""
         if not self.plan_is_private:
-            values, own = observe_values(message, inputs)
             if not self.reads_moments:
-                return values, own
+                return observe_values(message, inputs)
+            values = checked_values(message, inputs)
             return values, self.public_moments(message, inputs, generator)
         if self.needs_sensitivities:
             few = self.granularity == "layer" and not self.has_target_error

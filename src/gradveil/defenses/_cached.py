@@ -10,12 +10,12 @@ from torch import Tensor
 from gradveil._checks import check_count, check_kind, check_positive, check_ratio, check_structure
 from gradveil._tensors import total
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Auto, Moments, measure_with_values
 
 from ._base import Defense
 from ._micro_batches import Observer, observe_values
+from ._planning import Wrapper
 
 OWN_PART = 2.5
 """κ in units of Σ s̄² / Σ g². Over 200 training steps of the MNIST CNN on batches of 16, values of
@@ -27,7 +27,7 @@ LARGEST = 1e30
 """Of κ: a gradient next to 0 must not overflow float32."""
 
 
-class Cached(Defense):
+class Cached(Wrapper):
     """Measures sensitivities every `refresh_every` calls, averages them, takes the values fresh.
 
     The first step measures its whole batch and uses that. Later refreshes measure a `share` of
@@ -82,44 +82,10 @@ class Cached(Defense):
         self._past_total: float | None = None
         self._is_loaded = False
 
-    def plan(self, moments: Moments) -> AnyMechanism:
-        """What the wrapped defense plans."""
-        return self.defense.plan(moments)
-
     @property
     def label(self) -> str:
         """The wrapped defense's, after "cached"."""
         return f"cached {self.defense.label}"
-
-    @property
-    def family(self) -> str:
-        """As for the wrapped defense."""
-        return self.defense.family
-
-    @property
-    def twin(self) -> type[Defense] | None:
-        """As for the wrapped defense."""
-        return self.defense.twin
-
-    @property
-    def is_undefended(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.is_undefended
-
-    @property
-    def clip(self) -> float | None:  # type: ignore[override]
-        """As for the wrapped defense."""
-        return self.defense.clip
-
-    @property
-    def has_target_error(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.has_target_error
-
-    @property
-    def reads_moments(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.reads_moments
 
     @property
     def plan_from(self) -> str:  # type: ignore[override]

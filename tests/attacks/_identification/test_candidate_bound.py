@@ -151,12 +151,20 @@ def test_what_does_not_fit_is_refused() -> None:
         bound(batch_size=5, rest="unknown")
     with pytest.raises(ValueError, match="`rest` should be one of"):
         bound(rest="guessed")
-    with pytest.raises(ValueError, match=r"`neighbours = 4000` where"):
-        bound(batch_size=2, rest="unknown", neighbours=4000, candidates=8)
     with pytest.raises(ValueError, match="`candidates`"):
         bound(candidates=0)
     with pytest.raises(TypeError, match="`defense`"):
         bound(defense="noise")  # type: ignore[arg-type]
+
+
+def test_fewer_neighbours_are_taken_where_fewer_are_left() -> None:
+    images, labels = population(12)
+    draw = draw_examples(images, labels, 8, 1, 2, True, True, generator(0))
+    (sets,) = draw_neighbours(images, labels, draw, 4000, True, generator(1))
+    assert len(sets[0]) == 4  # twelve without eight candidates
+    nothing_left = draw_examples(images, labels, 11, 1, 2, True, True, generator(0))
+    with pytest.raises(ValueError, match=r"other places of the batch. Found none that is left"):
+        draw_neighbours(images, labels, nothing_left, 4, True, generator(1))
 
 
 def test_the_same_seed_gives_the_same_numbers(global_rng_watch: None) -> None:

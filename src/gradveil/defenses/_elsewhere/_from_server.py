@@ -21,7 +21,7 @@ from .._micro_batches import checked_values
 from .._optimal_noise import OptimalNoise
 from .._optimal_pruning import OptimalPruning
 from .._optimal_rounding import OptimalRounding
-from .._planning import keep_lowest
+from .._planning import Wrapper, keep_lowest
 from ._limited import check_few_factors, limited_levels
 
 PLANNING = (OptimalNoise, OptimalPruning, OptimalRounding)
@@ -30,7 +30,7 @@ _PLANS: WeakKeyDictionary[Shape, dict[Any, AnyMechanism]] = WeakKeyDictionary()
 """Mechanisms by shape and kind: one plan for all steps, and clients of a process, that share it."""
 
 
-class FromServer(Defense):
+class FromServer(Wrapper):
     """Noise, pruning or rounding in a shape that the server sends; the client sets the amount.
 
     The server says where more noise goes (`use`), the client how much there is: nothing is
@@ -153,21 +153,6 @@ class FromServer(Defense):
     def label(self) -> str:
         """The wrapped defense's, after "server-planned"."""
         return f"server-planned {self.defense.label}"
-
-    @property
-    def family(self) -> str:
-        """As for the wrapped defense."""
-        return self.defense.family
-
-    @property
-    def twin(self) -> type[Defense] | None:
-        """As for the wrapped defense."""
-        return self.defense.twin
-
-    @property
-    def clip(self) -> float | None:  # type: ignore[override]
-        """As for the wrapped defense."""
-        return self.defense.clip
 
     @property
     def needs_sensitivities(self) -> bool:

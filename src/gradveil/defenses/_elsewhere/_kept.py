@@ -9,15 +9,15 @@ from torch import Tensor
 from gradveil._checks import check_count, check_kind
 from gradveil._random import seed_from
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message, movable
 from gradveil.sensitivity import Moments
 
 from .._base import Defense
 from .._micro_batches import Observer
+from .._planning import Wrapper
 
 
-class KeptPlan(Defense):
+class KeptPlan(Wrapper):
     """Plans from moments that are made every `refresh_every` calls, never from the private batch.
 
     They are made anew, too, when the model's parameters have other names or shapes, or when there
@@ -57,19 +57,10 @@ class KeptPlan(Defense):
         """What puts the micro-batches of one step together: their number decides on the plan."""
         return CountingObserver(self)
 
-    def plan(self, moments: Moments) -> AnyMechanism:
-        """What the wrapped defense plans."""
-        return self.defense.plan(moments)
-
     @property
     def plan_is_private(self) -> bool:
         """Not unless a subclass observes or responds in a way of its own."""
         return self.steps_unlike(Defense)
-
-    @property
-    def reads_moments(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.reads_moments
 
     @property
     def needs_sensitivities(self) -> bool:
@@ -80,31 +71,6 @@ class KeptPlan(Defense):
     def needs_curvature(self) -> bool:
         """As for the wrapped defense."""
         return self.defense.needs_curvature
-
-    @property
-    def has_target_error(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.has_target_error
-
-    @property
-    def family(self) -> str:
-        """As for the wrapped defense."""
-        return self.defense.family
-
-    @property
-    def twin(self) -> type[Defense] | None:
-        """As for the wrapped defense."""
-        return self.defense.twin
-
-    @property
-    def is_undefended(self) -> bool:
-        """As for the wrapped defense."""
-        return self.defense.is_undefended
-
-    @property
-    def clip(self) -> float | None:  # type: ignore[override]
-        """As for the wrapped defense."""
-        return self.defense.clip
 
     def state_dict(self) -> dict[str, Any]:
         """The number of calls and the moments that are kept; nothing before the first call."""

@@ -6,10 +6,12 @@ from ._plan_option import check_plan_from, takes_plan
 from ._selection import keep_lowest, keep_within
 from ._sensitivity_shape import check_shape_options, least_square, pool, sensitivity_ratios
 from ._typical import median_level, raise_to_least
+from ._wrapper import Wrapper
 
 __all__ = [
     "NoiseDefense",
     "TooMuch",
+    "Wrapper",
     "adam_levels",
     "allowed_trace",
     "check_plan_from",
