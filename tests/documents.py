@@ -17,7 +17,7 @@ def run_python_blocks(page: Path, name: str = "document") -> int:
 
 
 def parse_commands(page: Path) -> int:
-    """Parse every line that is a command of ours, without running it; returns how many there are."""
+    """Parse every line that is a command of ours without running it; how many there are."""
     lines = [line for line in page.read_text().splitlines() if line.startswith("gradveil ")]
     for line in lines:
         command = typer.main.get_command(app)
