@@ -1,11 +1,15 @@
-"""What all tests share: few threads, and a watch over the global random state."""
+"""What all tests share: few threads, Ctrl-C that works, a watch over the global random state."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # the tests' tensors are tiny: more threads only wait for each other
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

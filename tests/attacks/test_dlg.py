@@ -1,6 +1,3 @@
-import _thread
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -67,17 +64,6 @@ def test_the_time_budget_returns_the_best_so_far() -> None:
     found = DLG(time_budget=0.0)(observed(model, batch, classes=4), seeded())
     assert found.status == "time budget"
     assert found.loss < float("inf")
-
-
-def test_ctrl_c_returns_the_best_so_far() -> None:
-    model, batch = small_case()
-    timer = threading.Timer(0.4, _thread.interrupt_main)
-    timer.start()
-    found = DLG(steps=10**6, restarts=10**3, tolerance=0.0)(
-        observed(model, batch, classes=4), seeded()
-    )
-    assert found.status == "interrupted"
-    assert found.inputs.shape == batch[0].shape
 
 
 def test_losses_that_take_no_probabilities() -> None:
