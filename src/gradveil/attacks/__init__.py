@@ -23,6 +23,7 @@ from ._identification import (
 from ._idlg import IDLG
 from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
+from ._malicious import Fishing, Imprint, ImprintedNet
 from ._observation import Observation, observe
 from ._peel import Peel
 from ._plan_reading import PlanReader
@@ -52,10 +53,13 @@ __all__ = [
     "CandidatePoint",
     "Descent",
     "Finish",
+    "Fishing",
     "GradInversion",
     "Identification",
     "IdentificationReport",
     "Identify",
+    "Imprint",
+    "ImprintedNet",
     "Interval",
     "InvertingGradients",
     "LocalSteps",

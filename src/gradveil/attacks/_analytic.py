@@ -10,7 +10,7 @@ from gradveil._random import generator_or_fresh
 
 from ._attack import Attack
 from ._evidence import Call, linear_calls, random_inputs
-from ._labels import recover_labels
+from ._labels import labels_or_unknown
 from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
 from ._search import clamp
@@ -63,7 +63,7 @@ class Analytic(Attack):
         shape = (observation.batch_size, *observation.input_shape)
         inputs = clamp(flat_inputs.reshape(shape), observation.low, observation.high)
         loss = unexplained(weight, bias, flat_inputs)
-        return Reconstruction(inputs, _labels(observation, generator), loss)
+        return Reconstruction(inputs, labels_or_unknown(observation, generator), loss)
 
     def _separate(self, weight: Tensor, bias: Tensor, observation: Observation) -> Tensor:
         rows = torch.nonzero(bias.abs() > 1e-6 * bias.abs().max()).flatten()
@@ -146,11 +146,3 @@ def _in_range_first(ratios: Tensor, observation: Observation) -> Tensor:
     inside = clamp(shaped, observation.low, observation.high)
     slack = 1e-3 * (1 + shaped.abs())
     return ((shaped - inside).abs() > slack).flatten(1).any(dim=1).long()
-
-
-def _labels(observation: Observation, generator: torch.Generator) -> Tensor:
-    """The labels; order within a batch is arbitrary, and -1 where the last layer tells none."""
-    try:
-        return recover_labels(observation, generator)
-    except ValueError:
-        return torch.full((observation.batch_size,), -1)

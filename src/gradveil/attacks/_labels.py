@@ -62,6 +62,14 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
+def labels_or_unknown(observation: Observation, generator: torch.Generator) -> Tensor:
+    """The labels; order within a batch is arbitrary, and -1 where the last layer tells none."""
+    try:
+        return recover_labels(observation, generator)
+    except ValueError:
+        return torch.full((observation.batch_size,), -1)
+
+
 def estimate_label_counts(
     observation: Observation, generator: torch.Generator | None = None
 ) -> Tensor:

@@ -69,6 +69,8 @@ class Observation:
     """FedAvg's local steps; `None`: the message is a gradient."""
     plan_is_public: bool = False
     """Whether nothing private went into the plan: then its mask tells nothing of g."""
+    server: str = "honest"
+    """As in `ThreatModel`: whether the model may be one that the server made for its attack."""
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
@@ -183,6 +185,7 @@ def observe(
         label_counts=counts if threat.labels != "unknown" else None,
         defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
+        server=threat.server,
     )
     message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:

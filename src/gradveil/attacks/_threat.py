@@ -6,6 +6,7 @@ from gradveil._checks import check_choice, check_flag
 
 LABELS = ("known", "counts", "unknown")
 MECHANISMS = ("unknown", "known", "realised")
+SERVERS = ("honest", "malicious")
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,17 @@ class ThreatModel:
             private batch, which nobody sends).
         statistics: Whether the mean, the standard deviation and so the range of the normalised
             inputs are known.
+        server: "honest" (it follows the protocol, and reads what it gets) or "malicious" (it sends
+            whatever model serves it: what `Imprint.plant` or `Fishing.plant` makes).
     """
 
     labels: str = "known"
     mechanism: str = "unknown"
     statistics: bool = True
+    server: str = "honest"
 
     def __post_init__(self) -> None:
         check_choice(self.labels, "labels", LABELS)
         check_choice(self.mechanism, "mechanism", MECHANISMS)
         check_flag(self.statistics, "statistics")
+        check_choice(self.server, "server", SERVERS)

@@ -23,6 +23,7 @@ from ._build import (
 from ._client import Client, NoDataError
 from ._config import TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
+from ._guard import ModelGuard, SuspiciousModelError
 from ._healthy import NoSignalError
 from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
@@ -66,6 +67,7 @@ __all__ = [
     "LimitError",
     "Limits",
     "LocalSteps",
+    "ModelGuard",
     "NoDataError",
     "NoReplyError",
     "NoSignalError",
@@ -77,6 +79,7 @@ __all__ = [
     "Server",
     "Skip",
     "Split",
+    "SuspiciousModelError",
     "TrainingConfig",
     "TrainingHistory",
     "account_of",

@@ -31,6 +31,7 @@ from gradveil.messages import (
 from gradveil.plans import Shape
 from gradveil.theory import utility
 
+from ._guard import ModelGuard
 from ._healthy import check_signal, check_weights
 from ._reply import Costs, Reply
 from ._sampling import Batches, fixed_size, is_private, told_size
@@ -77,6 +78,8 @@ class Client:
         allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
             (`NoSignalError`), as it mostly means a broken model or loss; a batch that is fitted
             perfectly gives one, too.
+        guard: Looks at each model before it is answered, and refuses those that were made to give
+            single examples away; `None`: every model is answered.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Client:
         sample_rate: float | None = None,
         secure: bool | None = None,
         allow_zero: bool = False,
+        guard: ModelGuard | None = None,
     ) -> None:
         check_not_negative_count(identifier, "identifier")
         check_tensor(inputs, "inputs")
@@ -100,6 +104,8 @@ class Client:
         check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
         if seed is not None:
             check_seed(seed)
+        if guard is not None:
+            check_kind(guard, "guard", ModelGuard, "Use `ModelGuard()`.")
         if local is not None:
             check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
         if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
@@ -112,7 +118,7 @@ class Client:
         self.defense = fixed_size(deepcopy(defense), self.batches.expected)
         self.batch_size, self.seed, self.local = batch_size, seed, local
         self.secure = seed is None if secure is None else secure
-        self.allow_zero = allow_zero
+        self.allow_zero, self.guard = allow_zero, guard
         self._root = secrets.randbits(62) if seed is None else seed
         self._step = 0
         self._drawn: Tensor | None = None
@@ -132,6 +138,7 @@ class Client:
             NonFiniteError: If the model's weights, its message or what would be sent is not finite.
             NoSignalError: If the loss depends on no parameter, or all of the message is 0.
             NoDataError: If the client has no examples.
+            SuspiciousModelError: If the guard refuses the model.
         """
         message, inputs = self._next_message(model, loss_fn)
         return self._reply(self._respond(message, inputs), inputs)
@@ -185,9 +192,12 @@ class Client:
         device = next(model.parameters()).device
         inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
         seed = named_stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
-        if self.local is None:
-            return GradientMessage(model, loss_fn, targets, seed=seed), inputs
-        return self.local.message(model, loss_fn, targets, seed=seed), inputs
+        message: AnyMessage = GradientMessage(model, loss_fn, targets, seed=seed)
+        if self.guard is not None:
+            self.guard.check(message, inputs)
+        if self.local is not None:
+            message = self.local.message(model, loss_fn, targets, seed=seed)
+        return message, inputs
 
     def _generator(self) -> torch.Generator:
         """For the probes and the noise of the reply whose batch was just taken."""

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from gradveil.data import Dataset
 from gradveil.defenses import Defense, FromServer
-from gradveil.federated import Client, Limits, LocalSteps, Reply, RoundSettings, load_received
+from gradveil.federated import (
+    Client,
+    Limits,
+    LocalSteps,
+    ModelGuard,
+    Reply,
+    RoundSettings,
+    load_received,
+)
 from gradveil.messages import LossFunction, trainable_parameters
 
 from ._records import model_arrays, read_shape, reply_to, round_config
@@ -37,6 +45,7 @@ def train_function(
     sampling: str | None = None,
     sample_rate: float | Callable[[Context], float | None] | None = None,
     allow_zero: bool = False,
+    guard: ModelGuard | None = None,
 ) -> TrainFunction:
     """A function for `ClientApp.train()` that answers with a defended message and nothing else.
 
@@ -78,6 +87,7 @@ def train_function(
             batch_size over the number of examples. An account of the server's has to be about this
             rate at least.
         allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
+        guard: Looks at the server's model before it is answered; see `Client`.
     """
 
     def train(message: Message, context: Context) -> Message:
@@ -97,6 +107,7 @@ def train_function(
                 sampling=sampling,
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
+                guard=guard,
             )
             return client, _resolve(model, context)
 

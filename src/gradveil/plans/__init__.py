@@ -7,6 +7,7 @@ from ._model import model_moments, released_moments
 from ._public import public_moments
 from ._rms import rms_shape
 from ._shape import Shape
+from ._synthetic import synthetic
 
 __all__ = [
     "Evidence",
@@ -18,5 +19,6 @@ __all__ = [
     "released_moments",
     "rms_shape",
     "shape_with",
+    "synthetic",
     "trust_in",
 ]
