@@ -181,7 +181,6 @@ def test_a_step_for_which_nobody_was_drawn_accumulates_noise_alone():
     assert_same(step.sent, defense.backward(nn.Linear(3, 2), cross_entropy, *nobody, seeded()))
 
 
-
 def test_it_is_not_taken_apart():
     """A cache would send values that are not clipped."""
     with pytest.raises(TypeError, match="A defense to cache should plan from the message"):
