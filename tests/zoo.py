@@ -279,6 +279,24 @@ class Unused(nn.Module):
         return self.used(inputs)
 
 
+class Transposed(nn.Module):
+    """A weight that is used through one of its properties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 0.5, 20).view(4, 5))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.tanh(inputs @ self.weight.T))
+
+
+def module_twice() -> nn.Module:
+    """One module in two places: its parameters have two names in one owner."""
+    layer = nn.Linear(5, 5)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(5, 3)).eval()
+
+
 class MadeBias(nn.Module):
     """A bias that is computed from a parameter."""
 
@@ -402,6 +420,8 @@ SEPARABLE = (
     Case("layer_norm", lambda: nn.Sequential(mlp(5, 4), nn.LayerNorm(4), mlp(4, 3)).eval(), ROWS),
     Case("group_norm", group_norm_net, IMAGES),
     Case("tied", lambda: TiedAutoencoder().eval(), (4, 4), F.mse_loss, values(4)),
+    Case("module_twice", module_twice, ROWS),
+    Case("transposed", lambda: Transposed().eval(), ROWS),
     Case("weight_norm", weight_norm_mlp, ROWS),
     Case("frozen", frozen_mlp, ROWS),
     Case("unused", lambda: Unused().eval(), ROWS),

@@ -86,6 +86,26 @@ def test_a_resumed_run_counts_what_was_released_twice(tmp_path):
     assert again.step().epsilon == epsilon(4)
 
 
+def test_what_was_released_before_the_first_checkpoint_counts(tmp_path):
+    """Killed in round 3, with checkpoints every 8."""
+
+    def fresh() -> FederatedRun:
+        clients = [client(i, NOISE, seed=None) for i in range(2)]
+        return FederatedRun(server(), clients, cross_entropy, account=account())
+
+    def kill(metrics: object) -> None:
+        if len(killed.rounds) == 3:
+            raise KeyboardInterrupt
+
+    killed = fresh()
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(10, folder=tmp_path, on_round=kill)
+    again = fresh()
+    again.resume(tmp_path)
+    assert len(again.rounds) == 0
+    assert again.step().epsilon == epsilon(4)
+
+
 def test_with_a_seed_the_same_bytes_are_sent_again_and_count_once(tmp_path):
     again = resumed(tmp_path, 0, 2)
     assert again.account is not None

@@ -67,12 +67,15 @@ class Client:
         inputs: Its examples; there may be none.
         targets: Their labels.
         defense: Copied, so that what it remembers is this client's own.
-        batch_size: Examples in a reply; with Poisson sampling in the mean.
+        batch_size: Examples in a reply. With Poisson sampling the fixed number that the sum over
+            examples is divided by, however many there are.
         seed: The root of its random streams; `None` for numbers that nobody can repeat.
         local: FedAvg's local steps; `None` for FedSGD's gradient.
         sampling: "shuffle" or "poisson". If `None`, "poisson" for `PrivateNoise` with
             unit="example", whose account means it, and "shuffle" for all others.
-        sample_rate: q of Poisson sampling; if `None`, batch_size over the number of examples.
+        sample_rate: q of Poisson sampling; if `None`, batch_size over the number of examples,
+            which then counts as public. With a rate, choose a batch_size of about q times that
+            number.
         secure: Whether noise and Poisson samples come from a `SecureGenerator`; if `None`, where
             there is no seed. With a seed, it leaves that to the order of batches and to dropout.
         allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
@@ -115,7 +118,7 @@ class Client:
         usual = "poisson" if is_private(defense, "example") else "shuffle"
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate)
         self.batches.check_for(defense)
-        self.defense = fixed_size(deepcopy(defense), self.batches.expected)
+        self.defense = fixed_size(deepcopy(defense), batch_size)
         self.batch_size, self.seed, self.local = batch_size, seed, local
         self.secure = seed is None if secure is None else secure
         self.allow_zero, self.guard = allow_zero, guard

@@ -24,6 +24,7 @@ from ._storage import (
     TrainingHistory,
     describe,
     digest,
+    has_checkpoint,
     load_checkpoint,
     note_releases,
     noted_releases,
@@ -138,6 +139,8 @@ class FederatedRun:
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
         self._wanted = rounds
+        if folder is not None and self.account is not None and not has_checkpoint(folder):
+            save_checkpoint(folder, self.state_dict(), self.fingerprint)  # to count from, if killed
         while len(self.rounds) < rounds and not self._is_spent(1):
             last = len(self.rounds) + 1 == rounds or self._is_spent(2)
             if folder is not None and self.account is not None:

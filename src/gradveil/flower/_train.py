@@ -76,7 +76,8 @@ def train_function(
         defense: The defense, or what makes it from the context. Of the context, only the node's
             configuration is the client's own: what the run's configuration asks for should pass
             through `Limits.defense`.
-        batch_size: Examples in a message.
+        batch_size: Examples in a message; with Poisson sampling the number that the sum over them
+            is divided by.
         local: FedAvg's local steps, for a `FedAvgUpdates` server; FedSGD's gradient if `None`.
         limits: What the round configuration in a message may choose ("defense", "batch-size",
             "local-steps", "local-lr"); nothing if `None`.

@@ -68,7 +68,8 @@ class FunctionalLoss:
             buffers |= self._cast(frozen)
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
-            outputs = functional_call(self.model, {**parameters, **buffers}, (_own(inputs),))
+            given = _everywhere(self.model, {**parameters, **buffers})
+            outputs = functional_call(self.model, given, (_own(inputs),), tie_weights=False)
             return outputs, not torch.equal(start, generator.get_state())
 
     @property
@@ -107,6 +108,25 @@ class FunctionalLoss:
                 f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
+
+
+def _everywhere(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors under every name that they have in the model, once for each place.
+
+    `functional_call` can do so itself, but it then replaces what a module that is used under two
+    names holds twice, and afterwards puts back what it found the second time: the replacement.
+    """
+    owned: dict[Tensor, list[str]] = {}
+    for prefix, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                owned.setdefault(tensor, []).append(f"{prefix}.{name}" if prefix else name)
+    return {
+        place: tensors[places[0]]
+        for places in owned.values()
+        for place in places
+        if places[0] in tensors
+    }
 
 
 def _own(inputs: Tensor) -> Tensor:

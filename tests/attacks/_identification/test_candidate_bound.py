@@ -96,6 +96,17 @@ def test_it_grows_with_candidates_up_to_the_error_of_the_best_attacker() -> None
     assert found.holds
 
 
+def test_classes_count_as_often_as_the_data_have_them() -> None:
+    """The bound is a mean over the data; over classes it would be above what attackers reach."""
+    labels, draws = torch.tensor([0] * 90 + [1] * 30 + [2] * 4), generator(3)
+    found = [
+        int(draw_examples(torch.zeros(124, 1), labels, 8, 1, 1, True, True, draws).truths[1])
+        for _ in range(400)
+    ]
+    assert 2 not in found  # too few to choose from
+    assert found.count(0) / 400 == pytest.approx(0.75, abs=0.08)
+
+
 def test_unknown_neighbours_leave_a_larger_error() -> None:
     known, unknown = (
         bound(candidates=16, batch_size=2, rest=r, neighbours=6, per_draw=15)

@@ -172,6 +172,15 @@ def test_micro_batches_need_a_size(defense: PrivateNoise):
         defense.accumulate(nn.Linear(2, 2), cross_entropy)
 
 
+def test_a_step_for_which_nobody_was_drawn_accumulates_noise_alone():
+    model, nobody = nn.Linear(3, 2), (torch.zeros(0, 3), torch.zeros(0).long())
+    defense = PrivateNoise(1.0, 1.0, batch_size=4)
+    with defense.accumulate(model, cross_entropy, seeded()) as step:
+        step.add(*nobody)
+    assert step.sent is not None
+    assert_same(step.sent, defense.backward(nn.Linear(3, 2), cross_entropy, *nobody, seeded()))
+
+
 def test_it_is_not_taken_apart():
     """A cache would send values that are not clipped."""
     with pytest.raises(TypeError, match="A defense to cache should plan from the message"):
@@ -238,7 +247,7 @@ def test_levels_that_vanish_beside_the_others_are_refused():
 
 
 def test_nothing_is_sent_of_a_broken_batch():
-    message = GradientMessage(nn.Linear(2, 2), lambda o, _: 1e25 * o.sum(), None)
+    message = GradientMessage(nn.Linear(2, 2), lambda o, _: 1e39 * o.sum(), None)
     with pytest.raises(NonFiniteError, match="Nothing was sent"):
         PrivateNoise(1.0, 1.0)(message, torch.ones(2, 2))
     with pytest.raises(NonFiniteError, match="`inputs` should be finite"):

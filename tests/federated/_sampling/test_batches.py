@@ -61,7 +61,7 @@ def test_a_reply_is_the_clipped_sum_over_a_fixed_number():
 def test_empty_batches_are_answered_like_others():
     asked = client(10, sample_rate=0.001)
     reply, costs = asked.reply_with_costs(model(), cross_entropy)
-    assert (reply.examples, costs.loss) == (1, None)
+    assert (reply.examples, costs.loss) == (2, None)
     assert all(bool(value.any()) for value in reply.values.values())
     assert server().step([(0, reply)]) is None
 
@@ -78,11 +78,19 @@ def test_replies_tell_the_same_number_whatever_was_drawn():
 def test_the_rate_and_the_expected_size():
     assert client(10).batches.rate == 0.2
     assert client(10, batch_size=16).batches.rate == 1.0
-    assert client(10, batch_size=16).defense.batch_size == 10
     own = client(10, noise=PrivateNoise(1.0, 0.5, batch_size=5), sample_rate=0.3)
     assert (own.batches.rate, own.defense.batch_size) == (0.3, 5)
     assert own.reply(model(), cross_entropy).examples == 5
-    assert client(10, sample_rate=0.4).defense.batch_size == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"sample_rate": 0.3}])
+def test_one_example_more_changes_neither_the_divisor_nor_what_is_told(options):
+    """It would tell the number of examples, and so whether one was added: at any noise."""
+    for count in range(1, 24):
+        asked = client(count, **options)
+        size = options.get("batch_size", 2)
+        assert asked.defense.batch_size == size
+        assert asked.reply(model(), cross_entropy).examples == size
 
 
 def test_an_update_clipped_as_a_whole_tells_no_number_either():

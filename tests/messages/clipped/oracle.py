@@ -42,6 +42,17 @@ class ReadsOneStep(SequenceFirst):
         return self.second(torch.tanh(self.first(tokens.transpose(0, 1))))[0]
 
 
+class OtherOrder(nn.Module):
+    """A layer that takes the examples in another order, beside one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(inputs.roll(2, 0))).roll(-2, 0))
+
+
 def ids(shape: tuple[int, ...], **options: object) -> Tensor:
     return torch.randint(4, shape, generator=options["generator"]).double()  # type: ignore[call-overload]
 
@@ -105,6 +116,7 @@ LAYERS = (
     Case("sequence first, as many steps", SequenceFirst, (4, 4, 4)),
     Case("sequence first, two steps", SequenceFirst, (2, 2, 4)),
     Case("sequence first, one step read", ReadsOneStep, (2, 2, 4)),
+    Case("another order of examples", OtherOrder, (5, 4)),
     Case("tokens", lambda: named("tagger").build(), (3, 3, 4), F.cross_entropy, token_labels),
 )  # fmt: skip
 

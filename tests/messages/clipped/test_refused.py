@@ -55,6 +55,26 @@ def test_weak_mixing_in_one_direction_is_noticed(direction: int):
         ClippedMessage(message, 1.0).values(x)
 
 
+class ScaledByTheLargest(nn.Module):
+    """One example of the batch decides on all of them: whichever is the largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x / x.abs().max())
+
+
+@pytest.mark.parametrize("largest", range(5))
+def test_mixing_by_a_single_example_is_noticed_wherever_it_is(largest: int):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    x[largest] *= 10
+    message = GradientMessage(ScaledByTheLargest(), mse_loss, torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="change with another example"):
+        ClippedMessage(message, 1.0).values(x)
+
+
 def test_what_is_declared_not_to_separate_is_refused():
     case = named("mlp")
     with pytest.raises(ValueError, match="declared not to be"):

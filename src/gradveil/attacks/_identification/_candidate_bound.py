@@ -128,6 +128,7 @@ def candidate_bound(
             them, the true one included, summed over in all combinations.
         neighbours: How many, or as many as are left.
         one_class: Whether the attacker knows the labels; then candidates share that of the truth.
+            Classes with fewer than N examples are left out of the mean over the data.
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.

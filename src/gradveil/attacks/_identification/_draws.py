@@ -93,16 +93,17 @@ def _with(first: Tensor, others: Tensor) -> Tensor:
 
 
 def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
-    """A class with enough examples."""
-    enough = (torch.bincount(labels) >= needed).nonzero().flatten()
+    """That of a random example whose class has enough: means over draws are means over the data."""
+    counts = torch.bincount(labels)
+    enough = (counts[labels] >= needed).nonzero().flatten()
     if not len(enough):
         raise ValueError(
             f"Parameter `examples` should hold at least {needed} examples of one class. Found at"
-            f" most {int(torch.bincount(labels).max())}. Ask for fewer candidates, or use"
+            f" most {int(counts.max())}. Ask for fewer candidates, or use"
             " one_class=False."
         )
     place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-    return int(enough[int(place)])
+    return int(labels[enough[int(place)]])
 
 
 def batch_of(draw: Draw, trial: int) -> tuple[Tensor, Tensor]:

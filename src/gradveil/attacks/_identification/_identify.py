@@ -26,7 +26,9 @@ class Identify:
     The informed attacker of differential privacy: it knows all other examples of the batch, the
     model, the defense and its settings. Its candidates are public examples; the truth may be among
     them or not. Nothing is optimised: one message for each candidate, and the likelihood of what
-    was sent under the mechanism. So no attacker with the same knowledge is right more often.
+    was sent under the mechanism. So no attacker with the same knowledge is right more often, as far
+    as the likelihood is exact: of a plan from the private batch with estimated sensitivities it is
+    an estimate, and one who measures them better can be right a little more often.
 
     - A mechanism that is told (`observation.mechanism`), or that does not depend on the batch, is
       the same for all candidates.

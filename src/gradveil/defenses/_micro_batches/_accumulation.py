@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_choice, check_finite, check_inputs
+from gradveil._checks import check_choice, check_finite
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, LossFunction, check_match
@@ -46,11 +46,12 @@ class Accumulation:
         self._defense, self._model, self._loss_fn = defense, model, loss_fn
         self._generator = generator_or_fresh(generator, secure=defense.secure)
         self._reduction, self._is_open, self._is_tested = reduction, False, False
+        self._has_any = False
         self._observer = defense.observer()
         self._versions = _versions(model)
 
     def __enter__(self) -> "Accumulation":
-        if self._is_open or self.examples:
+        if self._is_open or self._has_any:
             raise RuntimeError(
                 "An accumulation should be entered once. Found it in use. Call"
                 " `defense.accumulate` again for each step."
@@ -65,20 +66,21 @@ class Accumulation:
                 "A micro-batch should be added inside of its block. Found it outside. Use"
                 " `with defense.accumulate(model, loss_fn) as step: step.add(inputs, targets)`."
             )
-        check_inputs(inputs)
-        check_match(inputs, targets)
+        self._defense.check_batch(inputs)
+        if len(inputs):
+            check_match(inputs, targets)
         self._check_unmoved()
         if self.examples:
             advance(self._generator)  # a micro-batch has dropout of its own
         seed = seed_from(self._generator)
         message = GradientMessage(self._model, self._loss_fn, targets, seed=seed)
-        reduction = self._checked_reduction(message, inputs)
+        reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
         past = fresh = 1.0
         count = self.examples + len(inputs)
         if reduction == "mean":
             past, fresh = self.examples / count, len(inputs) / count
         self._observer.add(message, inputs.detach(), self._generator, past, fresh)
-        self.examples, self._reduction = count, reduction
+        self.examples, self._reduction, self._has_any = count, reduction, True
 
     def __exit__(
         self,
@@ -89,10 +91,11 @@ class Accumulation:
         self._is_open = False
         if kind is not None:
             return
-        if not self.examples:
+        if not self._has_any:
             raise ValueError(
                 "A step should have at least one micro-batch. Found none. Call"
-                " `step.add(inputs, targets)` in the block, or skip the step."
+                " `step.add(inputs, targets)` in the block, or skip the step; for PrivateNoise add"
+                " an empty one, as a step that is left out tells that nobody was drawn."
             )
         self._check_unmoved()
         values, moments = self._observer.finish()

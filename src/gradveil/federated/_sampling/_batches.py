@@ -23,7 +23,8 @@ class Batches:
 
     Args:
         count: The client's examples, n.
-        size: Of a batch; with Poisson sampling in the mean.
+        size: Of a batch. With Poisson sampling it is B, the fixed number that a private sum is
+            divided by, whatever n and the rate are: a divisor made from n would tell n.
         sampling: "shuffle" or "poisson".
         rate: q of Poisson sampling; size/n if `None`, at most 1.
     """
@@ -45,11 +46,6 @@ class Batches:
             object.__setattr__(self, "rate", min(1.0, self.size / max(1, self.count)))
         if self.rate is not None:
             check_sample_rate(self.rate)
-
-    @property
-    def expected(self) -> int:
-        """B: the fixed number that a private sum is divided by; with Poisson sampling q n."""
-        return self.size if self.rate is None else max(1, round(self.rate * self.count))
 
     def draw(self, root: int, identifier: int, step: int, *, secure: bool) -> Tensor:
         """Which examples are in reply number `step`.

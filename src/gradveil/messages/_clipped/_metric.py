@@ -88,10 +88,11 @@ class Metric:
     def squares(self, name: str, gradients: Tensor) -> Tensor:
         """Σ_i g_bi² / r_i of one tensor for each example b, in float64."""
         whole = self.weights(name).whole
-        squares = gradients.square()
+        unit, size = in_unit(gradients)
+        squares = unit.square()
         if whole is not None:
             squares = squares.mul_(whole)
-        return squares.reshape(len(gradients), -1).sum(1).double()
+        return squares.reshape(len(gradients), -1).sum(1).double() * size.square()
 
     def norms(self, squares: Tensor) -> Tensor:
         """‖g_b‖_Σ from the sums over all tensors of Σ_i g_bi² / r_i."""
@@ -111,6 +112,14 @@ class Metric:
         assert self._factors is not None
         value = self._like[name]
         return prod(self._factors[name], start=value.new_ones(())).expand(value.shape)
+
+
+def in_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row over its largest entry, and that entry in float64: squares then do not vanish."""
+    flat = rows.detach().reshape(len(rows), -1)
+    size = flat.abs().amax(1) if flat.shape[1] else flat.new_ones(len(flat))
+    size = torch.where(size > 0, size, 1.0)
+    return rows / size.view(-1, *[1] * (rows.dim() - 1)), size.double()
 
 
 def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:

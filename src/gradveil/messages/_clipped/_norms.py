@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, ScaleUse
-from ._metric import Metric, Weights
+from ._metric import Metric, Weights, in_unit
 
 ROOM = 2**23
 """How many numbers of examples × (a layer's weight) are held at a time, or kept for the sum."""
@@ -64,14 +64,14 @@ def _weight_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | Non
 
 def _outer(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
     """‖δ/√rows‖² ‖a/√rest‖²; with an r for each entry Σ_ij δ_i² a_j² / r_ij."""
-    left, right = signal.square(), a.square()
+    left, right = signal.double().square(), a.double().square()
     if weights.rows is not None:
         left = left * weights.rows.view(1, -1)
     if weights.rest is not None:
         right = right * weights.rest.reshape(1, -1)
     if weights.entries is not None:
-        return ((left @ weights.entries) * right).sum(1, dtype=torch.float64)
-    return left.sum(1, dtype=torch.float64) * right.sum(1, dtype=torch.float64)
+        return ((left @ weights.entries.double()) * right).sum(1)
+    return left.sum(1) * right.sum(1)
 
 
 def _linear_factors(use: LinearUse) -> tuple[Tensor, Tensor] | None:
@@ -105,10 +105,12 @@ def _gram(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
         signal = signal * rows
     if weights.rest is not None:
         a = a * weights.rest.sqrt().reshape(-1)
+    (signal, left), (a, right) = in_unit(signal), in_unit(a)
     products = (signal @ signal.mT).mul_(a @ a.mT)
     sizes = (signal.norm(dim=-1) * a.norm(dim=-1)).sum(2, dtype=torch.float64)
     slack = SLACK * torch.finfo(signal.dtype).eps * sizes.square()
-    return products.sum((2, 3), dtype=torch.float64).clamp(min=0).add(slack).sum(1)
+    summed = products.sum((2, 3), dtype=torch.float64).clamp(min=0).add(slack).sum(1)
+    return summed * (left * right).square()
 
 
 def _embedding(use: EmbeddingUse, weights: Weights) -> Tensor:
@@ -120,12 +122,13 @@ def _embedding(use: EmbeddingUse, weights: Weights) -> Tensor:
             signal = signal * weight.sqrt()[index]
     if weights.rest is not None:
         signal = signal * weights.rest.sqrt()
+    signal, size = in_unit(signal)
     same = index.unsqueeze(1) == index.unsqueeze(2)
     sizes = signal.norm(dim=-1)
     products = (signal @ signal.mT * same).sum((1, 2), dtype=torch.float64)
     most = (sizes.unsqueeze(1) * sizes.unsqueeze(2) * same).sum((1, 2), dtype=torch.float64)
     slack = SLACK * torch.finfo(signal.dtype).eps * most
-    return products.clamp(min=0).add(slack)
+    return products.clamp(min=0).add(slack) * size.square()
 
 
 def _by_products(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:

@@ -30,8 +30,8 @@ def check_separable(message: GradientMessage, inputs: Tensor) -> None:
     """Require a model whose outputs for one example do not depend on the others.
 
     BatchNorm in training mode is refused by name. All else is tested, once for each shape and mode:
-    examples are put into the place of the first and of the last, and the outputs of the others
-    must stay where they are.
+    another example is put into every second place, and the outputs of the others must stay where
+    they are; then the same the other way round.
     """
     _check_batch_norm(message.loss.model)
     _check_embeddings(message.loss.model)
@@ -81,9 +81,10 @@ def _stays(message: GradientMessage, inputs: Tensor) -> bool:
     outputs = message.loss.outputs(message.parameters, inputs)
     check_outputs(outputs, len(inputs))
     proven = True
-    for place, source, others in ((0, 1, slice(1, None)), (-1, 0, slice(None, -1))):
+    for first in (0, 1):
+        places, others = slice(first, None, 2), slice(1 - first, None, 2)
         moved = inputs.clone()
-        moved[place] = inputs[source]
+        moved[places] = inputs[1 - first]
         proven &= not torch.equal(moved, inputs)
         after = message.loss.outputs(message.parameters, moved)
         rounding = ROUNDING * torch.finfo(outputs.dtype).eps * float(outputs.abs().max())

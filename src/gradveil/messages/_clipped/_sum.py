@@ -22,6 +22,9 @@ from ._separable import check_outputs, mode_of
 _OPAQUE: WeakKeyDictionary[nn.Module, dict[Any, frozenset[str]]] = WeakKeyDictionary()
 """Parameters of layers whose first axis is not the examples', for each shape and mode."""
 
+FEW = 8
+"""Examples by which such layers are found."""
+
 
 def clipped_sum(message: GradientMessage, inputs: Tensor, metric: Metric, clip: float) -> Tensors:
     """Σ_b g_b min(1, C / ‖g_b‖_Σ), with g_b the gradient of the loss of example b alone.
@@ -135,30 +138,33 @@ def each_example(one: Any, *rows: Tensor) -> Tensors:
 def _opaque(message: GradientMessage, inputs: Tensor) -> frozenset[str]:
     """Parameters of layers that do not keep examples on their first axis.
 
-    The first two examples are looked at. A signal that starts at the outputs of one of them must
-    not reach the other's place in any layer; in sequence-first models, for example, it does.
+    The first few examples are looked at. A signal that starts at the outputs of some of them must
+    not reach the others' places in any layer; in sequence-first models, for example, it does.
     """
     if len(inputs) < 2:
         return frozenset()
-    model = message.loss.model
+    model, few = message.loss.model, inputs[:FEW]
     known = _OPAQUE.setdefault(model, {})
-    key = (inputs.shape[1:], mode_of(model), tuple(message.parameters))
+    key = (few.shape, mode_of(model), tuple(message.parameters))
     if key not in known:
-        known[key] = _find_opaque(message, inputs[:2])
+        known[key] = _find_opaque(message, few)
     return known[key]
 
 
-def _find_opaque(message: GradientMessage, pair: Tensor) -> frozenset[str]:
+def _find_opaque(message: GradientMessage, few: Tensor) -> frozenset[str]:
+    """Examples are told apart by the bits of their numbers: any two differ in one of them."""
     own = {name: p.detach().requires_grad_() for name, p in message.parameters.items()}
-    run = _recorded(message, own, pair, frozenset())
+    run = _recorded(message, own, few, frozenset())
     outputs, found = run.result, set(run.others)
     if not isinstance(outputs, Tensor) or not outputs.requires_grad:
         return frozenset(found)
-    for place in range(len(pair)):
-        start = torch.zeros_like(outputs)
-        start[place] = (
-            torch.linspace(0.5, 1.5, start[place].numel()).to(start).view_as(start[place])
-        )
-        _set_signals(run.uses, outputs, start, keep=True)
-        found |= {n for use in run.uses if bool(use.signal[1 - place].any()) for n in use.names}
+    numbers = torch.arange(len(few), device=few.device)
+    for bit in range((len(few) - 1).bit_length()):
+        for side in (0, 1):
+            here = (numbers >> bit) % 2 == side
+            start = torch.zeros_like(outputs)
+            pattern = torch.linspace(0.5, 1.5, start[0].numel()).to(start)
+            start[here] = pattern.view_as(start[0])
+            _set_signals(run.uses, outputs, start, keep=True)
+            found |= {n for use in run.uses if bool(use.signal[~here].any()) for n in use.names}
     return frozenset(found)

@@ -53,8 +53,13 @@ class Recorder(TorchFunctionMode):
         """Record the call if a parameter takes part in it."""
         kwargs = kwargs or {}
         touched = self._touched((*args, *kwargs.values()))
-        if not touched or getattr(func, "__name__", "") == "__get__":
+        if not touched:
             return func(*args, **kwargs)
+        if getattr(func, "__name__", "") == "__get__":
+            found = func(*args, **kwargs)
+            if isinstance(found, Tensor) and found.requires_grad:  # a view: `weight.T`
+                self.others |= touched
+            return found
         layer = self._layer(func)
         if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
             if self._copies and args:
