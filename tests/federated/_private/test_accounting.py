@@ -19,7 +19,7 @@ from gradveil.federated import (
     train,
 )
 from gradveil.federated._private._accounting import largest_rate
-from gradveil.privacy import epsilon_after
+from gradveil.privacy import epsilon_on_grid
 
 from ..small import image_file
 
@@ -46,7 +46,8 @@ def multiplier(of: TrainingConfig) -> float:
 @pytest.mark.parametrize("target", [0.5, 3.0])
 def test_the_multiplier_for_a_target_is_the_smallest(target):
     found = multiplier(settled(config(target_epsilon=target), TARGETS))
-    assert epsilon_after(found, 0.2, 4, 1e-5) <= target < epsilon_after(0.997 * found, 0.2, 4, 1e-5)
+    spent, more = (epsilon_on_grid(z, 0.2, 4, 1e-5) for z in (found, 0.997 * found))
+    assert spent <= target < more
 
 
 def test_what_is_settled_stays():
@@ -96,7 +97,7 @@ def test_a_run_to_its_target(images: str, tmp_path: Path):
     assert history.privacy is not None
     z = history.privacy["noise_multiplier"]
     assert [row.epsilon for row in history.rounds] == [
-        epsilon_after(z, 0.1, steps, 1e-5) for steps in (1, 2, 3, 4)
+        epsilon_on_grid(z, 0.1, steps, 1e-5) for steps in (1, 2, 3, 4)
     ]
     assert all(row.examples == 10 for row in history.rounds)
     assert (history.stopped, history.privacy["secure"]) == (None, True)
@@ -109,7 +110,7 @@ def test_a_run_to_its_target(images: str, tmp_path: Path):
 
 
 def test_a_run_ends_before_it_exceeds_its_target(images: str):
-    between = (epsilon_after(1.0, 0.1, 2, 1e-5) + epsilon_after(1.0, 0.1, 3, 1e-5)) / 2
+    between = (epsilon_on_grid(1.0, 0.1, 2, 1e-5) + epsilon_on_grid(1.0, 0.1, 3, 1e-5)) / 2
     chosen = config(images, limit=100, held_out=16, clients=2, target_epsilon=between)
     chosen = replace(chosen, defense="private-noise(1.0, clip=1.0)")
     history = train(chosen, allow_imports=True)

@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from gradveil._secure import bits_for_grid, clip_for_grid, grid_step
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 
@@ -14,6 +15,10 @@ Factors = tuple[Tensor, ...]
 
 MARGIN = 64
 """Norms may be wrong by so many units in the last place: the clip is that much smaller."""
+
+ARITHMETIC = 2.0**-12
+"""The share of the clip that is kept for floating point where noise is drawn on a grid: for norms,
+and for other examples' gradients, whose last bits may change with the number of examples."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,19 @@ class Metric:
     Args:
         factors: Of r, by parameter name.
         like: The parameters, or anything in their shapes.
+        grid: z of noise that will be drawn on a grid; `None` for continuous noise.
+        rounded: What is rounded to that grid: "each" vector that is clipped, or their "sum".
     """
 
-    def __init__(self, factors: Mapping[str, Factors] | None, like: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        factors: Mapping[str, Factors] | None,
+        like: Mapping[str, Tensor],
+        grid: float | None = None,
+        rounded: str = "sum",
+    ) -> None:
         self._like, self._factors = like, None
+        self._grid, self._rounded = grid, rounded
         self.mean = 1.0
         """Of r over all entries."""
         if factors is not None:
@@ -98,10 +112,24 @@ class Metric:
         return (self.mean * squares).sqrt()
 
     def factor(self, squares: Tensor, clip: float) -> Tensor:
-        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can take off a norm."""
-        limit = clip * (1 - MARGIN * self._eps)
+        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can do (`limit`)."""
+        limit = self.limit(clip)
         norms = (self.mean * squares).clamp(min=limit**2).sqrt()
         return (limit / norms).clamp(max=1.0)
+
+    def limit(self, clip: float) -> float:
+        """The norm to clip to, so that sums move by C at most after all rounding.
+
+        C less 64 units in the last place, by which norms may be wrong. For noise on a grid of steps
+        s = z C / 2^bits (in the coordinates Σ^{-1/2} g) it is C (1 - 2⁻¹²) less what rounding to
+        the grid may add (`clip_for_grid`).
+        """
+        limit = clip * (1 - MARGIN * self._eps)
+        entries = sum(value.numel() for value in self._like.values())
+        if self._grid is None or not entries:
+            return limit
+        step = grid_step(self._grid * clip, bits_for_grid(self._grid, entries))
+        return clip_for_grid(limit - ARITHMETIC * clip, entries, step, rounded=self._rounded)
 
     @property
     def _eps(self) -> float:
@@ -119,9 +147,9 @@ def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:
     return sum(squares, start=start)
 
 
-def zeros(parameters: Tensors) -> Tensors:
-    """What no example adds."""
-    return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+def zeros(parameters: Tensors, dtype: torch.dtype | None = None) -> Tensors:
+    """What no example adds; in the parameters' dtype if `None`."""
+    return {name: torch.zeros_like(p, dtype=dtype) for name, p in parameters.items()}
 
 
 def _padded(factor: Tensor, dim: int) -> Tensor:

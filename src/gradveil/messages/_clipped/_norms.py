@@ -37,13 +37,16 @@ def layer_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]
 def clipped_gradients(
     use: LayerUse, factors: Tensor, products: Tensor | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Σ_b c_b g_b of a layer's weight and bias."""
+    """Σ_b c_b g_b of a layer's weight and bias, in the dtype of c."""
+    use.signal = use.signal.to(factors.dtype)
     if products is not None:
-        yield use.weight, (factors @ products.flatten(1)).view(use.shape)
+        yield use.weight, (factors @ products.flatten(1).to(factors.dtype)).view(use.shape)
         if use.bias is not None:
             yield use.bias, factors @ use.sums(use.signal)
         return
     use.signal = use.signal * factors.view(-1, *[1] * (use.signal.dim() - 1))
+    if use.a.is_floating_point():  # not the indices of an embedding
+        use.a = use.a.detach().to(factors.dtype)
     yield from use.gradient().items()
 
 
