@@ -26,8 +26,8 @@ class GridMechanism(Mechanism):
     What is sent has the dtype of `std`; values may be in float64, as sums are.
 
     Args:
-        std: Above 0 everywhere.
-        keep: None: all is sent.
+        std: Above 0 where an entry is sent.
+        keep: 1 where an entry is sent, 0 where nothing is; `None`: all is sent.
         clip: None: nothing is clamped.
         bits: The fineness of the grid.
 
@@ -42,17 +42,20 @@ class GridMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.keep is not None or self.clip is not None:
+        if self.clip is not None:
             raise ValueError(
-                "A mechanism on a grid should send all entries as they are. Found"
-                f" `keep = {self.keep}, clip = {self.clip}`. Use `Mechanism`."
+                "A mechanism on a grid should send entries as they are. Found"
+                f" `clip = {self.clip}`. Use `Mechanism`."
             )
 
     def _send(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor:
-        sent = release_on_grid(
-            value.to(torch.float64), level_of(self.std, name), generator, self.bits
-        )
-        return sent.to(self._dtype(name, value))
+        value, dtype = value.to(torch.float64), self._dtype(name, value)
+        if self.keep is None:
+            return release_on_grid(value, level_of(self.std, name), generator, self.bits).to(dtype)
+        like = {name: value}
+        is_sent = as_tensors(self.keep, like)[name] > 0
+        std = torch.where(is_sent, as_tensors(self.std, like)[name], 1.0)
+        return (release_on_grid(value, std, generator, self.bits) * is_sent).to(dtype)
 
     def steps(self, like: Tensors) -> Tensors:
         """The step of each entry, in float64."""

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, Mechanism, PrivateNoise
+from gradveil import FromServer, GradientMessage, Mechanism, OptimalNoise, PrivateNoise
 from gradveil.mechanisms import GridMechanism
 from gradveil.messages import values_of
+from gradveil.plans import Shape
 from gradveil.privacy import SecureGenerator
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.messages.clipped.oracle import shapes
@@ -182,8 +183,42 @@ def test_it_reads_as_a_gaussian():
     assert grid.log_likelihood(values, sent) == plain.log_likelihood(values, sent)
 
 
+@pytest.mark.parametrize("grid", [True, False])
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_entries_without_noise_are_never_sent(grid, unit):
+    """Levels of 0: the rest is clipped and noised as if these entries were not there."""
+    case = named("mlp")
+    message, inputs = case.message(), case.inputs()
+    factors = {n: (torch.ones_like(p),) for n, p in message.parameters.items()}
+    factors["0.weight"] = (torch.tensor([[1.0], *[[0.0]] * (len(factors["0.bias"][0]) - 1)]),
+                           torch.ones_like(factors["0.weight"][0][:1]))  # fmt: skip
+    size = 4 if unit == "example" else None
+    defense = PrivateNoise(1.0, 1e-3, Shape(factors, silent=True), size, unit, grid=grid)
+    values, mechanism, sent = defense.respond(message, inputs, seeded())
+    for found in (values, sent, defense.prepared(message)(inputs)):
+        assert not bool(found["0.weight"][1:].any())
+        assert bool(found["0.weight"][0].all())
+    assert {bool(y.all()) for n, y in sent.items() if n != "0.weight"} == {True}
+    assert not bool(mechanism.information(values)["0.weight"][1:].any())
+    whole = torch.cat([v.reshape(-1) for v in values.values()]).norm()
+    if unit == "client":  # all of it is far above the clip
+        entries = sum(v.numel() for v in values.values())
+        mean = 1 - factors["0.weight"][0].eq(0).sum() * inputs.shape[1] / entries
+        assert float(whole) == pytest.approx(1e-3 / float(mean) ** 0.5, rel=2e-3)
+
+
+def test_a_level_of_0_is_refused_by_all_others():
+    shape = Shape({"w": (torch.tensor([1.0, 0.0]),)}, silent=True)
+    for use in (lambda: shape.moments({"w": torch.zeros(2)}, 1),
+                lambda: FromServer(OptimalNoise(0.1)).use(shape)):  # fmt: skip
+        with pytest.raises(ValueError, match="would switch the noise off"):
+            use()
+    with pytest.raises(ValueError, match="finite and above 0"):
+        Shape({"w": (torch.tensor([1.0, -1.0]),)}, silent=True)
+
+
 def test_a_grid_has_no_clamps_and_no_silent_entries():
-    with pytest.raises(ValueError, match="should send all entries as they are"):
+    with pytest.raises(ValueError, match="should send entries as they are"):
         GridMechanism(1.0, clip=0.5)
     silent = GridMechanism({"w": torch.tensor([1.0, 0.0])})
     with pytest.raises(ValueError, match="Send no entry without noise"):

@@ -74,7 +74,8 @@ class PrivateNoise(Defense):
         noise_multiplier: z, the noise over the clip.
         clip: C, the largest norm ‖Σ^{-1/2} g_b‖. As the mean of Σ_ii is 1, it means about the same
             for every shape.
-        shape: r, from public data or from the model alone; `None`: Σ = I.
+        shape: r, from public data or from the model alone; `None`: Σ = I. Entries with r = 0 are
+            in no norm, and 0 is sent in their place.
         batch_size: B, the expected number of examples: public and fixed, also where the number at
             hand varies (Poisson sampling), or is 0. If `None`, the number at hand: it shows in the
             size of the noise, which is right where batches have a public size, and one example is
@@ -177,8 +178,10 @@ class PrivateNoise(Defense):
             return self._mechanism(constant_like(amount, like))
         self.shape.check(like)
         metric = Metric(self.shape.factors, like)
-        std = {name: amount * _above_0(metric.deviations(name), name) for name in like}
-        return self._mechanism(std)
+        ones = metric.kept(constant_like(1.0, like))
+        std = {n: amount * _above_0(metric.deviations(n), ones[n], n) for n in like}
+        all_kept = all(bool(one.all()) for one in ones.values())
+        return self._mechanism(std, None if all_kept else ones)
 
     def check_batch(self, inputs: Tensor) -> None:
         """Allow an empty batch, where its size says nothing: noise alone is sent then."""
@@ -240,11 +243,11 @@ class PrivateNoise(Defense):
             " itself."
         )
 
-    def _mechanism(self, std: Tensors) -> Mechanism:
+    def _mechanism(self, std: Tensors, keep: Tensors | None = None) -> Mechanism:
         entries = sum(level.numel() for level in std.values())
         if not self.grid or not entries:
-            return Mechanism(std=std)
-        return GridMechanism(std=std, bits=bits_for_grid(self.noise_multiplier, entries))
+            return Mechanism(std, keep)
+        return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
 
     def _divisor(self, moments: Any) -> int:
         if self.unit == "client":
@@ -261,7 +264,7 @@ class PrivateNoise(Defense):
 def _check_range(shape: Shape) -> None:
     """Require factors whose squares and quotients float32 can hold."""
     for name, factors in shape.factors.items():
-        for factor in (f for f in factors if f.numel()):
+        for factor in (f for f in (f[f > 0] for f in factors) if f.numel()):
             low, high = float(factor.min()), float(factor.max())
             if low < 1 / LARGEST_FACTOR or high > LARGEST_FACTOR:
                 raise ValueError(
@@ -273,10 +276,10 @@ def _check_range(shape: Shape) -> None:
                 )
 
 
-def _above_0(deviations: Tensor | None, name: str) -> Tensor:
-    """Require noise everywhere: levels of too wide a range vanish in floating point."""
+def _above_0(deviations: Tensor | None, kept: Tensor, name: str) -> Tensor:
+    """Require noise on all that is sent: levels of too wide a range vanish in floating point."""
     assert deviations is not None
-    if not bool((deviations > 0).all() & deviations.isfinite().all()):
+    if not bool(((deviations > 0) | (kept == 0)).all() & deviations.isfinite().all()):
         raise ValueError(
             f"The levels of a shape should be above 0 beside their mean. Found some of `{name}`"
             " that vanish in floating point. Limit the shape's range."

@@ -36,6 +36,7 @@ class ClippedMessage:
     | --- | --- |
     | no examples (Poisson sampling) | 0 |
     | an example with gradient 0 | it adds 0 |
+    | entries with r = 0 | 0, and no part of a norm |
     | an example with a NaN or infinite gradient | an error, nothing is sent |
     | fewer or more examples than B | the sum over those that are there, divided by B |
 
@@ -116,7 +117,8 @@ class ClippedMessage:
         metric = self._metric()
         with explained(self, inputs):
             summed = clipped_sum(self.message, inputs.detach(), metric, self.clip, wide=wide)
-        values = {n: g / self._divisor(inputs) for n, g in summed.items()}
+        kept = metric.kept(summed)
+        values = {n: g / self._divisor(inputs) for n, g in kept.items()}
         check_finite(values, "message(inputs)")
         return values
 
@@ -146,7 +148,7 @@ class ClippedMessage:
         g = self.message.example_gradient(example, output_gradient)
         squares = added((metric.squares(n, v.unsqueeze(0)) for n, v in g.items()), example, 1)
         factor = metric.factor(squares, self.clip)[0]
-        return {name: value * factor.to(value.dtype) for name, value in g.items()}
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(g).items()}
 
     def _metric(self) -> Metric:
         return Metric(self.factors, self.parameters, self.grid)

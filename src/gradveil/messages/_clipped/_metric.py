@@ -45,6 +45,7 @@ class Metric:
     r are relative variances, tensor by tensor a product of factors that broadcast to it; `None`:
     Σ = I. The mean of Σ_ii over all entries is 1, so that a clip means about the same for every
     shape: noise of covariance c² Σ has the power of isotropic noise of standard deviation c.
+    Entries with r = 0 are in no norm: nothing of them may be sent (`kept`).
 
     Args:
         factors: Of r, by parameter name.
@@ -80,6 +81,18 @@ class Metric:
             return None
         return (self._levels(name) / self.mean).sqrt()
 
+    def kept(self, values: Tensors) -> Tensors:
+        """The values with 0 where r = 0."""
+        if self._factors is None:
+            return values
+        given = {n: [f for f in self._factors[n] if bool((f == 0).any())] for n in values}
+        return {
+            n: value * prod((f > 0 for f in given[n][1:]), start=given[n][0] > 0)
+            if given[n]
+            else value
+            for n, value in values.items()
+        }
+
     def weights(self, name: str) -> Weights:
         """1/r of one tensor; `scaled` puts the mean in."""
         if self._factors is None:
@@ -87,7 +100,7 @@ class Metric:
         shape = self._like[name].shape
         sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
         for factor in self._factors[name]:
-            full = _padded(factor, len(shape)).reciprocal()
+            full = _padded(factor, len(shape)).reciprocal().nan_to_num(posinf=0.0)
             sorted_by[_kind(full)].append(full)
         sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
         sizes["rest"] += shape[1:]

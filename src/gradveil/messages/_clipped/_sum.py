@@ -16,7 +16,7 @@ from .._gradient import GradientMessage
 from .._layers import LayerUse, Recording, record
 from ._losses import check_losses, example_losses
 from ._metric import Metric, added, zeros
-from ._norms import ROOM, clipped_gradients, layer_squares
+from ._norms import ROOM, clipped_gradients, layer_squares, weighted_sum
 from ._separable import check_outputs, mode_of
 
 _OPAQUE: WeakKeyDictionary[nn.Module, dict[Any, frozenset[str]]] = WeakKeyDictionary()
@@ -129,7 +129,7 @@ def _other_sums(
     for gradients, examples in _other_parts(message, inputs, delta, names):
         part = factors[start : start + examples]
         for name, g in gradients.items():
-            sums[name] += (part @ g.reshape(len(g), -1).to(part.dtype)).view(g.shape[1:])
+            sums[name] += weighted_sum(part, g)
         start += examples
     return sums
 

@@ -70,4 +70,4 @@ class ClippedUpdate:
         metric = Metric(self.factors, values, self.grid, rounded="each")
         squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
         factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
-        return {name: value * factor.to(value.dtype) for name, value in values.items()}
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(values).items()}
