@@ -60,7 +60,8 @@ def load_account(defense: str, delta: float, target_epsilon: float) -> PrivacyAc
     if not isinstance(built, PrivateNoise):
         return None
     budget = target_epsilon or None
-    return PrivacyAccount(built.noise_multiplier, SAMPLE_RATE, delta, built.unit, budget)
+    options = {"unit": built.unit, "budget": budget, "grid": built.grid}
+    return PrivacyAccount(built.noise_multiplier, SAMPLE_RATE, delta, **options)
 
 
 def load_held_out() -> tuple[Tensor, Tensor]:

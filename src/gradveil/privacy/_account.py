@@ -40,7 +40,8 @@ class PrivacyAccount:
         neighbours: Data sets that differ by one more or less ("add-remove"), or by one that is
             another ("replace-one").
         grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
-            otherwise: ε is then larger by 3·10⁻⁶ (`epsilon_on_grid`), for up to 10¹² numbers sent.
+            otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
+            sent.
 
     >>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5, budget=4.5)
     >>> account.step(16)

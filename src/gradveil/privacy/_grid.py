@@ -62,7 +62,7 @@ def epsilon_on_grid(
     numbers: int = NUMBERS,
     bits: int = GRID_BITS,
 ) -> float:
-    """ε(δ) of releases on a grid, from `epsilon_after` of continuous ones: 3·10⁻⁶ more.
+    """ε(δ) of releases on a grid, from `epsilon_after` of continuous ones: millionths more.
 
     What is known of the discrete Gaussian by itself are its Rényi divergences without sampling
     (Canonne, Kamath and Steinke, 2020): not those of a sampled one, and no privacy loss to compose.

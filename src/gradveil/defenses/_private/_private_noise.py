@@ -60,8 +60,8 @@ class PrivateNoise(Defense):
     2^bits), 2²⁰ or more to the standard deviation, and the sum is rounded to that grid first
     (`GridMechanism`). What can be sent then does not depend on the batch, and C is smaller by what
     rounding adds (0.06 % for 120,000 parameters and z = 1; `ClippedMessage`). The account of the
-    continuous Gaussian holds with 3·10⁻⁶ more (`gradveil.privacy.epsilon_on_grid`). Each client's
-    message is private by itself, so it does not matter that a sum of discrete Gaussians is none.
+    continuous Gaussian holds with a few millionths more (`gradveil.privacy.epsilon_on_grid`). Each
+    client's message is private by itself: that a sum of discrete Gaussians is none does not matter.
     With ``grid=False`` the noise is continuous and added in floating point: drawn three times as
     fast, but its last bits tell a little of what it was added to, and no account covers that.
 
