@@ -35,9 +35,10 @@ from .._base import Defense
 from .._defended import Defended
 from .._micro_batches import Accumulation, Observer
 from ._clipped_moments import ClippedMoments, ClippedObserver
+from ._range import above_0, check_range
 
-LEAST_CLIP, LARGEST_FACTOR = 1e-10, 1e8
-"""Beyond these, squares of gradients that have to be clipped may vanish in float32."""
+LEAST_CLIP = 1e-10
+"""Below it, squares of gradients that have to be clipped may vanish in float32."""
 
 LEAST_ON_GRID = 1e-4
 """The least noise multiplier: 400,000 examples then fit into 2⁵² steps."""
@@ -123,7 +124,7 @@ class PrivateNoise(Defense):
             )
         if self.shape is not None:
             check_kind(self.shape, "shape", Shape, "Use for example `Shape.isotropic(parameters)`.")
-            _check_range(self.shape)
+            check_range(self.shape)
         check_choice(self.unit, "unit", ("example", "client"))
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
@@ -179,7 +180,7 @@ class PrivateNoise(Defense):
         self.shape.check(like)
         metric = Metric(self.shape.factors, like)
         ones = metric.kept(constant_like(1.0, like))
-        std = {n: amount * _above_0(metric.deviations(n), ones[n], n) for n in like}
+        std = {n: amount * above_0(metric.deviations(n), ones[n], n) for n in like}
         all_kept = all(bool(one.all()) for one in ones.values())
         return self._mechanism(std, None if all_kept else ones)
 
@@ -259,29 +260,3 @@ class PrivateNoise(Defense):
                 " Found None. Use the expected number of examples."
             )
         return int(size)
-
-
-def _check_range(shape: Shape) -> None:
-    """Require factors whose squares and quotients float32 can hold."""
-    for name, factors in shape.factors.items():
-        for factor in (f for f in (f[f > 0] for f in factors) if f.numel()):
-            low, high = float(factor.min()), float(factor.max())
-            if low < 1 / LARGEST_FACTOR or high > LARGEST_FACTOR:
-                raise ValueError(
-                    "The factors of a shape for private noise should be in"
-                    f" [{1 / LARGEST_FACTOR:g}, {LARGEST_FACTOR:g}]: beyond, norms are lost in"
-                    " floating point, and examples are not clipped. Found"
-                    f" {low:g} to {high:g} for `{name}`. Rescale the shape;"
-                    " only the proportions of its levels count."
-                )
-
-
-def _above_0(deviations: Tensor | None, kept: Tensor, name: str) -> Tensor:
-    """Require noise on all that is sent: levels of too wide a range vanish in floating point."""
-    assert deviations is not None
-    if not bool(((deviations > 0) | (kept == 0)).all() & deviations.isfinite().all()):
-        raise ValueError(
-            f"The levels of a shape should be above 0 beside their mean. Found some of `{name}`"
-            " that vanish in floating point. Limit the shape's range."
-        )
-    return deviations

@@ -100,8 +100,8 @@ class Metric:
         shape = self._like[name].shape
         sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
         for factor in self._factors[name]:
-            full = _padded(factor, len(shape)).reciprocal().nan_to_num(posinf=0.0)
-            sorted_by[_kind(full)].append(full)
+            full = _padded(factor, len(shape))
+            sorted_by[_kind(full)].append(full.reciprocal().masked_fill(full == 0, 0.0))
         sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
         sizes["rest"] += shape[1:]
         return Weights(
