@@ -10,6 +10,7 @@ from gradveil import PrivateNoise
 from gradveil.catalog import build_defense
 from gradveil.federated import (
     TrainingConfig,
+    TrainingHistory,
     account_of,
     build_run,
     load_split,
@@ -144,3 +145,13 @@ def test_clients_do_as_the_account_says(images: str):
 def test_a_run_without_an_account_has_no_statement(images: str):
     plain = config(images, defense="gradient-noise(0.1)", limit=40, held_out=0, rounds=1)
     assert privacy_statement(train(plain, allow_imports=True)) is None
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_the_statement_tells_of_floating_point(grid: bool):
+    account = account_of(config(defense=f"private-noise(1.0, clip=1.0, grid={grid})"), TARGETS)
+    assert account is not None
+    assert account.grid == grid
+    told = privacy_statement(TrainingHistory((), privacy=account.describe()))
+    assert told is not None
+    assert ("The noise is continuous" in told) == (not grid)

@@ -79,6 +79,8 @@ class ClippedMessage:
         )
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         self.message, self.clip, self.factors = message, clip, factors

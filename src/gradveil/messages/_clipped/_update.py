@@ -43,6 +43,8 @@ class ClippedUpdate:
         check_message(message)
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
         self.message, self.clip, self.factors = message, clip, factors
         self.grid = grid
 
