@@ -63,7 +63,7 @@ class PrivateNoise(Defense):
     rounding adds (0.06 % for 120,000 parameters and z = 1; `ClippedMessage`). The account of the
     continuous Gaussian holds with a few millionths more (`gradveil.privacy.epsilon_on_grid`). Each
     client's message is private by itself: that a sum of discrete Gaussians is none does not matter.
-    With ``grid=False`` the noise is continuous and added in floating point: drawn three times as
+    With ``grid=False`` the noise is continuous and added in floating point: drawn four times as
     fast, but its last bits tell a little of what it was added to, and no account covers that.
 
     Models and losses that mix examples are refused, with the reason: BatchNorm in training mode, a
