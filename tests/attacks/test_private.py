@@ -59,7 +59,7 @@ def test_it_reads_through_the_clipping() -> None:
 
 def test_updates_are_clipped_as_a_whole() -> None:
     truth, local = smooth_images(2, 1, (6, 6)), LocalSteps(lr=0.1, steps=2)
-    defense = PrivateNoise(1e-6, 1e-3, unit="client")
+    defense = PrivateNoise(1e-6, 1e-3, unit="client", grid=False)
     model = conv_net(1, (6, 6))
     observation = observed(model, truth, [0, 1], defense, mechanism="known", local=local)
     values = observation.message(torch.tensor([0, 1]))(truth)

@@ -14,7 +14,7 @@ from gradveil.auditing import AuditResult
 from gradveil.auditing._privacy import Releases, privacy_of
 from gradveil.auditing.report._tables import guarantee_table
 from gradveil.cli._audit_table import show_audit
-from gradveil.privacy import epsilon_after, recognition_bound
+from gradveil.privacy import epsilon_on_grid, recognition_bound
 
 from .small import small_audit, table, table_model
 
@@ -39,8 +39,8 @@ def test_the_numbers_of_the_account(result: AuditResult) -> None:
     assert plain is None
     assert private is not None
     assert (private.unit, private.rounds, private.sample_rate) == ("example", 9, 0.5)
-    assert private.epsilon == epsilon_after(2.0, 1.0, 1, 1e-4)
-    assert private.epsilon_rounds == epsilon_after(2.0, 0.5, 9, 1e-4)
+    assert private.epsilon == epsilon_on_grid(2.0, 1.0, 1, 1e-4)
+    assert private.epsilon_rounds == epsilon_on_grid(2.0, 0.5, 9, 1e-4)
     told = result.defenses[1].told_apart
     assert told is not None
     assert private.candidates == told.candidates
@@ -81,7 +81,7 @@ def test_a_private_update_is_stated_for_clients() -> None:
     found = privacy_of(PrivateNoise(1.0, 1.0, unit="client"), Releases(), 10)
     assert found is not None
     assert (found.unit, found.rounds, found.delta) == ("client", 100, 1e-5)
-    assert found.epsilon_rounds == epsilon_after(1.0, 1.0, 100, 1e-5) > found.epsilon
+    assert found.epsilon_rounds == epsilon_on_grid(1.0, 1.0, 100, 1e-5) > found.epsilon
 
 
 def identified(noise_multiplier: float, trials: int = 150) -> tuple[float, float]:

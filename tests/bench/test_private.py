@@ -9,7 +9,7 @@ import torch
 from gradveil.bench import _private, bench_private
 from gradveil.data import Dataset
 
-OWN = {"isotropic", "rows × columns", "entry by entry"}
+OWN = {"isotropic", "rows × columns", "entry by entry", "isotropic, continuous noise"}
 
 
 def few_digits() -> Dataset:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradveil.cli import app
-from gradveil.privacy import epsilon_after
+from gradveil.privacy import epsilon_on_grid
 from tests.federated.small import image_file
 
 SMALL = [
@@ -41,7 +41,7 @@ def test_a_budget_as_json() -> None:
     assert (told["delta"], told["budget"], told["unit"]) == (1e-4, 2.0, "example")
     assert (told["sample_rate"], told["neighbours"]) == (0.1, "add-remove")
     found = [row["epsilon"] for row in history["rounds"]]
-    assert found == [epsilon_after(told["noise_multiplier"], 0.1, n, 1e-4) for n in (1, 2, 3)]
+    assert found == [epsilon_on_grid(told["noise_multiplier"], 0.1, n, 1e-4) for n in (1, 2, 3)]
     assert found[-1] <= 2.0
     assert (told["secure"], history["config"]["secure"]) == (True, True)
 
@@ -76,7 +76,7 @@ def test_a_private_run_is_resumed_and_pays_for_what_it_sent_twice(tmp_path: Path
     (tmp_path / "spent.json").write_text('{"releases": 4}')  # two were begun and not finished
     again = json.loads(run(*private, *out, "--resume"))
     assert again["rounds"][:2] == first["rounds"]
-    assert again["rounds"][2]["epsilon"] == epsilon_after(2.0, 0.1, 5, 1e-5)
+    assert again["rounds"][2]["epsilon"] == epsilon_on_grid(2.0, 0.1, 5, 1e-5)
 
 
 def test_mistakes() -> None:

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise
 from gradveil.federated import FederatedRun, TrainingHistory
-from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_after
+from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
 from .small import client, examples, run, server
 
@@ -20,7 +20,7 @@ def account(**changes: object) -> PrivacyAccount:
 
 
 def epsilon(rounds: int) -> float:
-    return epsilon_after(4.0, 1.0, rounds, 1e-5)
+    return epsilon_on_grid(4.0, 1.0, rounds, 1e-5)
 
 
 def test_each_round_has_its_epsilon():

@@ -11,7 +11,7 @@ import pytest
 import tomli
 from flwr.app import Context, RecordDict
 
-from gradveil.privacy import epsilon_after
+from gradveil.privacy import epsilon_on_grid
 
 from .small import LocalGrid
 
@@ -66,7 +66,7 @@ def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     rate = load("digits.task:SAMPLE_RATE")
-    spent = [epsilon_after(1.0, rate, rounds, 1e-5) for rounds in (1, 2, 3)]
+    spent = [epsilon_on_grid(1.0, rate, rounds, 1e-5) for rounds in (1, 2, 3)]
     options = {
         "defense": "private-noise(noise_multiplier=1.0, clip=1.0)",
         "target-epsilon": (spent[1] + spent[2]) / 2,
@@ -80,7 +80,13 @@ def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
 
 
 @pytest.mark.parametrize(
-    "asked", ["no-defense", "optimal-noise(scale=0.001)", "os:system('touch {0}')"]
+    "asked",
+    [
+        "no-defense",
+        "optimal-noise(scale=0.001)",
+        "private-noise(1.0, 1.0, grid=False)",
+        "os:system('touch {0}')",
+    ],
 )
 def test_a_run_cannot_choose_less_noise_or_run_code(
     settings: dict[str, Any], tmp_path: Path, asked: str

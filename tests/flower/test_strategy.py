@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import NoDefense, PrivateNoise
 from gradveil.federated import LocalSteps
 from gradveil.flower import FedAvgUpdates, FedSGD, train_function
-from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_after
+from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
 from . import small
 
@@ -60,7 +60,7 @@ def private_grid() -> small.LocalGrid:
 
 
 def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
-    spent = [epsilon_after(4.0, 1.0, rounds, 1e-5) for rounds in (1, 2, 3)]
+    spent = [epsilon_on_grid(4.0, 1.0, rounds, 1e-5) for rounds in (1, 2, 3)]
     strategy = fedsgd(account=account((spent[1] + spent[2]) / 2))
     result = strategy.start(grid=private_grid(), num_rounds=10)
     found = [dict(result.train_metrics_clientapp[number]) for number in (1, 2)]

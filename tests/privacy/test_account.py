@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_after
+from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
 
 def make(**changes) -> PrivacyAccount:
@@ -17,13 +17,13 @@ def test_it_counts_steps():
     account.step()
     account.step(15)
     assert account.steps == 16
-    assert account.epsilon() == epsilon_after(4.0, 1.0, 16, 1e-5)
-    assert account.epsilon(more=9) == epsilon_after(4.0, 1.0, 25, 1e-5)
+    assert account.epsilon() == epsilon_on_grid(4.0, 1.0, 16, 1e-5)
+    assert account.epsilon(more=9) == epsilon_on_grid(4.0, 1.0, 25, 1e-5)
     assert not account.would_exceed(10**6)
 
 
 def test_no_step_beyond_the_budget_is_counted():
-    limit = epsilon_after(4.0, 1.0, 3, 1e-5)
+    limit = epsilon_on_grid(4.0, 1.0, 3, 1e-5)
     account = make(budget=limit)
     assert not account.would_exceed(3)
     account.step(3)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, Mechanism, PrivateNoise
+from gradveil import GradientMessage, PrivateNoise
 from gradveil.messages import values_of
 from gradveil.privacy import SecureGenerator, epsilon_after, epsilon_lower_bound
 
@@ -17,14 +17,15 @@ INPUTS = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
 INPUTS[8] *= 20  # the canary: its gradient is far above the clip
 TARGETS = torch.arange(9) % 3
 DEFENSE = PrivateNoise(noise_multiplier=MULTIPLIER, clip=0.1, batch_size=8)
+CONTINUOUS = replace(DEFENSE, grid=False)
 
 
 class LittleNoise(PrivateNoise):
     """Two thirds of the noise."""
 
     def plan(self, moments):
-        std = super().plan(moments).std
-        return Mechanism(std={name: level * 2 / 3 for name, level in std.items()})
+        plan = super().plan(moments)
+        return replace(plan, std={name: level * 2 / 3 for name, level in plan.std.items()})
 
 
 class NoClip(PrivateNoise):
@@ -53,7 +54,7 @@ def scores(defense: PrivateNoise, generators, runs: int, whole: bool) -> list[to
     clean, sent = [], []
     for inputs, targets in cases:
         message = GradientMessage(model, cross_entropy, targets)
-        clean.append(flat(values_of(DEFENSE.prepared(message), inputs)))
+        clean.append(flat(values_of(DEFENSE.prepared(message), inputs)).float())
         defended = defense.respond(message, inputs, next(generators))
         assert defended.mechanism is not None
         step = partial(defense, message, inputs)
@@ -81,9 +82,16 @@ def lower(defense: PrivateNoise, generators, runs: int = 1500, whole: bool = Fal
 CLAIMED = epsilon_after(MULTIPLIER, 1.0, 1, DELTA)
 
 
-@pytest.mark.parametrize("make", [lambda: torch.Generator().manual_seed(3), SecureGenerator])
-def test_private_noise_spends_no_more_than_its_account(make):
-    assert 0.5 * CLAIMED < lower(DEFENSE, stream(make())) < CLAIMED
+@pytest.mark.parametrize(
+    ("defense", "make"),
+    [
+        (DEFENSE, lambda: torch.Generator().manual_seed(3)),
+        (DEFENSE, SecureGenerator),
+        (CONTINUOUS, SecureGenerator),
+    ],
+)
+def test_private_noise_spends_no_more_than_its_account(defense, make):
+    assert 0.5 * CLAIMED < lower(defense, stream(make())) < CLAIMED
 
 
 @pytest.mark.parametrize("kind", [LittleNoise, NoClip])

@@ -60,7 +60,8 @@ def load_account(defense: str, delta: float, target_epsilon: float) -> PrivacyAc
     if not isinstance(built, PrivateNoise):
         return None
     budget = target_epsilon or None
-    return PrivacyAccount(built.noise_multiplier, SAMPLE_RATE, delta, built.unit, budget)
+    z, unit, grid = built.noise_multiplier, built.unit, built.grid
+    return PrivacyAccount(z, SAMPLE_RATE, delta, unit, budget, grid=grid)
 
 
 def load_held_out() -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ class SecureGenerator(torch.Generator):
 
     Cost: 109 million normals per second of processor time (AMD EPYC, float32), 77 in float64; the
     Mersenne Twister makes 247. Sums in floating point reveal a little of what noise was added to,
-    wherever the noise comes from; `release_on_grid` does not.
+    wherever the noise comes from; discrete noise does not (`GridMechanism`).
 
     >>> drawn = SecureGenerator().normal(torch.Size([1000]), torch.float32)
     >>> bool(drawn.mean().abs() < 0.3), bool((drawn.std() - 1).abs() < 0.3)

@@ -5,7 +5,13 @@ from typing import Any
 
 from gradveil._checks import check_count
 from gradveil.defenses import Defense, PrivateNoise
-from gradveil.privacy import check_delta, check_sample_rate, epsilon_after, recognition_bound
+from gradveil.privacy import (
+    check_delta,
+    check_sample_rate,
+    epsilon_after,
+    epsilon_on_grid,
+    recognition_bound,
+)
 
 
 @dataclass(frozen=True)
@@ -53,15 +59,16 @@ def privacy_of(defense: Defense, releases: Releases, candidates: int) -> Privacy
     """What the accountant says; `None` for a defense without (ε, δ)."""
     if not isinstance(defense, PrivateNoise):
         return None
+    epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
     z, rate, rounds = defense.noise_multiplier, releases.sample_rate, releases.rounds
     return PrivacyResult(
         unit=defense.unit,
         delta=releases.delta,
-        epsilon=epsilon_after(z, 1.0, 1, releases.delta),
+        epsilon=epsilon_of(z, 1.0, 1, releases.delta),
         recognition=recognition_bound(1 / candidates, z, 1.0, 1),
         rounds=rounds,
         sample_rate=rate,
-        epsilon_rounds=epsilon_after(z, rate, rounds, releases.delta),
+        epsilon_rounds=epsilon_of(z, rate, rounds, releases.delta),
         recognition_rounds=recognition_bound(1 / candidates, z, rate, rounds),
         candidates=candidates,
     )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil._extras import require
+from gradveil._random import generator_or_fresh
 from gradveil._timing import time_ratios
 from gradveil.data import Dataset
 from gradveil.defenses import PrivateNoise
@@ -65,14 +66,15 @@ def bench_private(
 
 
 def private_contenders(case: Case) -> dict[str, Job]:
-    """`PrivateNoise` with the three kinds of shapes."""
+    """`PrivateNoise` with the three kinds of shapes, and with continuous noise."""
     parameters = {n: p.detach() for n, p in case.model.named_parameters()}
     shapes = {
         "isotropic": None,
         "rows × columns": Shape({n: _rows_and_columns(p) for n, p in parameters.items()}),
         "entry by entry": Shape({n: (_levels(p.shape),) for n, p in parameters.items()}),
     }
-    return {name: _private_job(case, shape) for name, shape in shapes.items()}
+    jobs = {name: _private_job(case, shape) for name, shape in shapes.items()}
+    return jobs | {"isotropic, continuous noise": _private_job(case, None, grid=False)}
 
 
 def opacus_contenders(case: Case) -> dict[str, Job]:
@@ -81,9 +83,10 @@ def opacus_contenders(case: Case) -> dict[str, Job]:
     return {OPACUS[0]: _hooks_job(case), OPACUS[1]: _ghost_job(case)}
 
 
-def _private_job(case: Case, shape: Shape | None) -> Job:
-    defense = PrivateNoise(1.0, 1.0, shape, batch_size=len(case.inputs))
-    generator, message = torch.Generator().manual_seed(0), case.message
+def _private_job(case: Case, shape: Shape | None, *, grid: bool = True) -> Job:
+    """A step as a client takes it, with secure noise."""
+    defense = PrivateNoise(1.0, 1.0, shape, batch_size=len(case.inputs), grid=grid)
+    generator, message = generator_or_fresh(None), case.message
     return lambda: defense(message, case.inputs, generator)
 
 

@@ -128,4 +128,6 @@ class ClientAccountant:
         return self._account
 
     def _new(self, noise_multiplier: float, rate: float) -> PrivacyAccount:
-        return PrivacyAccount(noise_multiplier, rate, self.config.target_delta, unit="client")
+        """Flower's own noise is continuous."""
+        delta = self.config.target_delta
+        return PrivacyAccount(noise_multiplier, rate, delta, unit="client", grid=False)

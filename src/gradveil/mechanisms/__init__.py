@@ -1,6 +1,7 @@
 """What a defense does to a message, stated so that theory and attacks can read it."""
 
 from ._doubt import Doubt
+from ._grid import GridMechanism
 from ._levels import constant_like
 from ._mechanism import Mechanism
 from ._protocol import AnyMechanism, check_mechanism
@@ -10,6 +11,7 @@ from ._rounding import RoundingMechanism
 __all__ = [
     "AnyMechanism",
     "Doubt",
+    "GridMechanism",
     "LikelihoodMechanism",
     "Mechanism",
     "ReadableMechanism",

@@ -72,4 +72,8 @@ class LikelihoodMechanism(AnyMechanism, Protocol):
 
 def as_tensors(level: Level, like: Mapping[str, Tensor]) -> Tensors:
     """A level as one tensor for each parameter, in its shape, dtype and place."""
-    return {n: torch.as_tensor(level_of(level, n)).to(v).expand(v.shape) for n, v in like.items()}
+    levels = {n: (level_of(level, n), v) for n, v in like.items()}
+    return {
+        n: torch.as_tensor(found, dtype=v.dtype, device=v.device).expand(v.shape)
+        for n, (found, v) in levels.items()
+    }

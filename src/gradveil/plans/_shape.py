@@ -25,6 +25,9 @@ class Shape:
     entries, one for each row and one for each column, or one for each entry. So a shape can be
     much smaller than the message, and a server can send it to its clients.
 
+    With `silent` levels may be 0. `PrivateNoise` sends no such entry; all other defenses refuse
+    such a shape, as they would send it without noise.
+
     >>> shape = Shape({"w": (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 3.0, 5.0]]))})
     >>> shape.levels({"w": torch.zeros(2, 3)})["w"]
     tensor([[ 1.,  3.,  5.],
@@ -34,12 +37,13 @@ class Shape:
     """
 
     factors: Mapping[str, Factors]
+    silent: bool = False
 
     def __post_init__(self) -> None:
         check_kind(self.factors, "factors", Mapping, "Give tuples of tensors by parameter name.")
         for name, factors in self.factors.items():
             for number, factor in enumerate(factors):
-                _check_factor(factor, f"factors[{name!r}][{number}]")
+                _check_factor(factor, f"factors[{name!r}][{number}]", self.silent)
 
     @classmethod
     def isotropic(cls, like: Mapping[str, Tensor]) -> "Shape":
@@ -54,6 +58,7 @@ class Shape:
     def levels(self, like: Mapping[str, Tensor]) -> Tensors:
         """r_i in the shape, the type and the place of each parameter; the shape must fit them."""
         self.check(like)
+        self.check_sounds()
         return {
             name: prod((f.to(value) for f in self.factors[name]), start=value.new_ones(())).expand(
                 value.shape
@@ -87,8 +92,16 @@ class Shape:
                         f" one of shape {tuple(factor.shape)}. Plan the shape for this model."
                     )
 
+    def check_sounds(self) -> None:
+        """Require noise everywhere."""
+        if self.silent:
+            raise ValueError(
+                "A shape should have levels above 0. Found `silent = True`: a level of 0 would"
+                " switch the noise off. Give it to `PrivateNoise`, which sends no such entry."
+            )
 
-def _check_factor(factor: object, name: str) -> None:
+
+def _check_factor(factor: object, name: str, silent: bool) -> None:
     if not isinstance(factor, Tensor) or not factor.is_floating_point():
         raise TypeError(
             f"`{name}` should be a tensor of floating point numbers. Found"
@@ -97,7 +110,7 @@ def _check_factor(factor: object, name: str) -> None:
     if not factor.numel():
         return
     least, most = (float(end) for end in torch.aminmax(factor.detach()))  # NaN if there is one
-    if not 0 < least <= most < inf:
+    if not (least >= 0 if silent else least > 0) or not most < inf:
         raise ValueError(
             f"`{name}` should be finite and above 0 everywhere. Found values from"
             f" {least:g} to {most:g}. A level of 0 would switch the noise off."

@@ -20,6 +20,7 @@ from ._canary import epsilon_lower_bound
 from ._checks import check_delta
 from ._epsilon import delta_after, epsilon_after, solve_noise_multiplier
 from ._gaussian import gaussian_delta, gaussian_epsilon, gaussian_tradeoff
+from ._grid import epsilon_on_grid, grid_distance
 from ._recognition import guess_probability, recognition_bound
 from ._sampling import check_sample_rate, poisson_sample
 from ._unbiased import fisher_bound, renyi_bound, renyi_two
@@ -35,10 +36,12 @@ __all__ = [
     "discrete_normal",
     "epsilon_after",
     "epsilon_lower_bound",
+    "epsilon_on_grid",
     "fisher_bound",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_tradeoff",
+    "grid_distance",
     "grid_step",
     "guess_probability",
     "poisson_sample",

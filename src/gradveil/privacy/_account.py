@@ -5,6 +5,7 @@ from typing import Any
 from gradveil._checks import (
     check_choice,
     check_count,
+    check_flag,
     check_not_negative,
     check_not_negative_count,
     check_positive,
@@ -12,6 +13,7 @@ from gradveil._checks import (
 
 from ._checks import UNITS, check_delta, check_neighbours, check_probability
 from ._epsilon import epsilon_after
+from ._grid import epsilon_on_grid
 
 
 class BudgetError(ValueError):
@@ -37,6 +39,9 @@ class PrivacyAccount:
         budget: The largest ε(δ) that may be spent; `None` for no limit.
         neighbours: Data sets that differ by one more or less ("add-remove"), or by one that is
             another ("replace-one").
+        grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
+            otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
+            sent.
 
     >>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5, budget=4.5)
     >>> account.step(16)
@@ -54,6 +59,7 @@ class PrivacyAccount:
         unit: str = "example",
         budget: float | None = None,
         neighbours: str = "add-remove",
+        grid: bool = True,
     ) -> None:
         check_not_negative(noise_multiplier, "noise_multiplier")
         check_probability(sample_rate, "sample_rate")
@@ -63,7 +69,8 @@ class PrivacyAccount:
         if budget is not None:
             check_positive(budget, "budget")
         self.noise_multiplier, self.sample_rate, self.delta = noise_multiplier, sample_rate, delta
-        self.unit, self.budget, self.neighbours = unit, budget, neighbours
+        check_flag(grid, "grid")
+        self.unit, self.budget, self.neighbours, self.grid = unit, budget, neighbours, grid
         self.steps = 0
 
     @property
@@ -77,7 +84,8 @@ class PrivacyAccount:
         """ε(δ) of the steps so far, and of so many more."""
         check_not_negative_count(more, "more")
         steps = self.steps + more
-        return epsilon_after(
+        epsilon_of = epsilon_on_grid if self.grid else epsilon_after
+        return epsilon_of(
             self.noise_multiplier, self.sample_rate, steps, self.delta, self.neighbours
         )
 
@@ -123,6 +131,7 @@ class PrivacyAccount:
             "unit": self.unit,
             "budget": self.budget,
             "neighbours": self.neighbours,
+            "grid": self.grid,
             "sampling": self.sampling,
         }
 

@@ -63,7 +63,8 @@ def test_what_is_sent_is_the_clipped_sum_over_b():
     case, shape = named("conv_net"), shaped("conv_net")
     gradients = own_gradients(case)
     clip = 0.6 * norm(gradients[0], shape.levels(gradients[0]))
-    values = PrivateNoise(1.0, clip, shape, 11).respond(case.message(), case.inputs()).values
+    defense = PrivateNoise(1.0, clip, shape, 11, grid=False)
+    values = defense.respond(case.message(), case.inputs()).values
     assert_same(values, clipped_mean(gradients, clip, 11, shape.levels(gradients[0])))
 
 
@@ -137,7 +138,7 @@ def test_an_update_is_clipped_as_a_whole():
     case = named("mlp")
     update, shape = case.local_update(), shaped("mlp")
     length = norm(update(case.inputs()), shape.levels(update(case.inputs())))
-    defense = PrivateNoise(1.5, 0.1 * length, shape, unit="client")
+    defense = PrivateNoise(1.5, 0.1 * length, shape, unit="client", grid=False)
     values, mechanism, _ = defense.respond(update, case.inputs(), seeded())
     assert norm(values, shape.levels(values)) == pytest.approx(0.1 * length)
     assert_same(values, {n: 0.1 * v for n, v in update(case.inputs()).items()})
@@ -148,7 +149,7 @@ def test_an_update_is_clipped_as_a_whole():
 def test_micro_batches_are_one_clipped_sum_with_one_draw():
     case = named("mlp")
     inputs, targets = case.inputs(), case.targets()
-    defense = PrivateNoise(1e-12, 0.05, batch_size=9)
+    defense = PrivateNoise(1e-12, 0.05, batch_size=9, grid=False)
     whole = defense(case.message(), inputs, seeded())
     model = case.model()
     with defense.accumulate(model, case.loss(), seeded()) as step:
@@ -213,6 +214,8 @@ WRONG = {
     "clip": ({"clip": -1.0}, r"`clip` should be a finite number above 0"),
     "shape": ({"shape": 1.0}, r"`shape` should be of type Shape"),
     "batch_size": ({"batch_size": 0}, r"`batch_size` should be an integer of at least 1"),
+    "no room": ({"noise_multiplier": 1e-5}, r"at least 0\.0001 on a grid.*Use grid=False"),
+    "grid": ({"grid": 20}, r"`grid` should be"),
     "unit": ({"unit": "user"}, r"`unit` should be one of \['example', 'client'\]"),
     "both": ({"unit": "client", "batch_size": 4}, r"`batch_size` should be left out"),
 }

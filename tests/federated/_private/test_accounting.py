@@ -10,6 +10,7 @@ from gradveil import PrivateNoise
 from gradveil.catalog import build_defense
 from gradveil.federated import (
     TrainingConfig,
+    TrainingHistory,
     account_of,
     build_run,
     load_split,
@@ -19,7 +20,7 @@ from gradveil.federated import (
     train,
 )
 from gradveil.federated._private._accounting import largest_rate
-from gradveil.privacy import epsilon_after
+from gradveil.privacy import epsilon_on_grid
 
 from ..small import image_file
 
@@ -46,7 +47,8 @@ def multiplier(of: TrainingConfig) -> float:
 @pytest.mark.parametrize("target", [0.5, 3.0])
 def test_the_multiplier_for_a_target_is_the_smallest(target):
     found = multiplier(settled(config(target_epsilon=target), TARGETS))
-    assert epsilon_after(found, 0.2, 4, 1e-5) <= target < epsilon_after(0.997 * found, 0.2, 4, 1e-5)
+    spent, more = (epsilon_on_grid(z, 0.2, 4, 1e-5) for z in (found, 0.997 * found))
+    assert spent <= target < more
 
 
 def test_what_is_settled_stays():
@@ -96,7 +98,7 @@ def test_a_run_to_its_target(images: str, tmp_path: Path):
     assert history.privacy is not None
     z = history.privacy["noise_multiplier"]
     assert [row.epsilon for row in history.rounds] == [
-        epsilon_after(z, 0.1, steps, 1e-5) for steps in (1, 2, 3, 4)
+        epsilon_on_grid(z, 0.1, steps, 1e-5) for steps in (1, 2, 3, 4)
     ]
     assert all(row.examples == 10 for row in history.rounds)
     assert (history.stopped, history.privacy["secure"]) == (None, True)
@@ -109,7 +111,7 @@ def test_a_run_to_its_target(images: str, tmp_path: Path):
 
 
 def test_a_run_ends_before_it_exceeds_its_target(images: str):
-    between = (epsilon_after(1.0, 0.1, 2, 1e-5) + epsilon_after(1.0, 0.1, 3, 1e-5)) / 2
+    between = (epsilon_on_grid(1.0, 0.1, 2, 1e-5) + epsilon_on_grid(1.0, 0.1, 3, 1e-5)) / 2
     chosen = config(images, limit=100, held_out=16, clients=2, target_epsilon=between)
     chosen = replace(chosen, defense="private-noise(1.0, clip=1.0)")
     history = train(chosen, allow_imports=True)
@@ -143,3 +145,13 @@ def test_clients_do_as_the_account_says(images: str):
 def test_a_run_without_an_account_has_no_statement(images: str):
     plain = config(images, defense="gradient-noise(0.1)", limit=40, held_out=0, rounds=1)
     assert privacy_statement(train(plain, allow_imports=True)) is None
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_the_statement_tells_of_floating_point(grid: bool):
+    account = account_of(config(defense=f"private-noise(1.0, clip=1.0, grid={grid})"), TARGETS)
+    assert account is not None
+    assert account.grid == grid
+    told = privacy_statement(TrainingHistory((), privacy=account.describe()))
+    assert told is not None
+    assert ("The noise is continuous" in told) == (not grid)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import GradientNoise, PrivateNoise
 from gradveil.federated import Client, LocalSteps
 from gradveil.messages import ClippedMessage, GradientMessage
-from gradveil.privacy import SecureGenerator, poisson_sample
+from gradveil.privacy import SecureGenerator, discrete_normal, poisson_sample
 
 from ..small import examples, model, server
 
@@ -49,13 +49,14 @@ def test_a_reply_is_the_clipped_sum_over_a_fixed_number():
         generator = _stream("batches", step)
         chosen = poisson_sample(10, 0.2, generator)
         inputs, targets = (part[chosen] for part in examples(10))
-        clipped = ClippedMessage(GradientMessage(net, cross_entropy, targets), 0.5, batch_size=2)
+        gradient = GradientMessage(net, cross_entropy, targets)
+        clipped = ClippedMessage(gradient, 0.5, batch_size=2, grid=1.0)
         values, noise = clipped.values(inputs), _stream("defense", step)
         reply = asked.reply(net, cross_entropy)
         assert reply.examples == 2
         for name, value in values.items():
-            drawn = torch.empty_like(value).normal_(generator=noise)
-            torch.testing.assert_close(reply.values[name], value + 0.25 * drawn)
+            drawn = discrete_normal(value.numel(), 20, noise).view(value.shape) * 2.0**-20
+            torch.testing.assert_close(reply.values[name], (value + 0.25 * drawn).float())
 
 
 def test_empty_batches_are_answered_like_others():

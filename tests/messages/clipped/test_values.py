@@ -37,6 +37,21 @@ def test_norms_are_those_of_the_shape(case: Case, kind: str):
 
 
 @each_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_for_a_grid_they_are_added_up_in_float64_and_clipped_to_less(case: Case, dtype):
+    """Layers of all kinds, and parameters outside of known ones."""
+    gradients = own_gradients(case)
+    clip = between([norm(g) for g in gradients])
+    limit = Metric(None, gradients[0], grid=200.0).limit(clip)
+    assert limit < 0.9997 * clip
+    inputs = case.inputs().to(dtype) if case.inputs().is_floating_point() else case.inputs()
+    found = ClippedMessage(case.message(dtype), clip, batch_size=7, grid=200.0).values(inputs)
+    tolerance = 1e-3 if dtype == torch.float32 else None
+    noise = 1e-5 if dtype == torch.float32 else None
+    assert_same(found, clipped_mean(gradients, limit, 7), tolerance, noise)
+
+
+@each_case
 def test_as_a_function_of_the_inputs_it_has_the_same_values(case: Case):
     gradients = own_gradients(case)
     clip = between([norm(g) for g in gradients])

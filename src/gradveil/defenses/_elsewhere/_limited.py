@@ -42,6 +42,7 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
 
 def check_few_factors(shape: Shape) -> None:
     """Require at most a few factors for each tensor: their product must not leave float32."""
+    shape.check_sounds()
     most = max(map(len, shape.factors.values()), default=0)
     if most > MOST_FACTORS:
         raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradveil._imports import AllowImports
 from gradveil.catalog import Spec
 from gradveil.defenses import PrivateNoise
-from gradveil.privacy import PrivacyAccount, epsilon_after, solve_noise_multiplier
+from gradveil.privacy import PrivacyAccount, epsilon_on_grid, solve_noise_multiplier
 
 from .._config import TrainingConfig
 from .._partition import partition
@@ -89,6 +89,7 @@ def account_of(
         unit=defense.unit,
         budget=config.target_epsilon,
         neighbours=neighbours,
+        grid=defense.grid,
     )
 
 
@@ -128,6 +129,6 @@ def _solved(config: TrainingConfig, rate: float, neighbours: str) -> float:
     assert target is not None  # else it would not be missing
     found = solve_noise_multiplier(target, delta, rate, rounds, neighbours)
     found = math.ceil(found * DIGITS) / DIGITS
-    while epsilon_after(found, rate, rounds, delta, neighbours) > target:
+    while epsilon_on_grid(found, rate, rounds, delta, neighbours) > target:
         found = round(found * (1 + 1e-4), 8)
     return found

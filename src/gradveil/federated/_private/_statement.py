@@ -39,6 +39,11 @@ def privacy_statement(history: TrainingHistory) -> str | None:
         lines.append("Where clients have other rates, the largest is accounted for.")
     if unit == "client" or told["sample_rate"] == 1:
         lines.append("Nothing is gained from clients or examples that were not drawn.")
+    if not told.get("grid", True):
+        lines.append(
+            "The noise is continuous: what the last bits of floating-point sums tell is not"
+            " covered."
+        )
     lines.append(
         "Covered is what clients send. The losses, U1 and U2 of their batches are not: do not"
         " publish them."

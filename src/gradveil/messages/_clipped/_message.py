@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradveil._checks import check_at_most, check_count, check_finite, check_kind, check_positive
@@ -24,12 +25,18 @@ class ClippedMessage:
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
     replacing one by at most 2C. Rounding is on the safe side: C is taken smaller by 64 units in the
     last place, and where terms of a norm cancel, the most that rounding can hide is added to it.
-    What is left is the rounding of the sum itself.
+    What is left is the rounding of the sum itself, for continuous noise. For noise on a `grid`, B ĝ
+    moves by C at most *after* it was rounded to the grid: `values` adds examples up in float64
+    (n of them are off by n 2⁻⁵³ of their sizes), and C is smaller by √d steps, what rounding the
+    sums with and without an example may add, and by 2⁻¹² of itself for the last bits of the other
+    examples' gradients, which depend on the number of examples in some kernels. That share is an
+    allowance: it holds where these bits are worth less than 2⁻¹² C altogether.
 
     | batch | sent before noise |
     | --- | --- |
     | no examples (Poisson sampling) | 0 |
     | an example with gradient 0 | it adds 0 |
+    | entries with r = 0 | 0, and no part of a norm |
     | an example with a NaN or infinite gradient | an error, nothing is sent |
     | fewer or more examples than B | the sum over those that are there, divided by B |
 
@@ -45,6 +52,7 @@ class ClippedMessage:
             `None`: Σ = I.
         batch_size: The expected number B of examples, public and fixed. If `None`, the number of
             examples at hand, which is then known to whoever gets the message.
+        grid: z of noise z C that will be drawn on a grid; `None` for continuous noise.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -60,6 +68,7 @@ class ClippedMessage:
         clip: float,
         factors: Mapping[str, Factors] | None = None,
         batch_size: int | None = None,
+        grid: float | None = None,
     ) -> None:
         check_kind(
             message,
@@ -70,10 +79,12 @@ class ClippedMessage:
         )
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         self.message, self.clip, self.factors = message, clip, factors
-        self.batch_size = batch_size
+        self.batch_size, self.grid = batch_size, grid
 
     @property
     def loss(self) -> FunctionalLoss:
@@ -97,14 +108,19 @@ class ClippedMessage:
         return wide
 
     def values(self, inputs: Tensor) -> Tensors:
-        """The same numbers for a client that only sends them; an empty batch gives 0."""
+        """The same numbers for a client that only sends them; an empty batch gives 0.
+
+        For noise on a grid they are in float64.
+        """
+        wide = self.grid is not None
         if len(inputs) == 0:
-            return zeros(self.parameters)
+            return zeros(self.parameters, torch.float64 if wide else None)
         self._check(inputs)
         metric = self._metric()
         with explained(self, inputs):
-            summed = clipped_sum(self.message, inputs.detach(), metric, self.clip)
-        values = {n: g / self._divisor(inputs) for n, g in summed.items()}
+            summed = clipped_sum(self.message, inputs.detach(), metric, self.clip, wide=wide)
+        kept = metric.kept(summed)
+        values = {n: g / self._divisor(inputs) for n, g in kept.items()}
         check_finite(values, "message(inputs)")
         return values
 
@@ -134,10 +150,10 @@ class ClippedMessage:
         g = self.message.example_gradient(example, output_gradient)
         squares = added((metric.squares(n, v.unsqueeze(0)) for n, v in g.items()), example, 1)
         factor = metric.factor(squares, self.clip)[0]
-        return {name: value * factor.to(value.dtype) for name, value in g.items()}
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(g).items()}
 
     def _metric(self) -> Metric:
-        return Metric(self.factors, self.parameters)
+        return Metric(self.factors, self.parameters, self.grid)
 
     def _check(self, inputs: Tensor) -> None:
         check_match(inputs, self.targets)

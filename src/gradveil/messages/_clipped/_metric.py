@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from gradveil._secure import bits_for_grid, clip_for_grid, grid_step
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 
@@ -14,6 +15,10 @@ Factors = tuple[Tensor, ...]
 
 MARGIN = 64
 """Norms may be wrong by so many units in the last place: the clip is that much smaller."""
+
+ARITHMETIC = 2.0**-12
+"""The share of the clip that is kept for floating point where noise is drawn on a grid: for norms,
+and for other examples' gradients, whose last bits may change with the number of examples."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,24 @@ class Metric:
     r are relative variances, tensor by tensor a product of factors that broadcast to it; `None`:
     Σ = I. The mean of Σ_ii over all entries is 1, so that a clip means about the same for every
     shape: noise of covariance c² Σ has the power of isotropic noise of standard deviation c.
+    Entries with r = 0 are in no norm: nothing of them may be sent (`kept`).
 
     Args:
         factors: Of r, by parameter name.
         like: The parameters, or anything in their shapes.
+        grid: z of noise that will be drawn on a grid; `None` for continuous noise.
+        rounded: What is rounded to that grid: "each" vector that is clipped, or their "sum".
     """
 
-    def __init__(self, factors: Mapping[str, Factors] | None, like: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        factors: Mapping[str, Factors] | None,
+        like: Mapping[str, Tensor],
+        grid: float | None = None,
+        rounded: str = "sum",
+    ) -> None:
         self._like, self._factors = like, None
+        self._grid, self._rounded = grid, rounded
         self.mean = 1.0
         """Of r over all entries."""
         if factors is not None:
@@ -66,6 +81,18 @@ class Metric:
             return None
         return (self._levels(name) / self.mean).sqrt()
 
+    def kept(self, values: Tensors) -> Tensors:
+        """The values with 0 where r = 0."""
+        if self._factors is None:
+            return values
+        given = {n: [f for f in self._factors[n] if bool((f == 0).any())] for n in values}
+        return {
+            n: value * prod((f > 0 for f in given[n][1:]), start=given[n][0] > 0)
+            if given[n]
+            else value
+            for n, value in values.items()
+        }
+
     def weights(self, name: str) -> Weights:
         """1/r of one tensor; `scaled` puts the mean in."""
         if self._factors is None:
@@ -73,8 +100,8 @@ class Metric:
         shape = self._like[name].shape
         sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
         for factor in self._factors[name]:
-            full = _padded(factor, len(shape)).reciprocal()
-            sorted_by[_kind(full)].append(full)
+            full = _padded(factor, len(shape))
+            sorted_by[_kind(full)].append(full.reciprocal().masked_fill(full == 0, 0.0))
         sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
         sizes["rest"] += shape[1:]
         return Weights(
@@ -99,10 +126,24 @@ class Metric:
         return (self.mean * squares).sqrt()
 
     def factor(self, squares: Tensor, clip: float) -> Tensor:
-        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can take off a norm."""
-        limit = clip * (1 - MARGIN * self._eps)
+        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can do (`limit`)."""
+        limit = self.limit(clip)
         norms = (self.mean * squares).clamp(min=limit**2).sqrt()
         return (limit / norms).clamp(max=1.0)
+
+    def limit(self, clip: float) -> float:
+        """The norm to clip to, so that sums move by C at most after all rounding.
+
+        C less 64 units in the last place, by which norms may be wrong. For noise on a grid of steps
+        s = z C / 2^bits (in the coordinates Σ^{-1/2} g) it is C (1 - 2⁻¹²) less what rounding to
+        the grid may add (`clip_for_grid`).
+        """
+        limit = clip * (1 - MARGIN * self._eps)
+        entries = sum(value.numel() for value in self._like.values())
+        if self._grid is None or not entries:
+            return limit
+        step = grid_step(self._grid * clip, bits_for_grid(self._grid, entries))
+        return clip_for_grid(limit - ARITHMETIC * clip, entries, step, rounded=self._rounded)
 
     @property
     def _eps(self) -> float:
@@ -128,9 +169,9 @@ def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:
     return sum(squares, start=start)
 
 
-def zeros(parameters: Tensors) -> Tensors:
-    """What no example adds."""
-    return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+def zeros(parameters: Tensors, dtype: torch.dtype | None = None) -> Tensors:
+    """What no example adds; in the parameters' dtype if `None`."""
+    return {name: torch.zeros_like(p, dtype=dtype) for name, p in parameters.items()}
 
 
 def _padded(factor: Tensor, dim: int) -> Tensor:

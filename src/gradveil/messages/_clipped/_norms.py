@@ -17,6 +17,9 @@ from ._metric import Metric, Weights, in_unit
 ROOM = 2**23
 """How many numbers of examples × (a layer's weight) are held at a time, or kept for the sum."""
 
+CHUNK = 2**18
+"""How many numbers are made wider at a time."""
+
 SLACK = 8
 """Products of differences may cancel: so many units in the last place of the sum of their sizes
 are added to a squared norm, so that rounding never makes it smaller than it is."""
@@ -37,14 +40,28 @@ def layer_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]
 def clipped_gradients(
     use: LayerUse, factors: Tensor, products: Tensor | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Σ_b c_b g_b of a layer's weight and bias."""
+    """Σ_b c_b g_b of a layer's weight and bias, in the dtype of c."""
     if products is not None:
-        yield use.weight, (factors @ products.flatten(1)).view(use.shape)
+        yield use.weight, weighted_sum(factors, products)
         if use.bias is not None:
-            yield use.bias, factors @ use.sums(use.signal)
+            yield use.bias, weighted_sum(factors, use.sums(use.signal))
         return
     use.signal = use.signal * factors.view(-1, *[1] * (use.signal.dim() - 1))
+    if use.a.is_floating_point():  # not the indices of an embedding
+        use.a = use.a.detach().to(factors.dtype)
     yield from use.gradient().items()
+
+
+def weighted_sum(factors: Tensor, gradients: Tensor) -> Tensor:
+    """Σ_b c_b g_b in the dtype of c, from the gradients of all examples."""
+    rows = gradients.reshape(len(gradients), -1)
+    if rows.dtype == factors.dtype:
+        return (factors @ rows).view(gradients.shape[1:])
+    size = max(1, CHUNK // max(1, rows.shape[1]))  # a copy of all rows would take long
+    found = factors.new_zeros(rows.shape[1])
+    for c, part in zip(factors.split(size), rows.split(size), strict=True):
+        found.addmv_(part.to(c.dtype).T, c)
+    return found.view(gradients.shape[1:])
 
 
 def _weight_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:

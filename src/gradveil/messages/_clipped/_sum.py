@@ -16,7 +16,7 @@ from .._gradient import GradientMessage
 from .._layers import LayerUse, Recording, record
 from ._losses import check_losses, example_losses
 from ._metric import Metric, added, zeros
-from ._norms import ROOM, clipped_gradients, layer_squares
+from ._norms import ROOM, clipped_gradients, layer_squares, weighted_sum
 from ._separable import check_outputs, mode_of
 
 _OPAQUE: WeakKeyDictionary[nn.Module, dict[Any, frozenset[str]]] = WeakKeyDictionary()
@@ -26,13 +26,18 @@ FEW = 8
 """Examples by which such layers are found."""
 
 
-def clipped_sum(message: GradientMessage, inputs: Tensor, metric: Metric, clip: float) -> Tensors:
+def clipped_sum(
+    message: GradientMessage, inputs: Tensor, metric: Metric, clip: float, *, wide: bool = False
+) -> Tensors:
     """Σ_b g_b min(1, C / ‖g_b‖_Σ), with g_b the gradient of the loss of example b alone.
 
     One forward pass records what enters each layer, one backward pass the signals that come back.
     Norms and the clipped sum both come from these, so no weight gradient is computed twice.
     Parameters outside of known layers get the gradient of each example, some at a time, for the
     norm, and a second backward pass for the sum.
+
+    With `wide` examples are added up in float64, whatever the model's dtype: n of them are then off
+    by no more than n 2⁻⁵³ of the sum of their sizes, in any order.
     """
     own = {name: p.detach().requires_grad_() for name, p in message.parameters.items()}
     run = _recorded(message, own, inputs, _opaque(message, inputs))
@@ -40,19 +45,23 @@ def clipped_sum(message: GradientMessage, inputs: Tensor, metric: Metric, clip: 
     check_outputs(outputs, len(inputs))
     delta, losses = example_losses(message.loss, outputs.detach(), message.targets)
     check_losses(message.loss, outputs.detach(), message.targets, losses)
+    dtype = torch.float64 if wide else None
     if not outputs.requires_grad:
-        return zeros(own)
+        return zeros(own, dtype)
     others = {name: own[name] for name in own if name in run.others}
     _set_signals(run.uses, outputs, delta, keep=bool(others))
     layers = [layer_squares(use, metric) for use in run.uses]
     squares = added((square for square, _ in layers), delta, len(inputs))
     if others:
         squares = squares + _other_squares(message, inputs, delta, set(others), metric)
-    factors = _factors(metric, squares, clip).to(delta.dtype)
-    found = dict(_other_gradients(others, outputs, delta, factors))
+    factors = _factors(metric, squares, clip).to(dtype or delta.dtype)
+    if wide and others:
+        found = _other_sums(message, inputs, delta, set(others), factors)
+    else:
+        found = dict(_other_gradients(others, outputs, delta, factors))
     for use, (_, products) in zip(run.uses, layers, strict=True):
         found.update(clipped_gradients(use, factors, products))
-    return {n: found[n] if n in found else torch.zeros_like(p) for n, p in own.items()}
+    return zeros({name: p for name, p in own.items() if name not in found}, dtype) | found
 
 
 def _recorded(
@@ -106,21 +115,40 @@ def _other_gradients(
 def _other_squares(
     message: GradientMessage, inputs: Tensor, delta: Tensor, names: set[str], metric: Metric
 ) -> Tensor:
-    """Σ_i g_bi² / r_i over these parameters, from the gradients of some examples at a time."""
-    parameters = message.parameters
-    entries = sum(parameters[name].numel() for name in names)
+    """Σ_i g_bi² / r_i over these parameters, for each example."""
+    rows = [
+        added((metric.squares(n, g) for n, g in gradients.items()), delta, examples)
+        for gradients, examples in _other_parts(message, inputs, delta, names)
+    ]
+    return torch.cat(rows)
+
+
+def _other_sums(
+    message: GradientMessage, inputs: Tensor, delta: Tensor, names: set[str], factors: Tensor
+) -> Tensors:
+    """Σ_b c_b g_b of these parameters in the dtype of c, from the gradients of each example."""
+    sums = zeros({name: message.parameters[name] for name in names}, factors.dtype)
+    start = 0
+    for gradients, examples in _other_parts(message, inputs, delta, names):
+        part = factors[start : start + examples]
+        for name, g in gradients.items():
+            sums[name] += weighted_sum(part, g)
+        start += examples
+    return sums
+
+
+def _other_parts(
+    message: GradientMessage, inputs: Tensor, delta: Tensor, names: set[str]
+) -> Iterator[tuple[Tensors, int]]:
+    """The gradients of some examples at a time, and how many there are."""
+    entries = sum(message.parameters[name].numel() for name in names)
     size = max(1, ROOM // max(1, entries))
 
     def one(example: Tensor, signal: Tensor) -> Tensors:
         return message.example_gradient(example, signal, names)
 
-    rows = []
     for part in zip(inputs.detach().split(size), delta.split(size), strict=True):
-        gradients = each_example(one, *part)
-        rows.append(
-            added((metric.squares(n, g) for n, g in gradients.items()), delta, len(part[0]))
-        )
-    return torch.cat(rows)
+        yield each_example(one, *part), len(part[0])
 
 
 def each_example(one: Any, *rows: Tensor) -> Tensors:

@@ -25,6 +25,8 @@ class ClippedUpdate:
         message: Anything that maps inputs to values, such as the update of local steps.
         clip: The threshold C.
         factors: Of the relative variances r, as in `Shape.factors`; `None`: Σ = I.
+        grid: z of noise z C that will be drawn on a grid: C is then smaller by √d/2 of its steps,
+            so that the rounded update is within C. `None` for continuous noise.
 
     >>> clipped = ClippedUpdate(lambda x: {"w": x.sum(0)}, clip=5.0)
     >>> clipped(torch.tensor([[30.0, 40.0]]))["w"].round(decimals=3)
@@ -32,12 +34,19 @@ class ClippedUpdate:
     """
 
     def __init__(
-        self, message: Message, clip: float, factors: Mapping[str, Factors] | None = None
+        self,
+        message: Message,
+        clip: float,
+        factors: Mapping[str, Factors] | None = None,
+        grid: float | None = None,
     ) -> None:
         check_message(message)
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
         self.message, self.clip, self.factors = message, clip, factors
+        self.grid = grid
 
     def __getattr__(self, name: str) -> Any:
         """Parameters, targets and loss are those of the message."""
@@ -60,7 +69,7 @@ class ClippedUpdate:
         return self._clipped(self.message(inputs))
 
     def _clipped(self, values: Tensors) -> Tensors:
-        metric = Metric(self.factors, values)
+        metric = Metric(self.factors, values, self.grid, rounded="each")
         squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
         factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
-        return {name: value * factor.to(value.dtype) for name, value in values.items()}
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(values).items()}
