@@ -269,8 +269,8 @@ _DIGITS = FingerprintGrid(
     examples=2000,
     candidates=60,
     one_class=True,
-    draws=10,
-    trials=20,
+    draws=4,
+    trials=50,
     public={"start": 2000, "size": 4, "batches": 24},
 )
 _PHOTOS = replace(
@@ -291,6 +291,6 @@ FINGERPRINT: Mapping[str, tuple[FingerprintGrid, ...]] = {
         ),
     ),
     "standard": (_DIGITS, _PHOTOS),
-    "paper": (replace(_DIGITS, draws=50), replace(_PHOTOS, draws=50)),
+    "paper": (replace(_DIGITS, draws=20), replace(_PHOTOS, draws=20)),
 }
 """The 20 embedded photos are few: 12 candidates of any class, the others are the public ones."""
