@@ -195,6 +195,10 @@ class Defense(Identity, ABC):
         """What `plan` needs of these values, where it needs no sensitivities."""
         return Moments.of_values(values, inputs.numel())
 
+    def moments_at(self, message: Message, values: Tensors, inputs: Tensor) -> Moments:
+        """The same for an attacker who plans at its own estimate of the inputs."""
+        return self.moments_of(values, inputs)
+
     def check_batch(self, inputs: Tensor) -> None:
         """Require a batch that it can defend."""
         check_inputs(inputs)

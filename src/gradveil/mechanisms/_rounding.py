@@ -11,7 +11,7 @@ from gradveil._typing import Level, Tensors
 from ._cell_likelihood import cell_log_likelihood
 from ._doubt import Doubt, doubt_on_levels
 from ._levels import check_level, check_level_structure, level_of
-from ._reading import Reading, as_tensors
+from ._reading import Reading, all_sent, as_tensors
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,10 @@ class RoundingMechanism:
         """The cells that were rounded to what was sent."""
         check_level_structure(self.step, sent, "step")
         half = {name: step / 2 for name, step in as_tensors(self.step, sent).items()}
-        return Reading(
-            low={name: y - half[name] for name, y in sent.items()},
-            high={name: y + half[name] for name, y in sent.items()},
-            std={name: torch.zeros_like(y) for name, y in sent.items()},
-            clip={name: torch.full_like(y, torch.inf) for name, y in sent.items()},
-            pruned={name: torch.zeros_like(y, dtype=torch.bool) for name, y in sent.items()},
+        return all_sent(
+            {name: y - half[name] for name, y in sent.items()},
+            {name: y + half[name] for name, y in sent.items()},
+            {name: torch.zeros_like(y) for name, y in sent.items()},
         )
 
     def with_least_noise(self, share: float) -> "RoundingMechanism":
