@@ -97,11 +97,6 @@ class Defense(Identity, ABC):
         """
         return self.plan_is_private
 
-    @property
-    def prunes_by_sensitivity(self) -> bool:
-        """Whether sensitivities decide which entries are pruned."""
-        return False
-
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
         """τ_i with |g_i| ≤ τ_i for each pruned entry; infinite where pruning tells nothing of g_i.
 

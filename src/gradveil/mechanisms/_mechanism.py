@@ -112,7 +112,8 @@ class Mechanism:
 
     def with_least_noise(self, share: float) -> "Mechanism":
         """No standard deviation below this share of the root mean square of those above 0."""
-        return Mechanism(raised(self.std, share), self.keep, self.clip)
+        std = raised(self.std, share)
+        return self if std is self.std else Mechanism(std, self.keep, self.clip)
 
     def _log_likelihood(
         self, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None

@@ -49,6 +49,7 @@ class InputDefense(Defense):
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
         """The values of the changed inputs."""
+        self.check_batch(inputs)
         return observe_values(self.prepared(message), inputs)
 
     def plan(self, moments: Moments) -> Mechanism:

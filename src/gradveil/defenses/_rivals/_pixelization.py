@@ -36,14 +36,18 @@ class Pixelization(InputDefense):
         """The message of the pixelated images."""
         return MappedMessage(message, before=self.pixelated)
 
-    def pixelated(self, images: Tensor) -> Tensor:
-        """The images with each block at its mean."""
-        if images.dim() != 4:
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require images."""
+        super().check_batch(inputs)
+        if inputs.dim() != 4:
             raise ValueError(
                 "Parameter `inputs` should be images of shape (examples, channels, height, width)"
-                f" to be pixelated. Found `inputs.shape = {tuple(images.shape)}`. Use another"
+                f" to be pixelated. Found `inputs.shape = {tuple(inputs.shape)}`. Use another"
                 " defense."
             )
+
+    def pixelated(self, images: Tensor) -> Tensor:
+        """The images with each block at its mean."""
         height, width = images.shape[-2:]
         sides = min(self.size, height), min(self.size, width)
         means = avg_pool2d(images, sides, stride=self.size, ceil_mode=True)

@@ -1,8 +1,9 @@
 """Soteria: features of the representation cut out of one layer's gradient."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from gradveil._checks import check_count, check_kind, check_ratio
 from gradveil._random import named_stream
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.messages import Message
+from gradveil.messages import MappedMessage, Message
 from gradveil.sensitivity import Moments, draw_probes
 
 from .._base import Defense
@@ -34,8 +35,8 @@ class Soteria(Defense):
     estimated with random directions, ‖∇_x r_i‖² = E_v (∂_v r_i)².
 
     Guarantee: none; the authors' concerns an attacker who inverts the changed features. Everything
-    outside of these columns is sent bare, and which they are shows: an attacker who knows the
-    defense does not count them (as Balunović et al. 2022 found, that is enough to break it).
+    outside of these columns is sent bare, and which they are shows (`seen_in`): an attacker who
+    knows the defense leaves them out of the message (as Balunović et al. 2022 did to break it).
 
     Args:
         ratio: The share of features that is cut.
@@ -51,6 +52,8 @@ class Soteria(Defense):
     _: KW_ONLY
     layer: str | None = None
     probes: int = 16
+    _kept: ClassVar[tuple[str, Tensor] | None] = None
+    """Of one that was seen in a message: the layer's weight, and which columns were sent."""
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio, "ratio")
@@ -67,6 +70,23 @@ class Soteria(Defense):
     def plan_varies(self) -> bool:
         """No: which columns were cut shows in the message."""
         return False
+
+    def seen_in(self, sent: Tensors) -> "Soteria":
+        """The same with its columns known: they are 0 in all rows."""
+        for name, value in sent.items():
+            own = self.layer is None or name == _weight(self.layer)
+            if own and value.dim() == 2 and not bool((kept := (value != 0).any(0)).all()):
+                seen = copy(self)
+                object.__setattr__(seen, "_kept", (name, kept))
+                return seen
+        return self
+
+    def prepared(self, message: Message) -> Message:
+        """Without the columns, where these are known."""
+        if self._kept is None:
+            return message
+        name, kept = self._kept
+        return MappedMessage(message, after=lambda values: {**values, name: values[name] * kept})
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
@@ -92,7 +112,7 @@ class Soteria(Defense):
         self, message: Message, values: Tensors, inputs: Tensor, generator: torch.Generator
     ) -> Moments:
         name, layer = self._layer(message)
-        weight = f"{name}.weight" if name else "weight"
+        weight = _weight(name)
         if weight not in values:
             raise ValueError(
                 "Parameter `layer` should be a layer that is trained, so that its gradient is sent."
@@ -117,6 +137,10 @@ class Soteria(Defense):
                 " them; a model without any needs another defense."
             )
         return name, linear[name]
+
+
+def _weight(layer: str) -> str:
+    return f"{layer}.weight" if layer else "weight"
 
 
 def _features(message: Any, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
