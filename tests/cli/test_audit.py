@@ -121,15 +121,16 @@ def test_typed_import_paths_quoted_hyphens_and_options_of_a_model(workplace):
 
 def test_other_peoples_defenses_are_rows_by_name(workplace):
     done = invoke(
-        "--data", "table.npz", "--quick", "--format", "json", *QUICK, "laplace-noise(scale=0.1)",
-        "--defense", "error-feedback(0.5)", "--defense", "sign-compression",
+        "--data", "table.npz", "--quick", "--format", "json", "--batch-size", "2", "--steps", "2",
+        "--defense", "laplace-noise(scale=0.1)", "--defense", "sign-compression",
     )  # fmt: skip
     assert done.exit_code == 0, (done.output, done.exception)
-    rows = {one["name"]: one for one in json.loads(done.stdout)["defenses"]}
-    assert list(rows) == ["no defense", "Laplace noise", "error feedback", "sign compression"]
-    assert rows["Laplace noise"]["bound"] is not None
-    assert rows["sign compression"]["bound"] is None
-    assert all(one["told_apart"] and len(one["attacks"]) == 2 for one in rows.values())
+    noise, signs = json.loads(done.stdout)["defenses"]
+    assert (noise["name"], signs["name"]) == ("Laplace noise", "sign compression")
+    assert noise["bound"] is not None
+    assert signs["bound"] is None
+    assert noise["attacks"]
+    assert signs["attacks"]
 
 
 def test_json_is_the_file(workplace):
