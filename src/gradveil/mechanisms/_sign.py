@@ -8,13 +8,14 @@ from torch import Tensor
 from gradveil._checks import check_finite, check_positive, check_structure, check_values
 from gradveil._typing import Tensors
 
+from ._deterministic import DeterministicMechanism
 from ._doubt import Doubt
 from ._likelihood import rounding_error
 from ._reading import Reading, all_sent
 
 
 @dataclass(frozen=True)
-class SignMechanism:
+class SignMechanism(DeterministicMechanism):
     """y_i = step · sign(g_i), with sign(0) = 0.
 
     Deterministic: the Cramér-Rao argument says nothing about it, and the bound is 0.
@@ -33,20 +34,6 @@ class SignMechanism:
         check_values(values)
         check_finite(values)
         return {name: self.step * value.sign() for name, value in values.items()}
-
-    def mean(self, values: Tensors) -> Tensors:
-        """E[y_i]: what is sent."""
-        return self.apply(values)
-
-    def variance(self, values: Tensors) -> Tensors:
-        """Var[y_i] = 0."""
-        check_values(values)
-        return {name: torch.zeros_like(value) for name, value in values.items()}
-
-    def information(self, values: Tensors) -> Tensors:
-        """Infinite: what is sent is a noise-free function of the values."""
-        check_values(values)
-        return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 
     def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
         """log P(sent | values) in float64: 0 where all signs agree.
@@ -71,10 +58,6 @@ class SignMechanism:
             {name: torch.where(y > 0, torch.inf, 0.0).to(y) for name, y in sent.items()},
             {name: torch.zeros_like(y) for name, y in sent.items()},
         )
-
-    def with_least_noise(self, share: float) -> "SignMechanism":
-        """The same: there is no noise."""
-        return self
 
 
 def _misfit(value: Tensor, sent: Tensor) -> Tensor:

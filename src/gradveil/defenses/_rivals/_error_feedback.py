@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_kind, check_ratio, check_structure
+from gradveil._checks import check_ratio, check_structure
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import Message
@@ -15,6 +15,7 @@ from .._base import Defense
 from .._defended import Defended
 from .._gradient_pruning import GradientPruning
 from .._micro_batches import checked_values
+from ._state import remembered
 
 
 class ErrorFeedback(Defense):
@@ -89,13 +90,7 @@ class ErrorFeedback(Defense):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        check_kind(state, "state", dict, "Use what `state_dict` returned.")
-        if state and state.keys() != {"held_back"}:
-            raise ValueError(
-                "Parameter `state` should have the key `held_back`, or none. Found"
-                f" {sorted(state)}. Use what `state_dict` returned."
-            )
-        self._held_back = dict(state.get("held_back", {}))
+        self._held_back = dict(remembered(state, "held_back") or {})
 
     def __repr__(self) -> str:
         return f"ErrorFeedback(ratio={self.ratio})"

@@ -10,12 +10,12 @@ from gradveil.mechanisms import Mechanism
 from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
-from .._base import Defense
 from .._micro_batches import observe_values
 from .._no_defense import NoDefense
+from ._fixed import FixedDefense
 
 
-class InputDefense(Defense):
+class InputDefense(FixedDefense):
     """Sends the message of other inputs than the private ones, bare.
 
     Guarantee: none. What goes into the message can be found from it as without a defense; what it
@@ -25,16 +25,6 @@ class InputDefense(Defense):
     of change and message (`prepared`). Utilities are those of the changed message, beside which
     nothing is lost: what the change costs shows in training.
     """
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never."""
-        return False
 
     @property
     def plan_is_private(self) -> bool:

@@ -6,11 +6,11 @@ from gradveil._checks import check_at_most, check_not_negative
 from gradveil.mechanisms import LaplaceMechanism, constant_like
 from gradveil.sensitivity import Moments, check_moments
 
-from .._base import Defense
+from ._fixed import FixedDefense
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(Defense):
+class LaplaceNoise(FixedDefense):
     """y = g + noise of the density e^{-|n|/b} / 2b, with b = scale / √2 (Zhu et al. 2019).
 
     At equal variance, so at equal utility, it reveals twice the Fisher information of Gaussian
@@ -32,16 +32,6 @@ class LaplaceNoise(Defense):
     def __post_init__(self) -> None:
         check_not_negative(self.scale, "scale")
         check_at_most(self.scale, "scale")
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never: the scale is given."""
-        return False
 
     def plan(self, moments: Moments) -> LaplaceMechanism:
         """The same standard deviation everywhere."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_at_most, check_kind, check_not_negative, check_ratio
+from gradveil._checks import check_at_most, check_not_negative, check_ratio
 from gradveil._random import bernoulli, generator_or_fresh
 from gradveil._tensors import flatten, unflatten
 from gradveil._typing import Tensors
@@ -19,6 +19,7 @@ from .._micro_batches import checked_values
 from .._no_defense import NoDefense
 from .._planning import keep_lowest
 from ._noted_moments import noted, notes_of
+from ._state import remembered
 
 
 class Outpost(Defense):
@@ -108,13 +109,7 @@ class Outpost(Defense):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        check_kind(state, "state", dict, "Use what `state_dict` returned.")
-        if state and state.keys() != {"step"}:
-            raise ValueError(
-                f"Parameter `state` should have the key `step`, or none. Found {sorted(state)}."
-                " Use what `state_dict` returned."
-            )
-        self._step = int(state.get("step", 0))
+        self._step = int(remembered(state, "step") or 0)
 
     def __repr__(self) -> str:
         return (

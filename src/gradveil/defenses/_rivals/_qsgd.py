@@ -6,11 +6,11 @@ from gradveil._checks import check_count
 from gradveil.mechanisms import QuantisationMechanism
 from gradveil.sensitivity import Moments, check_moments
 
-from .._base import Defense
+from ._fixed import FixedDefense
 
 
 @dataclass(frozen=True)
-class QSGD(Defense):
+class QSGD(FixedDefense):
     """y_i = ‖g‖₂ sign(g_i) ξ_i / levels, E[y_i] = g_i (Alistarh et al. 2017).
 
     ‖g‖₂ is the norm of the tensor, and ξ_i one of the two whole numbers beside
@@ -30,16 +30,6 @@ class QSGD(Defense):
 
     def __post_init__(self) -> None:
         check_count(self.levels, "levels")
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never: the norms are taken when the levels are drawn."""
-        return False
 
     def plan(self, moments: Moments) -> QuantisationMechanism:
         """The same for all messages."""

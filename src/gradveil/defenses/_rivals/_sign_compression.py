@@ -10,11 +10,11 @@ from gradveil.mechanisms import SignMechanism
 from gradveil.messages import MappedMessage, Message
 from gradveil.sensitivity import Moments, check_moments
 
-from .._base import Defense
+from ._fixed import FixedDefense
 
 
 @dataclass(frozen=True)
-class SignCompression(Defense):
+class SignCompression(FixedDefense):
     """y_i = step · sign(g_i), one bit for each parameter (signSGD, Bernstein et al. 2018).
 
     Guarantee: none. It is deterministic, and signs tell directions well.
@@ -33,16 +33,6 @@ class SignCompression(Defense):
 
     def __post_init__(self) -> None:
         check_positive(self.step, "step")
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never."""
-        return False
 
     def prepared(self, message: Message) -> Message:
         """step · g / mean|g| of each tensor, which has the same signs."""
