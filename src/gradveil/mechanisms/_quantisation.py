@@ -77,8 +77,9 @@ class QuantisationMechanism:
         """Noise around the sent values, of one level for each tensor.
 
         The coarsest grid that holds all entries has the step a, and ‖g‖ = levels · a. As
-        E‖y‖² = ‖g‖² + Σ_i Var[y_i], the mean variance is (‖y‖² - ‖g‖²) / n. That the noise has
-        another shape, and that the norm is known exactly, is not used.
+        E‖y‖² = ‖g‖² + Σ_i Var[y_i], the mean variance is (‖y‖² - ‖g‖²) / n. In a small tensor all
+        entries may lie on a coarser grid, and then its noise is taken for too small. That the noise
+        has another shape, and that the norm is known exactly, is not used.
         """
         check_values(sent, "sent")
         std = {name: self._deviation(y) for name, y in sent.items()}
