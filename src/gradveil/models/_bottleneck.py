@@ -59,7 +59,7 @@ def with_bottleneck(
     the model as it is; the authors themselves break it by leaving out what comes behind the noise
     (Scheliga et al. 2022, arXiv:2208.04767). In eval mode the attacker knows ε, the worst case. To
     see what one reaches who does not, give it the copy with `noise_seed=None`, which has the same
-    weights and the mean of ε, and freeze the bottleneck and the last layer in it to leave these out.
+    weights and the mean of ε; freeze bottleneck and last layer in it to leave these out.
 
     Args:
         model: Any module with a linear layer; it is not changed.
