@@ -82,6 +82,8 @@ def test_a_completed_defense_can_be_built(name: str) -> None:
     given = {"rounding": "rounding(0.1)", "optimal-rounding": "optimal-rounding(0.1)"}
     given["from-server"] = "from-server(optimal-noise(0.1))"
     given["released"] = "released(optimal-noise(0.1))"
+    given |= {"laplace-noise": "laplace-noise(0.1)", "qsgd": "qsgd(8)"}
+    given |= {"error-feedback": "error-feedback(0.9)", "soteria": "soteria(0.5)"}
     spec = Spec.parse(
         {**given, "cached": "cached(optimal-noise(0.1, plan='private'))"}.get(name, name)
     )

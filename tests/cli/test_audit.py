@@ -119,6 +119,20 @@ def test_typed_import_paths_quoted_hyphens_and_options_of_a_model(workplace):
     assert specs[2] == "own_models:OwnNoise(scale=0.25)"
 
 
+def test_other_peoples_defenses_are_rows_by_name(workplace):
+    done = invoke(
+        "--data", "table.npz", "--quick", "--format", "json", "--batch-size", "2", "--steps", "2",
+        "--defense", "laplace-noise(scale=0.1)", "--defense", "sign-compression",
+    )  # fmt: skip
+    assert done.exit_code == 0, (done.output, done.exception)
+    noise, signs = json.loads(done.stdout)["defenses"]
+    assert (noise["name"], signs["name"]) == ("Laplace noise", "sign compression")
+    assert noise["bound"] is not None
+    assert signs["bound"] is None
+    assert noise["attacks"]
+    assert signs["attacks"]
+
+
 def test_json_is_the_file(workplace):
     done = invoke(
         "--data", "table.npz", *QUICK, "gradient-noise", "--quick", "--format", "json",

@@ -8,11 +8,14 @@ from torch import Tensor
 
 from gradveil import (
     DPSGD,
+    QSGD,
     Cached,
     Defense,
+    ErrorFeedback,
     Exact,
     GradientNoise,
     GradientPruning,
+    LaplaceNoise,
     Mechanism,
     Moments,
     NoDefense,
@@ -22,6 +25,7 @@ from gradveil import (
     OptimalRounding,
     PrivateNoise,
     Rounding,
+    SignCompression,
 )
 
 Tensors = dict[str, Tensor]
@@ -153,4 +157,12 @@ DETERMINISTIC: dict[str, Callable[[], Defense]] = {
     "rounding": lambda: Rounding(0.25),
     "optimal rounding": lambda: OptimalRounding(0.25, estimator=Exact(), plan="private"),
 }
-ALL = NOISY | DETERMINISTIC
+RIVALS: dict[str, Callable[[], Defense]] = {
+    "Laplace noise": lambda: LaplaceNoise(0.3),
+    "signs": SignCompression,
+    "QSGD": lambda: QSGD(4),
+    "error feedback": lambda: ErrorFeedback(0.4),
+}
+UNPLANNED = ("signs", "QSGD")
+"""Their mechanism is the same for all messages."""
+ALL = NOISY | DETERMINISTIC | RIVALS

@@ -11,7 +11,7 @@ from gradveil import Defense, LocalUpdateMessage, Mechanism, NonFiniteError
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.zoo import named
 
-from .cases import ALL, DETERMINISTIC, NOISY, batch, message
+from .cases import ALL, DETERMINISTIC, NOISY, UNPLANNED, batch, message
 
 noisy = pytest.mark.parametrize("name", NOISY)
 every = pytest.mark.parametrize("name", ALL)
@@ -163,7 +163,7 @@ def test_bad_inputs(name: str) -> None:
         ALL[name]()(message, torch.ones(2, 3, dtype=torch.int64))
 
 
-@every
+@pytest.mark.parametrize("name", [name for name in ALL if name not in UNPLANNED])
 def test_a_plan_does_not_fit_another_message(name: str) -> None:
     defense = ALL[name]()
     values, moments = defense.observe(message, batch(), seeded(0))

@@ -12,8 +12,10 @@ from gradveil import (
     Cached,
     Defended,
     Defense,
+    ErrorFeedback,
     GradientMessage,
     GradientNoise,
+    MixUp,
     NoDefense,
     NonFiniteError,
     OptimalNoise,
@@ -30,6 +32,8 @@ DEFENSES = {
     "optimal noise": OptimalNoise(0.1),
     "optimal pruning": OptimalPruning(0.5),
     "rounding": Rounding(0.1),
+    "error feedback": ErrorFeedback(0.5),
+    "mix-up": MixUp(),
     "cached": Cached(OptimalNoise(0.1, plan="private"), refresh_every=2),
 }
 pytestmark = pytest.mark.usefixtures("global_rng_watch")

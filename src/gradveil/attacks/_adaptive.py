@@ -102,8 +102,15 @@ class Adaptive(Attack):
         check_alike(observations)
         for observation in observations:
             _check_known(observation)
+        seen = [o.defense if o.defense is None else o.defense.seen_in(o.sent) for o in observations]
+        alike = all(s is o.defense for s, o in zip(seen, observations, strict=True))
+        if not alike and len(observations) > 1:  # each has a message of its own
+            return [self(observation, generator) for observation in observations]
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        known = [replace(o, labels=labels_of(o, generator)) for o in observations]
+        known = [
+            replace(o, labels=labels_of(o, generator), defense=defense)
+            for o, defense in zip(observations, seen, strict=True)
+        ]
         unaware = replace(
             self.unaware, time_budget=watch.left(), progress=self.progress or self.unaware.progress
         )

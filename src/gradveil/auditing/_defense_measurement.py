@@ -93,7 +93,7 @@ def _layers(values: Tensors, mechanism: AnyMechanism | None) -> tuple[LayerResul
 
 
 def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
-    std: Any = mechanism.std if isinstance(mechanism, Mechanism) else 0.0
+    std: Any = getattr(mechanism, "std", 0.0)
     keep: Any = mechanism.keep if isinstance(mechanism, Mechanism) else None
     std, keep = (x[name] if isinstance(x, dict) else x for x in (std, keep))
     noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()

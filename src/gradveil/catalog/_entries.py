@@ -103,6 +103,60 @@ DEFENSES = _by_name(
         "Another defense, planned from the model and its global updates every few steps.",
         "gradveil",
     ),
+    Entry(
+        "laplace-noise",
+        defenses.LaplaceNoise,
+        "The same Laplace noise on every parameter.",
+        "Zhu et al. 2019, arXiv:1906.08935",
+    ),
+    Entry(
+        "sign-compression",
+        defenses.SignCompression,
+        "Sends the sign of every entry.",
+        "Bernstein et al. 2018, arXiv:1802.04434",
+    ),
+    Entry(
+        "qsgd",
+        defenses.QSGD,
+        "Rounds each tensor at random to a few levels of its norm, right in the mean.",
+        "Alistarh et al. 2017, arXiv:1610.02132",
+    ),
+    Entry(
+        "error-feedback",
+        defenses.ErrorFeedback,
+        "Sends the largest entries and keeps the rest for the next step.",
+        "Stich et al. 2018, arXiv:1809.07599; Lin et al. 2018, arXiv:1712.01887",
+    ),
+    Entry(
+        "soteria",
+        defenses.Soteria,
+        "Cuts features of the representation out of one linear layer's gradient.",
+        "Sun et al. 2021, arXiv:2012.06043",
+    ),
+    Entry(
+        "pixelization",
+        defenses.Pixelization,
+        "Replaces blocks of pixels by their means before the gradient is taken.",
+        "Fan 2018, doi:10.1007/978-3-319-95729-6_10",
+    ),
+    Entry(
+        "mix-up",
+        defenses.MixUp,
+        "Mixes each example and its label with the next one of the batch.",
+        "Zhang et al. 2018, arXiv:1710.09412",
+    ),
+    Entry(
+        "insta-hide",
+        defenses.InstaHide,
+        "Mixes several examples and flips signs of pixels; both from a known seed.",
+        "Huang et al. 2020, arXiv:2010.02772; broken by Carlini et al. 2021, arXiv:2011.05315",
+    ),
+    Entry(
+        "outpost",
+        defenses.Outpost,
+        "Prunes, and noise by layer from the spread of its weights, less often with time.",
+        "Wang, Hugh and Li 2023, INFOCOM",
+    ),
 )
 
 ATTACKS = _by_name(

@@ -15,27 +15,47 @@ from ._optimal_rounding import OptimalRounding
 from ._planning import NoiseDefense, allowed_trace, keep_within
 from ._private import PrivateNoise
 from ._pruning import PruningDefense
+from ._rivals import (
+    QSGD,
+    ErrorFeedback,
+    InstaHide,
+    LaplaceNoise,
+    MixUp,
+    Outpost,
+    Pixelization,
+    SignCompression,
+    Soteria,
+)
 from ._rounding import Rounding
 
 __all__ = [
     "DPSGD",
+    "QSGD",
     "Cached",
     "Defended",
     "Defense",
+    "ErrorFeedback",
     "FromServer",
     "GradientNoise",
     "GradientPruning",
+    "InstaHide",
+    "LaplaceNoise",
+    "MixUp",
     "NoDefense",
     "NoiseDefense",
     "OptimalDPSGD",
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
+    "Outpost",
+    "Pixelization",
     "PrivateNoise",
     "PruningDefense",
     "Public",
     "Released",
     "Rounding",
+    "SignCompression",
+    "Soteria",
     "allowed_trace",
     "keep_within",
 ]

@@ -97,11 +97,6 @@ class Defense(Identity, ABC):
         """
         return self.plan_is_private
 
-    @property
-    def prunes_by_sensitivity(self) -> bool:
-        """Whether sensitivities decide which entries are pruned."""
-        return False
-
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
         """τ_i with |g_i| ≤ τ_i for each pruned entry; infinite where pruning tells nothing of g_i.
 
@@ -194,6 +189,10 @@ class Defense(Identity, ABC):
     def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
         """What `plan` needs of these values, where it needs no sensitivities."""
         return Moments.of_values(values, inputs.numel())
+
+    def moments_at(self, message: Message, values: Tensors, inputs: Tensor) -> Moments:
+        """The same for an attacker who plans at its own estimate of the inputs."""
+        return self.moments_of(values, inputs)
 
     def check_batch(self, inputs: Tensor) -> None:
         """Require a batch that it can defend."""

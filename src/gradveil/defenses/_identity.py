@@ -1,10 +1,14 @@
 """What a defense says of itself: its name in tables, its family, its classical counterpart."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gradveil._typing import Tensors
 
 if TYPE_CHECKING:
     from ._base import Defense
+
+Own = TypeVar("Own", bound="Identity")
 
 
 class Identity:
@@ -52,6 +56,19 @@ class Identity:
     def is_undefended(self) -> bool:
         """Whether the message is sent as it is."""
         return False
+
+    @property
+    def prunes_by_sensitivity(self) -> bool:
+        """Whether sensitivities decide which entries are pruned."""
+        return False
+
+    def seen_in(self: Own, sent: Tensors) -> Own:
+        """The defense with what the message shows of its choices; here it is the same.
+
+        Where a choice that was made from the private batch can be read off what was sent, it is
+        known to `prepared` of this one, and attacks look at that.
+        """
+        return self
 
     def steps_unlike(self, base: type) -> bool:
         """Whether its class observes or responds in another way than this base class."""

@@ -30,6 +30,18 @@ def level_of(level: Level, name: str) -> Tensor | float:
     return float(level)
 
 
+def raised(level: Level, share: float) -> Level:
+    """No level below this share of the root mean square of those above 0; one number stays."""
+    if not isinstance(level, dict):
+        return level
+    square = torch.stack([s.square().sum() for s in level.values()]).sum()
+    entries = sum(int((s > 0).sum()) for s in level.values())
+    if entries == 0:
+        return level
+    least = share * float((square / entries).sqrt())
+    return {name: s.clamp(min=least) for name, s in level.items()}
+
+
 def check_level(level: Level, name: str, low: float, high: float) -> None:
     """Require every level to be in [low, high] and finite."""
     if not isinstance(level, Mapping):

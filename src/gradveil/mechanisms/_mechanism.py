@@ -11,7 +11,7 @@ from gradveil._typing import Level, Tensors
 
 from ._doubt import Doubt, doubt_on_levels, shares_kept
 from ._doubtful_likelihood import TensorDoubt, doubtful_log_likelihood
-from ._levels import check_level, check_level_structure, level_of
+from ._levels import check_level, check_level_structure, level_of, raised
 from ._likelihood import channel_log_likelihood
 from ._reading import Reading, as_tensors
 
@@ -112,15 +112,8 @@ class Mechanism:
 
     def with_least_noise(self, share: float) -> "Mechanism":
         """No standard deviation below this share of the root mean square of those above 0."""
-        if not isinstance(self.std, dict):
-            return self
-        square = torch.stack([s.square().sum() for s in self.std.values()]).sum()
-        entries = sum(int((s > 0).sum()) for s in self.std.values())
-        if entries == 0:
-            return self
-        least = share * float((square / entries).sqrt())
-        std = {name: s.clamp(min=least) for name, s in self.std.items()}
-        return Mechanism(std, self.keep, self.clip)
+        std = raised(self.std, share)
+        return self if std is self.std else Mechanism(std, self.keep, self.clip)
 
     def _log_likelihood(
         self, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None

@@ -32,6 +32,17 @@ class Reading:
     what 0 says depends on why it was pruned, which the defense knows (`pruned_limits`)."""
 
 
+def all_sent(low: Tensors, high: Tensors, std: Tensors) -> Reading:
+    """The reading of a message in which nothing was clamped or pruned."""
+    return Reading(
+        dict(low),
+        dict(high),
+        std,
+        clip={name: torch.full_like(y, torch.inf) for name, y in std.items()},
+        pruned={name: torch.zeros_like(y, dtype=torch.bool) for name, y in std.items()},
+    )
+
+
 @runtime_checkable
 class ReadableMechanism(AnyMechanism, Protocol):
     """A mechanism that can be read backwards, from what was sent to the values."""

@@ -9,13 +9,14 @@ from gradveil._checks import check_finite, check_structure, check_values
 from gradveil._typing import Level, Tensors
 
 from ._cell_likelihood import cell_log_likelihood
+from ._deterministic import DeterministicMechanism
 from ._doubt import Doubt, doubt_on_levels
 from ._levels import check_level, check_level_structure, level_of
-from ._reading import Reading, as_tensors
+from ._reading import Reading, all_sent, as_tensors
 
 
 @dataclass(frozen=True)
-class RoundingMechanism:
+class RoundingMechanism(DeterministicMechanism):
     """y_i = step_i · round(g_i / step_i), to the nearest, ties to even; step 0 sends g_i itself.
 
     So does a step so small that the number of steps overflows.
@@ -37,20 +38,6 @@ class RoundingMechanism:
         check_finite(values)
         check_level_structure(self.step, values, "step")
         return {name: self._rounded(name, value) for name, value in values.items()}
-
-    def mean(self, values: Tensors) -> Tensors:
-        """E[y_i]: the rounded value."""
-        return self.apply(values)
-
-    def variance(self, values: Tensors) -> Tensors:
-        """Var[y_i] = 0."""
-        check_values(values)
-        return {name: torch.zeros_like(value) for name, value in values.items()}
-
-    def information(self, values: Tensors) -> Tensors:
-        """Infinite: what is sent is a noise-free function of the values."""
-        check_values(values)
-        return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 
     def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
         """log P(sent | values) in float64: 0 where all values lie in the cells that were sent.
@@ -77,17 +64,11 @@ class RoundingMechanism:
         """The cells that were rounded to what was sent."""
         check_level_structure(self.step, sent, "step")
         half = {name: step / 2 for name, step in as_tensors(self.step, sent).items()}
-        return Reading(
-            low={name: y - half[name] for name, y in sent.items()},
-            high={name: y + half[name] for name, y in sent.items()},
-            std={name: torch.zeros_like(y) for name, y in sent.items()},
-            clip={name: torch.full_like(y, torch.inf) for name, y in sent.items()},
-            pruned={name: torch.zeros_like(y, dtype=torch.bool) for name, y in sent.items()},
+        return all_sent(
+            {name: y - half[name] for name, y in sent.items()},
+            {name: y + half[name] for name, y in sent.items()},
+            {name: torch.zeros_like(y) for name, y in sent.items()},
         )
-
-    def with_least_noise(self, share: float) -> "RoundingMechanism":
-        """The same: there is no noise."""
-        return self
 
     def _rounded(self, name: str, value: Tensor) -> Tensor:
         step = torch.as_tensor(level_of(self.step, name), dtype=value.dtype, device=value.device)

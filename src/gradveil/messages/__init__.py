@@ -23,6 +23,7 @@ from ._layers import (
     record,
 )
 from ._local_update import LocalSteps, LocalUpdateMessage
+from ._mapped import MappedMessage
 from ._protocol import Message, MovableMessage, movable, separates, values_of
 from ._size import size_in_bytes
 
@@ -38,6 +39,7 @@ __all__ = [
     "LocalSteps",
     "LocalUpdateMessage",
     "LossFunction",
+    "MappedMessage",
     "Message",
     "Metric",
     "ModelError",

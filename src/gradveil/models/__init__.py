@@ -11,6 +11,7 @@ not touch the global random state, and returns the model in eval mode, as the pa
 False
 """
 
+from gradveil.models._bottleneck import VariationalBottleneck, with_bottleneck
 from gradveil.models._conv_net import ConvNet
 from gradveil.models._fitting import build_fitting_model, count_classes, default_model
 from gradveil.models._le_net import LeNet
@@ -25,10 +26,12 @@ __all__ = [
     "LeNet",
     "PatchTransformer",
     "SimpleConvNet",
+    "VariationalBottleneck",
     "build_fitting_model",
     "build_model",
     "count_classes",
     "default_model",
     "model_names",
     "model_options",
+    "with_bottleneck",
 ]

@@ -6,7 +6,7 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, ReadableMechanism
-from gradveil.messages import separates
+from gradveil.messages import Message, separates
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
 from .._observation import Observation
@@ -32,7 +32,7 @@ def plan_channel(
     sent = {name: observation.sent[name] for name in values}
     mechanism, sensitivities = observation.mechanism, None
     if mechanism is None or _prunes_by_sensitivity(observation):
-        moments = _moments(observation.defense, values, estimate)
+        moments = _moments(observation.defense, message, values, estimate)
         if _looks_at_sensitivities(observation.defense):
             estimator: Estimator = Sketch(probes)
             if separates(message, estimate):
@@ -49,10 +49,12 @@ def plan_channel(
     return open_channel(observation, sent, mechanism, sensitivities)
 
 
-def _moments(defense: Defense | None, values: Tensors, estimate: Tensor) -> Moments:
+def _moments(
+    defense: Defense | None, message: Message, values: Tensors, estimate: Tensor
+) -> Moments:
     if defense is None:
         return Moments.of_values(values, estimate.numel())
-    return defense.moments_of(values, estimate)
+    return defense.moments_at(message, values, estimate)
 
 
 def depends_on_inputs(observation: Observation) -> bool:

@@ -1,0 +1,106 @@
+"""The mechanism of Laplace noise."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_finite, check_structure, check_values
+from gradveil._random import generator_or_fresh, normal_like
+from gradveil._typing import Level, Tensors
+
+from ._doubt import Doubt, doubt_on_levels
+from ._levels import check_level, check_level_structure, level_of, raised
+from ._likelihood import rounding_error
+from ._reading import Reading, all_sent, as_tensors
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism:
+    """y_i = g_i + b_i ξ_i with the density e^{-|ξ|} / 2, and b_i = std_i / √2.
+
+    Its Fisher information about g_i is 1/b_i² = 2/std_i²: twice that of Gaussian noise of the same
+    variance, which has the least of all. 0 sends an entry as it is.
+
+    Args:
+        std: The standard deviation of the noise, a number or tensors by parameter name.
+
+    >>> LaplaceMechanism(std=2.0).information({"w": torch.zeros(2)})["w"]
+    tensor([0.5000, 0.5000])
+    """
+
+    std: Level
+
+    def __post_init__(self) -> None:
+        check_level(self.std, "std", 0, float("inf"))
+
+    def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
+        """Draw what is sent. A NaN or an infinity in the values is an error, never sent."""
+        self._check(values)
+        check_finite(values)
+        generator = generator_or_fresh(generator)
+        sent = {n: v + self._level(n, v) * _laplace(v, generator) for n, v in values.items()}
+        check_finite(sent, "mechanism.apply(values)")
+        return sent
+
+    def mean(self, values: Tensors) -> Tensors:
+        """E[y_i] = g_i."""
+        self._check(values)
+        return dict(values)
+
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] = std_i²."""
+        self._check(values)
+        return {n: s.square() for n, s in as_tensors(self.std, values).items()}
+
+    def information(self, values: Tensors) -> Tensors:
+        """w_i = 2 / std_i²; infinite where an entry has no noise."""
+        return {name: 2 / variance for name, variance in self.variance(values).items()}
+
+    def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
+        """Σ_i -|y_i - g_i| / b_i - log 2b_i in float64.
+
+        An entry without noise is a point, as in `Mechanism`. Levels are taken as they are: those of
+        Laplace noise are given, and nobody is in doubt about them.
+        """
+        self._check(values)
+        check_structure(sent, values, "sent", "values")
+        terms = [self._log_likelihood(name, v, sent[name]) for name, v in values.items()]
+        return torch.stack(terms).sum()
+
+    def doubt(self, other: "LaplaceMechanism", like: Tensors) -> Doubt:
+        """How far another plan from the same values is from this one; `like` gives the shapes."""
+        return doubt_on_levels(as_tensors(self.std, like), as_tensors(other.std, like))
+
+    def read(self, sent: Tensors, realised: bool = True) -> Reading:
+        """Noise around the sent values, for searches that take it for Gaussian of this variance."""
+        self._check(sent)
+        return all_sent(sent, sent, as_tensors(self.std, sent))
+
+    def with_least_noise(self, share: float) -> "LaplaceMechanism":
+        """No standard deviation below this share of the root mean square of those above 0."""
+        return LaplaceMechanism(raised(self.std, share))
+
+    def _log_likelihood(self, name: str, value: Tensor, sent: Tensor) -> Tensor:
+        misfit = (sent.double() - value.double()).abs()
+        b = self._level(name, misfit) / math.sqrt(2)
+        exact = -0.5 * (misfit / rounding_error(sent)).square()
+        safe = torch.where(b > 0, b, 1.0)
+        return torch.where(b > 0, -misfit / safe - (2 * safe).log(), exact).sum()
+
+    def _level(self, name: str, like: Tensor) -> Tensor:
+        return torch.as_tensor(level_of(self.std, name), dtype=like.dtype, device=like.device)
+
+    def _check(self, values: Tensors) -> None:
+        check_values(values)
+        check_level_structure(self.std, values, "std")
+
+
+def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Laplace noise of variance 1: √W Z with W exponential of mean 1 and Z standard normal.
+
+    W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
+    """
+    first, second, third = (normal_like(like, generator) for _ in range(3))
+    return (0.5 * (first.square() + second.square())).sqrt() * third
