@@ -127,7 +127,7 @@ def test_the_guess_is_the_mean_or_the_classs_mean_where_that_is_nearer():
     inputs, targets = table(26)
     inputs[targets == 0] *= 0.1
     found = blind_guess(subject(inputs, targets), labels_known=True)
-    assert found.name == "the class's mean of 24 public examples"
+    assert found.name == "the mean of its class among 24 public examples"
     public, labels = inputs[2:], targets[2:]
     expected = [
         (public[labels == y].mean(0) - x).square().mean()

@@ -232,7 +232,7 @@ def _result(
     guess = blind_guess(subject, threat.labels == "known")
     plain = next((n for n, defense in solved.items() if defense.is_undefended), UNDEFENDED)
     undefended = check_undefended(attacked.results(plain, attackers), guess, nested_runs)
-    unable = undefended.sentence if undefended and not undefended.can_judge else ""
+    able = undefended is None or undefended.can_judge
     mean_error = float(blind_guess(subject, labels_known=False).errors.mean())
     results = []
     for name, one in measured.items():
@@ -251,7 +251,7 @@ def _result(
                     one.costs.bound,
                     subject.is_image,
                     one.costs.no_guarantee,
-                    unable="" if leaks else unable,
+                    able=able or leaks,
                     told=one.costs.told_apart,
                 ),
                 **vars(one.costs),

@@ -65,20 +65,20 @@ def check_undefended(
 def _sentence(
     attack: "AttackResult", guess: BlindGuess, found: AgainstGuess, psnr: float | None
 ) -> str:
-    ours, its = f"{attack.mse_pixels.mean:.2g}", f"{float(guess.errors.mean()):.2g}"
-    unit = "squared error, of values in [0, 1]"
+    unit = "a mean squared error, of values in [0, 1], of "
+    ours, its = f"{unit}{attack.mse_pixels.mean:.2g}", f"{float(guess.errors.mean()):.2g}"
+    each = "example by example"
     if attack.psnr is not None and psnr is not None:
-        ours, its, unit = f"{attack.psnr.mean:.1f}", f"{psnr:.1f}", "dB"
+        ours, its, each = f"{attack.psnr.mean:.1f} dB", f"{psnr:.1f} dB", "image by image"
     gain = found.gain
     ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
     numbers = (
-        f"the strongest attack, {shown_name(attack.attack)}, has {ours} on the undefended message"
-        f" and a blind guess ({guess.name}) {its} ({unit}): {gain.mean:+.1f}{ends} dB, image by"
-        f" image"
-    ).replace("image by image", "image by image" if attack.psnr else "example by example")
+        f"ithout a defense the strongest attack, {shown_name(attack.attack)}, reaches {ours} and a"
+        f" blind guess ({guess.name}) {its}: {gain.mean:+.1f}{ends} dB, {each}"
+    )
     if found.works:
-        return f"{numbers[0].upper()}{numbers[1:]}."
+        return f"W{numbers}."
     return (
-        f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}: {numbers}, where more than 0 for sure and"
-        f" {MARGIN:g} in the mean are asked for."
+        f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}: w{numbers}. At least {MARGIN:g} dB in the"
+        " mean and an interval above 0 are needed."
     )

@@ -34,7 +34,7 @@ def blind_guess(subject: "Subject", labels_known: bool) -> BlindGuess:
     guesses = [(f"the mean of {count} public examples", subject.guess.expand_as(data.inputs))]
     by_class = _class_means(subject) if labels_known else None
     if by_class is not None:
-        guesses.append((f"the class's mean of {count} public examples", by_class))
+        guesses.append((f"the mean of its class among {count} public examples", by_class))
     rated = [BlindGuess(name, _errors(subject, guess)) for name, guess in guesses]
     return min(rated, key=lambda guess: float(guess.errors.mean()))
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from gradveil.scoring import CANNOT_JUDGE
+
 from .._result import AttackResult, BoundResult
 from .._told_apart import ToldApart
 from ._numbers import percent
@@ -19,7 +21,7 @@ def verdict(
     is_image: bool,
     no_guarantee: str = "",
     *,
-    unable: str = "",
+    able: bool = True,
     told: ToldApart | None = None,
 ) -> str:
     """What the strongest attack found in this run, and what is guaranteed beyond it.
@@ -33,14 +35,18 @@ def verdict(
         bound: What the theory says.
         is_image: Whether the words may speak of images.
         no_guarantee: Why the theory promises nothing, where it does not.
-        unable: Why the attacks cannot judge, as a sentence; "" where they can.
+        able: Whether the attacks can judge this model.
         told: What the exact attacker found.
     """
     promise = _guarantee(bound, no_guarantee, guess_error, is_image)
     if not attacks:
         return f"Not attacked in this run; {promise}."
-    if unable:
-        return f"{unable} {_told(told, is_image)} {promise[0].upper()}{promise[1:]}."
+    if not able:
+        first = f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}"
+        return (
+            f"{first}: without a defense they are no better than a blind guess."
+            f" {_told(told, is_image)} {promise[0].upper()}{promise[1:]}."
+        )
     best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
     ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
     what = "images" if is_image else "values"

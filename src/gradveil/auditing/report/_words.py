@@ -110,7 +110,7 @@ def attacks_judge(result: AuditResult) -> bool:
 def _leak(result: AuditResult) -> str:
     plain = next((d for d in result.defenses if d.is_undefended), None)
     attack = strongest(plain) if plain else None
-    if attack is None:
+    if attack is None or not attacks_judge(result):
         return ""
     name, what = attack_names(result)[attack.attack], _inputs(result)
     psnr = f", {number(attack.psnr.mean)} dB" if attack.psnr else ""
@@ -234,9 +234,12 @@ def _unproved(result: AuditResult) -> str:
         return ""
     reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
     why = f" ({'; '.join(reasons)})" if reasons else ""
+    what = (
+        "the attacks that were run speak" if attacks_judge(result) else "what is told apart speaks"
+    )
     return (
-        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only the attacks that were"
-        " run speak, and a stronger one may recover more."
+        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only {what}, and a stronger"
+        " attack may recover more."
     )
 
 
