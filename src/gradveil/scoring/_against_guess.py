@@ -35,8 +35,8 @@ class AgainstGuess:
 def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:
     """10 log₁₀ (guess / error) of squared errors; both count as 1e-12 where they are less.
 
-    >>> gain_over_guess(torch.tensor([0.01, 0.2]), torch.tensor([0.1, 0.1])).tolist()
-    [10.0, -3.0103...]
+    >>> gain_over_guess(torch.tensor([0.25, 2.0]), torch.tensor([0.5, 1.0])).tolist()
+    [3.0102..., -3.0102...]
     """
     guesses, errors = (torch.as_tensor(e).double().clamp(min=1e-12) for e in (guesses, errors))
     return 10 * (guesses / errors).log10()

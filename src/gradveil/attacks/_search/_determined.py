@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
+from gradveil._solve import conjugate_gradients
 
 ITERATIONS = 60
 """Of the least squares: enough for a condition number of about 10."""
-PRECISE = 1e-4
-"""The share of a direction that may be missing where it counts as recovered."""
 
 
 def determined_share(
@@ -40,55 +39,27 @@ def determined_share(
             return count / entries
         if not found.requires_grad:
             return 0.0
-        back = _Derivative(found, inputs)
-    direction = normal_like(inputs.detach(), generator)
-    return float(1 - _missing(back, direction).mean())
+        multiply = _normal_matrix(found, inputs)
+    directions = normal_like(inputs.detach(), generator).flatten(1)
+    seen, _ = conjugate_gradients(
+        multiply, multiply(directions), tolerance=1e-3, max_steps=ITERATIONS
+    )
+    missing = (seen - directions).square().sum(1) / directions.square().sum(1)
+    return float(1 - missing.mean())
 
 
-class _Derivative:
-    """J and its transpose at fixed inputs, example by example; the graph is made once."""
+def _normal_matrix(found: Tensor, inputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """v to JᵀJ v, a row for each input; the graph is made once.
 
-    def __init__(self, found: Tensor, inputs: Tensor) -> None:
-        self.found, self.inputs = found, inputs
-        self.blank = torch.zeros_like(found, requires_grad=True)
-        (self.pulled,) = torch.autograd.grad(found, inputs, self.blank, create_graph=True)
+    J v is the derivative of Jᵀu with respect to u.
+    """
+    blank = torch.zeros_like(found, requires_grad=True)
+    (pulled,) = torch.autograd.grad(found, inputs, blank, create_graph=True)
 
-    def forward(self, direction: Tensor) -> Tensor:
-        """J v, as the derivative of Jᵀ u with respect to u."""
-        return torch.autograd.grad(self.pulled, self.blank, direction, retain_graph=True)[0]
+    def multiply(directions: Tensor) -> Tensor:
+        shaped = directions.view_as(inputs)
+        (pushed,) = torch.autograd.grad(pulled, blank, shaped, retain_graph=True)
+        (back,) = torch.autograd.grad(found, inputs, pushed, retain_graph=True)
+        return back.flatten(1)
 
-    def backward(self, residual: Tensor) -> Tensor:
-        """Jᵀ r."""
-        return torch.autograd.grad(self.found, self.inputs, residual, retain_graph=True)[0]
-
-
-def _missing(derivative: _Derivative, direction: Tensor) -> Tensor:
-    """‖w - v‖²/‖v‖² of each input, by conjugate gradients on the normal equations."""
-    gap, residual = direction.clone(), derivative.forward(direction)
-    slope = derivative.backward(residual)
-    step, power = slope, _squares(slope)
-    for _ in range(ITERATIONS):
-        missing = _squares(gap) / _squares(direction)
-        if bool(((missing < PRECISE) | (power == 0)).all()):
-            break
-        moved = derivative.forward(step)
-        rate = _ratio(power, _squares(moved))
-        gap, residual = gap - _each(rate, gap) * step, residual - _each(rate, residual) * moved
-        slope, before = derivative.backward(residual), power
-        power = _squares(slope)
-        step = slope + _each(_ratio(power, before), slope) * step
-    return _squares(gap) / _squares(direction)
-
-
-def _squares(values: Tensor) -> Tensor:
-    return values.flatten(1).square().sum(1)
-
-
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """0 where there is nothing left."""
-    return torch.where(below > 0, above / below.clamp(min=torch.finfo(below.dtype).tiny), 0.0)
-
-
-def _each(factor: Tensor, like: Tensor) -> Tensor:
-    """One number for each example, in the shape of its values."""
-    return factor.view(-1, *[1] * (like.dim() - 1))
+    return multiply
