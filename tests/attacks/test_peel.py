@@ -7,8 +7,17 @@ import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, load_dataset
-from gradveil.attacks import InvertingGradients, LocalSteps, Peel, observe, score
-from gradveil.attacks._search import head_of
+from gradveil.attacks import (
+    Finish,
+    InvertingGradients,
+    LocalSteps,
+    Peel,
+    Reconstruction,
+    observe,
+    score,
+)
+from gradveil.attacks._peel import Peeled
+from gradveil.attacks._search import head_of, sent_row
 from gradveil.models import build_model
 
 from .small import LOSS, observed, seeded, smooth_images
@@ -57,7 +66,7 @@ def test_a_head_that_is_not_solved_is_a_guess_in_range_with_an_honest_loss():
 
 
 def test_the_heads_equations_hold_at_the_truth():
-    from gradveil.attacks._peel import _Equations, _features
+    from gradveil.attacks._search import HeadEquations, features_from
 
     batch = smooth_images(3, 1, 8, 8)
     model = two_linear_layers()
@@ -67,9 +76,9 @@ def test_the_heads_equations_hold_at_the_truth():
     head.twin.set_width(1e-9)
     hidden = model[:3](batch[0]).detach().double()
     outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
-    equations = _Equations(head, batch[1])
+    equations = HeadEquations(head, batch[1])
     assert float(equations.evidence.misfit(equations(outputs))) < 1e-10
-    torch.testing.assert_close(_features(head, outputs, batch[1]), hidden, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(features_from(head, outputs, batch[1]), hidden, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +121,104 @@ def test_the_model_keeps_no_hooks():
     model = two_linear_layers()
     head_of(observed(model, smooth_images(2, 1, 8, 8)), seeded())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def narrow_features(kernel: int = 2) -> nn.Module:
+    """The features of a 3x8x8 image are 8 numbers a patch: fewer than its entries."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, kernel, stride=kernel), nn.BatchNorm2d(8), nn.LeakyReLU(),
+            nn.Flatten(), nn.Linear(8 * (8 // kernel) ** 2, 10),
+        ).eval()  # fmt: skip
+
+
+def spied(monkeypatch) -> list[Peeled | None]:
+    """What peeling says from now on."""
+    seen, solve = [], Peel.solve
+
+    def spy(self, *arguments):
+        seen.append(solve(self, *arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(Peel, "solve", spy)
+    return seen
+
+
+def test_features_that_show_little_of_an_image_are_not_inverted(monkeypatch):
+    seen = spied(monkeypatch)
+    monkeypatch.setattr(Peel, "_guess", lambda *_: pytest.fail("this costs time for nothing"))
+    observation = observed(narrow_features(4), smooth_images(1, 3, 8, 8), labels="known")
+    with_it, without = (
+        InvertingGradients.strong(steps=5, peel=peel, finish=None)(observation, seeded())
+        for peel in (QUICK, None)
+    )
+    assert seen == [None]
+    assert torch.equal(with_it.inputs, without.inputs)
+
+
+def own_cost(attack, observation, found) -> float:
+    sent = sent_row(observation)
+    return float(attack.cost(observation)(found.inputs, 1.0, found.targets, sent))
+
+
+@pytest.mark.parametrize(("seed", "finish"), [(0, None), (1, Finish(steps=1, products=5))])
+def test_where_features_do_not_determine_an_image_the_less_cost_wins(monkeypatch, seed, finish):
+    seen = spied(monkeypatch)
+    observation = observed(narrow_features(), smooth_images(2, 3, 8, 8, seed=seed), labels="known")
+    attack = InvertingGradients.strong(steps=20, restarts=1, peel=QUICK, finish=finish)
+    found = attack(observation, seeded(seed))
+    alone = replace(attack, peel=None)(observation, seeded(seed))
+    guess = seen[0]
+    assert guess.solved
+    assert not guess.sure
+    costs = [own_cost(attack, observation, r) for r in (found, alone, guess.guess)]
+    assert costs[0] <= min(costs[1:]) * (1 + 1e-5)
+
+
+def test_a_descent_that_explains_more_is_kept(monkeypatch):
+    """A guess that only claims to be right where nothing determines it."""
+    batch = smooth_images(1, 3, 8, 8)
+    observation = observed(narrow_features(), batch, labels="known")
+    noise = Reconstruction(torch.rand(1, 3, 8, 8, generator=seeded()), batch[1], 0.0)
+    monkeypatch.setattr(Peel, "_guess", lambda *_: Peeled(noise, solved=True, sure=True))
+    attack = InvertingGradients.strong(steps=20, finish=None)
+    found = attack(observation, seeded())
+    alone = replace(attack, peel=None)(observation, seeded())
+    assert torch.equal(found.inputs, alone.inputs)
+
+
+def test_an_exact_guess_is_sure_and_ends_the_attack(monkeypatch):
+    seen = spied(monkeypatch)
+    observation = observed(two_linear_layers(), smooth_images(3, 1, 8, 8), labels="known")
+    monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not needed"))
+    found = InvertingGradients.strong(steps=400, peel=QUICK)(observation, seeded())
+    assert seen[0].sure
+    assert torch.equal(found.inputs, seen[0].guess.inputs)
+
+
+@pytest.mark.slow
+def test_the_cifar_convnet_without_a_defense_does_not_look_more_private_than_with_noise():
+    data = load_dataset("cifar10")
+    model = build_model("conv-net(width=16)", seed=0)
+    attack = InvertingGradients(40, total_variation=1e-2, peel=Peel())
+    means = []
+    for defense in (NoDefense(), GradientNoise(0.01)):
+        each = []
+        for start in range(2):
+            batch = data.batch(start, 1)
+            observation = observe(
+                model, LOSS, batch, defense, num_classes=10, input_range=data.range,
+                generator=seeded(start),
+            )  # fmt: skip
+            found = attack(observation, seeded(start))
+            if defense.is_undefended:
+                alone = replace(attack, peel=None)(observation, seeded(start))
+                own = [own_cost(attack, observation, r) for r in (found, alone)]
+                assert own[0] <= own[1]
+            each.append(float(score(found, batch, normalization=data, ssim=False).psnr.mean()))
+        means.append(sum(each) / len(each))
+    assert means[0] > means[1]
 
 
 @pytest.mark.slow

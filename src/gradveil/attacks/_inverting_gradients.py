@@ -15,14 +15,14 @@ from gradveil._checks import (
     check_not_negative,
     check_optional_callable,
 )
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, seed_from
 from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
 from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
 from ._observation import Observation
-from ._peel import Peel
-from ._reconstruction import FINISHED, Reconstruction
+from ._peel import Peel, Peeled
+from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (
     SETTLED,
     Cost,
@@ -67,7 +67,8 @@ class InvertingGradients(Attack):
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Solves the model's last layers first, with no more steps for them than the attack
-            itself has; where that works, nothing else is done, and elsewhere nothing changes.
+            itself has. Where that is known to be right, nothing else is done; elsewhere the descent
+            runs as without it, and of the two the one with the less cost is kept.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -165,24 +166,40 @@ class InvertingGradients(Attack):
         check_alike(observations)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels = [labels_of(o, generator) for o in observations]
+        aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
         peeled = [
-            self._peeled(observation, own_labels, generator, watch)
-            for observation, own_labels in zip(observations, labels, strict=True)
+            self._peeled(o, own, aside, watch) for o, own in zip(observations, labels, strict=True)
         ]
-        rest = [number for number, result in enumerate(peeled) if result is None]
-        if rest:
-            left = [observations[number] for number in rest]
-            others = iter(self._descend(left, [labels[n] for n in rest], generator, watch))
-            return [result or next(others) for result in peeled]
-        return [result for result in peeled if result is not None]
+        rest = [n for n, found in enumerate(peeled) if found is None or not found.sure]
+        if not rest:
+            return [found.guess for found in peeled if found is not None]
+        left, own_labels = [observations[n] for n in rest], [labels[n] for n in rest]
+        others = iter(self._descend(left, own_labels, generator, watch))
+        return [
+            found.guess if found and found.sure else self._better(o, next(others), found, watch)
+            for o, found in zip(observations, peeled, strict=True)
+        ]
 
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
-    ) -> Reconstruction | None:
+    ) -> Peeled | None:
         if self.peel is None or watch.is_over():
             return None
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
         return peel.solve(observation, labels, generator, watch, self.progress)
+
+    def _better(
+        self, observation: Observation, result: Reconstruction, found: Peeled | None, watch: Watch
+    ) -> Reconstruction:
+        """The descent's result, or the guess of peeling where that has the less cost."""
+        if found is None or result.status == INTERRUPTED:
+            return result
+        guess, sent, cost = found.guess, sent_row(observation), self.cost(observation)
+        if self.finish is not None and guess.status == FINISHED == result.status:
+            guess = self._refined(observation, guess, guess.inputs[None], watch)
+        with torch.no_grad():
+            ours, its = (float(cost(r.inputs, 1.0, r.targets, sent)) for r in (result, guess))
+        return replace(result, inputs=guess.inputs, loss=its) if its < ours else result
 
     def _descend(
         self,

@@ -1,6 +1,6 @@
 """Peeling: the head of a model is solved first, then the inputs from its features."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,18 +10,21 @@ from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
-from ._evidence import Evidence, TotalVariation, total_variation
+from ._evidence import TotalVariation, random_inputs, total_variation
 from ._observation import Observation
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (
     Cost,
     Descent,
     Head,
+    HeadEquations,
     Minimum,
     Objective,
     SmoothTwin,
     Watch,
     clamp,
+    determined_share,
+    features_from,
     features_of,
     head_of,
     labels_of,
@@ -35,10 +38,28 @@ from ._search import (
 SOLVED = 1e-3
 """The relative misfit of the head's equations that counts as 0."""
 FOUND = 1e-6
-"""That of an image's features, relative to a start from noise; wrong minima have 1e-4 and more."""
+"""That of an image's features, relative to random inputs', from which on it is not tried again."""
+CLOSE = 1e-3
+"""The same, from which on an image counts as found."""
 NEAR = 0.1
-"""The relative misfit of the message above which the inputs are taken not to be found."""
+"""The misfit of the message, over the least of some random batches', where a guess may be right."""
+RANDOM = 8
+"""How many random inputs, or batches of them, a guess is compared with."""
+DETERMINED, WORTH = 0.99, 0.5
+"""The share of an input that the features show (`determined_share`) where they determine it, and
+where finding it is tried at all."""
 STARTS = 64
+
+
+@dataclass(frozen=True)
+class Peeled:
+    """What peeling found."""
+
+    guess: Reconstruction
+    solved: bool
+    """Whether the head was, so that the guess is more than noise."""
+    sure: bool
+    """Whether the guess is known to be right: nothing else is then to be tried."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,7 @@ class Peel(Attack):
                 " which all information flows. Found a message that does not determine the layer's"
                 " outputs. Use `InvertingGradients`."
             )
-        return self._guess(head, observation, labels, generator, watch, self.progress)[0]
+        return self._guess(head, observation, labels, generator, watch, self.progress).guess
 
     def solve(
         self,
@@ -103,16 +124,19 @@ class Peel(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None = None,
-    ) -> Reconstruction | None:
-        """The batch; `None` where the head is not determined, or its solution not found."""
+    ) -> "Peeled | None":
+        """The batch; `None` where the head is not determined, or shows too little of the inputs."""
         head = head_of(observation, generator)
         if head is None:
             return None
-        guess, solved = self._guess(head, observation, labels, generator, watch, progress)
-        if guess.status == INTERRUPTED:
-            return guess
-        missed = guess.status == FINISHED and guess.loss > NEAR
-        return guess if solved and not missed else None
+        own = features_of(head.name, observation)
+        share = determined_share(own, random_inputs(observation, 2, generator), generator)
+        if share < WORTH:
+            return None
+        peel = self if share >= DETERMINED else replace(self, rounds=1)
+        found = peel._guess(head, observation, labels, generator, watch, progress)
+        found = replace(found, sure=found.sure and share >= DETERMINED)
+        return found if found.solved or found.guess.status == INTERRUPTED else None
 
     def _guess(
         self,
@@ -122,18 +146,20 @@ class Peel(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None,
-    ) -> tuple[Reconstruction, bool]:
-        """The best guess, and whether the head was solved; noise if it was not."""
+    ) -> "Peeled":
+        """The best guess; noise where the head was not solved."""
         outputs, status = _solve_head(head, labels, self.steps, generator, watch, progress)
-        inputs = noise_start(observation, 1, generator)[0]
+        inputs, most = noise_start(observation, 1, generator)[0], False
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:
-            features = _features(head, outputs, labels).to(inputs)
-            inputs, status = self._invert(head, observation, features, generator, watch)
+            features = features_from(head, outputs, labels).to(inputs)
+            inputs, misfits, status = self._invert(head, observation, features, generator, watch)
+            most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = clamp(inputs, observation.low, observation.high)
-        message = message_of(observation)(inputs, labels)
-        own = float(relative_misfit(message, sent_row(observation)))
-        return Reconstruction(inputs, labels, own, [(self.steps, own)], status), solved
+        own = _misfit(observation, inputs, labels)
+        guess = Reconstruction(inputs, labels, own, [(self.steps, own)], status)
+        sure = most and own < NEAR * _random_misfit(observation, labels, generator)
+        return Peeled(guess, solved, sure and status == FINISHED)
 
     def _invert(
         self,
@@ -142,43 +168,47 @@ class Peel(Attack):
         features: Tensor,
         generator: torch.Generator,
         watch: Watch,
-    ) -> tuple[Tensor, str]:
-        """The inputs with these features: new starts for those images that are not yet found."""
+    ) -> tuple[Tensor, Tensor, str]:
+        """Inputs with these features and their misfits; new starts for images not yet found."""
         own, best = features_of(head.name, observation), noise_start(observation, 1, generator)[0]
         with torch.no_grad():
-            spread = (own(best) - features).square().sum() / len(features)
-        misfits, status = torch.full_like(features[:, 0], torch.inf), FINISHED
+            others = own(random_inputs(observation, RANDOM, generator))
+            spread = (others[:, None] - features).square().sum(2).mean(0)
+            unit = (own(best) - features).square().sum(1).mean()
+        misfits, status = torch.full_like(spread, torch.inf), FINISHED
         for _ in range(self.rounds):
             open_ = misfits > FOUND
             if status != FINISHED or not bool(open_.any()):
                 break
             start = noise_start(observation, 1, generator)[:, open_]
-            minimum = self._descend(head, observation, features[open_], spread, start, watch)
+            minimum = self._descend(head, observation, features[open_], unit, start, watch)
             status = minimum.status
             with torch.no_grad():
-                errors = (own(minimum.inputs[0]) - features[open_]).square().sum(1) / spread
+                gaps = (own(minimum.inputs[0]) - features[open_]).square().sum(1)
+            errors = gaps / spread[open_]
             places = open_.nonzero().flatten()[errors < misfits[open_]]
             best[places] = minimum.inputs[0][errors < misfits[open_]]
             misfits[places] = errors[errors < misfits[open_]]
-        return best, status
+        return best, misfits, status
 
     def _descend(
         self,
         head: Head,
         observation: Observation,
         features: Tensor,
-        spread: Tensor,
+        unit: Tensor,
         start: Tensor,
         watch: Watch,
     ) -> Minimum:
+        """First-order steps of images towards their features; the unit is of squared distances."""
         twin = SmoothTwin(observation, 1.0)
         smooth = features_of(head.name, twin.observation)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             twin.set_width(0.1 * 0.01**progress)
-            misfit = (smooth(inputs) - features).square().sum() / spread
+            misfit = (smooth(inputs) - features).square().sum() / unit
             weight: float = 1e-2 * (self.total_variation / 1e-2) ** progress
-            return misfit + weight * len(features) * total_variation(inputs)
+            return misfit + weight * len(inputs) * total_variation(inputs)
 
         rate = 1.0 if observation.low is None else float(_width(observation)) / 3
         descent = Descent(
@@ -186,6 +216,19 @@ class Peel(Attack):
             time_budget=watch.left(), settled=1.0,
         )  # fmt: skip
         return minimise(cost, start, descent, low=observation.low, high=observation.high)
+
+
+def _misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
+    """Of the message, relative to its size."""
+    with torch.no_grad():
+        message = message_of(observation)(inputs, labels)
+        return float(relative_misfit(message, sent_row(observation)))
+
+
+def _random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
+    """The least misfit of the message that one of a few random batches has."""
+    others = random_inputs(observation, RANDOM * len(labels), generator).split(len(labels))
+    return min(_misfit(observation, other, labels) for other in others)
 
 
 def _width(observation: Observation) -> Tensor:
@@ -205,7 +248,7 @@ def _solve_head(
     progress: Progress | None,
 ) -> tuple[Tensor | None, str]:
     """U from many starts around what random inputs give."""
-    equations = _Equations(head, labels)
+    equations = HeadEquations(head, labels)
     scale = float(head.outputs.square().mean().sqrt())
     blank = head.outputs.new_empty(STARTS, len(labels), head.outputs.shape[1])
     start = head.outputs.mean(0) + scale * normal_like(blank, generator)
@@ -219,57 +262,9 @@ def _solve_head(
     return (refined.inputs if refined.cost < SOLVED else None), status
 
 
-def _annealed(equations: "_Equations", head: Head, scale: float) -> Cost:
+def _annealed(equations: HeadEquations, head: Head, scale: float) -> Cost:
     def cost(outputs: Tensor, progress: float) -> Tensor:
         head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
         return equations.evidence.misfit(equations(outputs))
 
     return cost
-
-
-class _Equations:
-    """The head's equations in one row, each block relative to its own size."""
-
-    def __init__(self, head: Head, labels: Tensor) -> None:
-        self.head, self.labels = head, labels
-        weight = head.sent("weight")
-        assert weight is not None
-        self.layer = head.layer.weight.detach()
-        self.offset = 0.0 if head.layer.bias is None else head.layer.bias.detach()
-        left = torch.linalg.svd(weight, full_matrices=True)[0]
-        self.outside = left[:, len(labels) :]
-        self.evidence = self._evidence(weight)
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        later, delta = self.head.gradients(outputs, self.labels)
-        blocks = [later[name] for name in self.head.later]
-        if self.head.sent("bias") is not None:
-            blocks.append(delta.sum(0))
-        blocks += [delta.T @ (outputs - self.offset), delta @ self.outside]
-        return torch.cat([block.flatten() for block in blocks])
-
-    def _evidence(self, weight: Tensor) -> Evidence:
-        blocks = [self.head.observation.sent[name] for name in self.head.later]
-        bias = self.head.sent("bias")
-        if bias is not None:
-            blocks.append(bias)
-        blocks.append(weight @ self.layer.T)
-        weights = [torch.full_like(b, 2 / float(b.square().sum())).flatten() for b in blocks]
-        beside = weight.new_zeros(len(self.labels) * self.outside.shape[1])
-        target = torch.cat([*(b.flatten() for b in blocks), beside])
-        weights.append(torch.full_like(beside, 2 / float(self._delta_power())))
-        return Evidence(target, target, torch.cat(weights))
-
-    def _delta_power(self) -> Tensor:
-        """‖Δ‖² at random outputs, the unit of what lies outside of the column space."""
-        count = len(self.labels)
-        delta = self.head.gradients(self.head.outputs[:1].expand(count, -1), self.labels)[1]
-        return delta.square().sum()
-
-
-def _features(head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
-    """H = Δ⁺ ∂L/∂W."""
-    delta, weight = head.gradients(outputs, labels)[1], head.sent("weight")
-    assert weight is not None
-    features: Tensor = torch.linalg.pinv(delta.T) @ weight
-    return features

@@ -26,6 +26,7 @@ from ._result import (
 from ._settings import check_attacks, check_settings
 from ._subject import make_subject
 from ._told_apart import ToldApart
+from ._undefended import Undefended
 from .report import write_results
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "StopReason",
     "ToldApart",
     "TrainingResult",
+    "Undefended",
     "audit",
     "check_attacks",
     "check_settings",

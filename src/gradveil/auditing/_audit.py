@@ -1,11 +1,8 @@
 """The audit: measures every defense, attacks it and collects the results."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 
-import torch
 from torch import nn
 
 from gradveil._checks import check_kind, check_optional_callable
@@ -14,7 +11,7 @@ from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
 from gradveil.catalog import spec_of
 from gradveil.data import Dataset, NormalizationLike
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, NoDefense
 from gradveil.messages import LossFunction
 from gradveil.sensitivity import measure_with_values
 
@@ -37,11 +34,15 @@ from ._defense_measurement import Measurement, measure_defense
 from ._meter import Meter, Progress
 from ._privacy import Releases
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
-from ._settings import check_settings, check_use, chosen_attacks
+from ._settings import check_settings, check_use, chosen_attacks, describe_setup
 from ._subject import Batch, Subject, make_subject
+from ._summary import nested_runs
 from ._training import defended_training
+from ._undefended import beats_guess, blind_guess, check_undefended
 from .report import pictures, verdict
 
+UNDEFENDED = "the undefended message"
+"""Is attacked in every audit, asked for or not: a weak attack would make any defense look good."""
 MEASURING = 300.0
 """The work of measuring one defense, in steps of an attack."""
 
@@ -148,19 +149,21 @@ def audit(
             " steps."
         )
     attackers = named(chosen_attacks(attacks, steps, subject.is_image))
-    work = sum(one.work for one in attackers) * seeds * subject.batches + MEASURING
-    meter = Meter(work * len(requested), progress)
+    work = sum(one.work for one in attackers) * seeds * subject.batches
+    plain = any(one.defense.is_undefended for one in requested)
+    meter = Meter((work + MEASURING) * len(requested) + (not plain) * work, progress)
     budget, solved = _solved(subject, requested, match, scale, ratio, seed)
     measured = _measured(subject, solved, seed, training, releases, meter)
     attacked = Attacked()
     if len(measured) == len(solved):
         watch = Watch(time_budget)
-        runs = AttackRuns(subject, solved, attackers, threat, seeds, seed, watch, meter)
+        attackable = solved if plain else {UNDEFENDED: NoDefense(), **solved}
+        runs = AttackRuns(subject, attackable, attackers, threat, seeds, seed, watch, meter)
         attacked = runs.run()
     else:
         attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = _setup(subject, seeds, seed, match, threat, budget, requested, names)
-    return _result(subject, setup, solved, measured, attackers, attacked)
+    setup = describe_setup(subject, seeds, seed, match, threat, budget, requested, names)
+    return _result(subject, setup, solved, measured, attackers, attacked, threat)
 
 
 @dataclass(frozen=True)
@@ -224,11 +227,17 @@ def _result(
     measured: Mapping[str, _Measured],
     attackers: Sequence[Named],
     attacked: Attacked,
+    threat: ThreatModel,
 ) -> AuditResult:
-    guess = subject.guess_error()
+    guess = blind_guess(subject, threat.labels == "known")
+    plain = next((n for n, defense in solved.items() if defense.is_undefended), UNDEFENDED)
+    undefended = check_undefended(attacked.results(plain, attackers), guess, nested_runs)
+    able = undefended is None or undefended.can_judge
+    mean_error = float(blind_guess(subject, labels_known=False).errors.mean())
     results = []
     for name, one in measured.items():
         attacks = attacked.results(name, attackers)
+        leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
         results.append(
             DefenseResult(
                 name=name,
@@ -237,7 +246,13 @@ def _result(
                 training=one.training,
                 attacks=attacks,
                 verdict=verdict(
-                    attacks, guess, one.costs.bound, subject.is_image, one.costs.no_guarantee
+                    attacks,
+                    mean_error,
+                    one.costs.bound,
+                    subject.is_image,
+                    one.costs.no_guarantee,
+                    able=able or leaks,
+                    told=one.costs.told_apart,
                 ),
                 **vars(one.costs),
                 **identity(solved[name]),
@@ -255,45 +270,5 @@ def _result(
         complete=attacked.stopped is None,
         notes=tuple(notes),
         stopped=attacked.stopped,
-    )
-
-
-def _setup(
-    subject: Subject,
-    seeds: int,
-    seed: int,
-    match: str,
-    threat: ThreatModel,
-    budget: Budget,
-    requested: Sequence[RequestedDefense],
-    names: Mapping[str, str],
-) -> Setup:
-    from gradveil import __version__
-
-    solved = any(one.open for one in requested)
-    return Setup(
-        data=subject.data.name,
-        model=names.get("model", type(subject.model).__name__),
-        parameters=sum(p.numel() for p in subject.model.parameters()),
-        input_shape=tuple(subject.data.inputs.shape[1:]),
-        batch_size=subject.batch_size,
-        batches=subject.batches,
-        seeds=seeds,
-        seed=seed,
-        match=match if solved else "given",
-        message="gradient" if subject.local is None else "update",
-        threat_labels=threat.labels,
-        threat_statistics=threat.statistics,
-        is_image=subject.is_image,
-        device=str(subject.data.inputs.device),
-        command=names.get("command", ""),
-        threat_mechanism=threat.mechanism,
-        equal=budget.explain() if solved else "Nothing: all amounts were given.",
-        weights=names.get("weights", "as given"),
-        date=date.today().isoformat(),
-        versions={
-            "gradveil": __version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-        },
+        undefended=undefended,
     )

@@ -14,6 +14,7 @@ from gradveil.scoring import Interval
 from ._privacy import PrivacyResult, privacy_columns
 from ._restore import restore
 from ._told_apart import ToldApart
+from ._undefended import Undefended, undefended_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -206,6 +207,8 @@ class AuditResult:
     """What a reader should know of this run: what was left out, what the bounds do not count."""
     stopped: StopReason | None = None
     """Why it is not complete; `None` if it is, and for results of versions that did not say."""
+    undefended: Undefended | None = None
+    """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""
@@ -225,7 +228,8 @@ class AuditResult:
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each defense and attack, as in the table and in results.csv."""
-        return [_row(defense, attack) for defense in self.defenses for attack in defense.attacks]
+        shared = undefended_columns(self.undefended)
+        return [{**_row(d, attack), **shared} for d in self.defenses for attack in d.attacks]
 
     def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; needs pandas."""

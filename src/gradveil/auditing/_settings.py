@@ -1,6 +1,10 @@
-"""Checks of an audit's settings before any work: numbers, attacks, amounts that nothing uses."""
+"""An audit's settings: checked before any work, and written down to do it again."""
 
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+import torch
 
 from gradveil._checks import (
     check_at_most,
@@ -12,11 +16,13 @@ from gradveil._checks import (
     check_ratio,
     check_seed,
 )
-from gradveil.attacks import Attack, as_attack
+from gradveil.attacks import Attack, ThreatModel, as_attack
 from gradveil.catalog import build_attack, spec_of
 
-from ._amounts import MATCHES, RequestedDefense
+from ._amounts import MATCHES, Budget, RequestedDefense
 from ._defaults import STEPS, default_attacks
+from ._result import Setup
+from ._subject import Subject
 
 
 def check_settings(
@@ -89,3 +95,45 @@ def check_attacks(asked: Sequence[str | Attack]) -> list[Attack]:
 def _takes_no_steps(attack: Attack) -> bool:
     """Whether one step more or less makes no difference to it."""
     return attack.configured(steps=1) == attack.configured(steps=2)
+
+
+def describe_setup(
+    subject: Subject,
+    seeds: int,
+    seed: int,
+    match: str,
+    threat: ThreatModel,
+    budget: Budget,
+    requested: Sequence[RequestedDefense],
+    names: Mapping[str, str],
+) -> Setup:
+    """What was audited, and with which versions."""
+    from gradveil import __version__
+
+    solved = any(one.open for one in requested)
+    return Setup(
+        data=subject.data.name,
+        model=names.get("model", type(subject.model).__name__),
+        parameters=sum(p.numel() for p in subject.model.parameters()),
+        input_shape=tuple(subject.data.inputs.shape[1:]),
+        batch_size=subject.batch_size,
+        batches=subject.batches,
+        seeds=seeds,
+        seed=seed,
+        match=match if solved else "given",
+        message="gradient" if subject.local is None else "update",
+        threat_labels=threat.labels,
+        threat_statistics=threat.statistics,
+        is_image=subject.is_image,
+        device=str(subject.data.inputs.device),
+        command=names.get("command", ""),
+        threat_mechanism=threat.mechanism,
+        equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        weights=names.get("weights", "as given"),
+        date=date.today().isoformat(),
+        versions={
+            "gradveil": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
+    )

@@ -71,11 +71,6 @@ class Subject:
         """What one guesses of an example without any message: the mean of the public ones."""
         return (self.data.inputs if self.public is None else self.public[0]).mean(0)
 
-    def guess_error(self) -> float:
-        """The squared error in [0, 1] units of the mean of the public examples as a guess."""
-        guess = self.data.to_pixels(self.guess.expand_as(self.data.inputs)).clamp(0, 1)
-        return float((guess - self.data.to_pixels(self.data.inputs)).square().mean())
-
     def message(self, targets: Tensor) -> GradientMessage | LocalUpdateMessage:
         """What a client with these targets would send."""
         if self.local is None:

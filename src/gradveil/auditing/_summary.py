@@ -32,10 +32,10 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
 def _interval(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
 ) -> Interval:
-    return bootstrap_interval(_nested(runs, values), generator=numbered_stream(0))
+    return bootstrap_interval(nested_runs(runs, values), generator=numbered_stream(0))
 
 
-def _nested(
+def nested_runs(
     runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
 ) -> Tensor | list[list[Tensor]]:
     """Batches outside: all seeds share them. Of one batch, images, each the mean over seeds."""

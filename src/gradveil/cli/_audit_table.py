@@ -48,6 +48,10 @@ def show_audit(result: AuditResult, console: Console) -> None:
         console.print(_told_apart_table(result, told))
     if any(defense.privacy for defense in result.defenses):
         console.print(_privacy_table(result))
+    if result.undefended is not None:
+        style = "dim" if result.undefended.can_judge else "bold"
+        console.print(escape(result.undefended.sentence), style=style, highlight=False)
+        console.print()
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)

@@ -7,6 +7,13 @@
 0.01
 """
 
+from ._against_guess import (
+    CANNOT_JUDGE,
+    MARGIN,
+    AgainstGuess,
+    against_guess,
+    gain_over_guess,
+)
 from ._intervals import Interval, Nested, bootstrap_interval, paired_interval
 from ._match import match
 from ._quality import PSNR_LIMIT, psnr, structural_similarity
@@ -14,13 +21,18 @@ from ._scores import Distance, Guess, Scores, score
 from ._shares import share_interval
 
 __all__ = [
+    "CANNOT_JUDGE",
+    "MARGIN",
     "PSNR_LIMIT",
+    "AgainstGuess",
     "Distance",
     "Guess",
     "Interval",
     "Nested",
     "Scores",
+    "against_guess",
     "bootstrap_interval",
+    "gain_over_guess",
     "match",
     "paired_interval",
     "psnr",

@@ -10,12 +10,14 @@ from gradveil.studies.claims._claims import CLAIMS, as_markdown, find, write_cla
 from gradveil.studies.claims._judge import (
     MINIMUM_GROUPS,
     NOT_REPRODUCED,
+    NOT_TESTABLE,
     REPRODUCED,
     UNDECIDED,
     judge,
 )
 from gradveil.studies.claims._list import AWARE, MATCHED, PAPER
 from gradveil.studies.claims._pairs import at_equal_level, at_equal_loss
+from gradveil.studies.claims._testable import AttackMeasure
 from gradveil.studies.reproduce._registry import STUDIES
 from gradveil.studies.runner._cell import Cell, Result
 from tests.studies.synthetic import synthetic_store
@@ -165,8 +167,63 @@ def test_an_attack_that_fails_without_a_defense_shows_nothing_about_one():
         for finding in find({**store, "cifar-noise-error": spoilt})
         if finding.claim.name == "cifar-noise-failure"
     ]
-    assert found.verdict == UNDECIDED
-    assert "fails without a defense" in found.reason
+    assert found.verdict == NOT_TESTABLE
+    assert "without a defense the attack is" in found.reason
+
+
+def undefended_replaced(store, change):
+    """The store with other errors of all attacks without a defense."""
+    return {
+        study: {
+            cell: Result({**result, **change(cell, result)})
+            if cell.settings.get("defense") == "no-defense" and cell.kind == "attack"
+            else result
+            for cell, result in cells.items()
+        }
+        for study, cells in store.items()
+    }
+
+
+def verdicts(store):
+    return {(f.claim.name, f.variant): f.judgement.verdict for f in find(store)}
+
+
+def test_no_claim_about_attacks_is_tested_with_one_that_fails_without_a_defense():
+    store = synthetic_store("quick", effect=0.4)
+    failing = undefended_replaced(
+        store, lambda _, r: dict.fromkeys(("mse", "unmatched_mse"), r["blank_mse"])
+    )
+    before, after = verdicts(store), verdicts(failing)
+    for claim in CLAIMS:
+        for variant, measure in claim.variants.items():
+            key = claim.name, variant
+            if not isinstance(measure, AttackMeasure):
+                assert after[key] == before[key]
+            elif before[key] in (REPRODUCED, NOT_REPRODUCED):
+                assert after[key] == NOT_TESTABLE
+    assert list(after.values()).count(NOT_TESTABLE) > 20
+    text = as_markdown(find(failing))
+    assert "not testable here" in text.splitlines()[2]
+
+
+def test_only_the_attacker_that_fails_is_no_test():
+    store = synthetic_store("quick", effect=0.4)
+    failing = undefended_replaced(
+        store,
+        lambda c, r: {"mse": r["blank_mse"]} if c.settings["mechanism"] == "known" else {},
+    )
+    found = verdicts(failing)
+    assert found["mnist-pruning-mse", AWARE] == NOT_TESTABLE
+    assert found["mnist-pruning-mse", MATCHED] == REPRODUCED
+
+
+def test_results_without_undefended_cells_are_judged_as_before():
+    store = synthetic_store("quick", effect=0.4)
+    without = {
+        study: {c: r for c, r in cells.items() if c.settings.get("defense") != "no-defense"}
+        for study, cells in store.items()
+    }
+    assert verdicts(without)["mnist-pruning-mse", PAPER] == REPRODUCED
 
 
 def test_a_bound_must_hold_for_each_noise():

@@ -2,7 +2,9 @@
 
 from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
 from ._consensus import consensus
+from ._determined import determined_share
 from ._head import Head, features_of, head_of
+from ._head_equations import HeadEquations, features_from
 from ._lbfgs import Point, minimise_lbfgs
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
 from ._optimise import SETTLED, Cost, Descent, Minimum, Watch, clamp, minimise
@@ -18,6 +20,7 @@ __all__ = [
     "Descent",
     "Finish",
     "Head",
+    "HeadEquations",
     "LBFGSMatching",
     "Minimum",
     "Objective",
@@ -32,6 +35,8 @@ __all__ = [
     "check_alike",
     "clamp",
     "consensus",
+    "determined_share",
+    "features_from",
     "features_of",
     "head_of",
     "labels_of",

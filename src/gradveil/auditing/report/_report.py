@@ -21,7 +21,7 @@ from ._tables import (
     summary_table,
     training_note,
 )
-from ._words import takeaways, threat_model, what_is_equal, what_was_audited
+from ._words import attacks_judge, takeaways, threat_model, what_is_equal, what_was_audited
 
 FILE = "report.html"
 
@@ -62,6 +62,7 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "audited": what_was_audited(result),
         "equal": what_is_equal(result),
         "takeaways": takeaways(result),
+        "judges": attacks_judge(result),
         "summary": summary_table(result),
         "training_note": training_note(result),
         "attacks": attack_table(result),

@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+from gradveil.scoring import CANNOT_JUDGE
+
 from .._result import AttackResult, BoundResult
+from .._told_apart import ToldApart
+from ._numbers import percent
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
 """Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
@@ -16,8 +20,14 @@ def verdict(
     bound: BoundResult | None,
     is_image: bool,
     no_guarantee: str = "",
+    *,
+    able: bool = True,
+    told: ToldApart | None = None,
 ) -> str:
     """What the strongest attack found in this run, and what is guaranteed beyond it.
+
+    Where the attacks cannot judge, that they found nothing is no merit of the defense, and what the
+    exact attacker tells apart is said instead.
 
     Args:
         attacks: What was run on the defense.
@@ -25,10 +35,18 @@ def verdict(
         bound: What the theory says.
         is_image: Whether the words may speak of images.
         no_guarantee: Why the theory promises nothing, where it does not.
+        able: Whether the attacks can judge this model.
+        told: What the exact attacker found.
     """
     promise = _guarantee(bound, no_guarantee, guess_error, is_image)
     if not attacks:
         return f"Not attacked in this run; {promise}."
+    if not able:
+        first = f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}"
+        return (
+            f"{first}: without a defense they are no better than a blind guess."
+            f" {_told(told, is_image)} {promise[0].upper()}{promise[1:]}."
+        )
     best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
     ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
     what = "images" if is_image else "values"
@@ -47,6 +65,18 @@ def verdict(
     return (
         f"In this run the strongest attack, one {who}, {outcome} ({_numbers(best, ratio)}){only};"
         f" {promise}."
+    )
+
+
+def _told(told: ToldApart | None, is_image: bool) -> str:
+    """What remains to judge by."""
+    if told is None:
+        return "Nothing was measured that could."
+    return (
+        f"Judge by who is told apart: an attacker who knows the other"
+        f" {'images' if is_image else 'examples'} of the batch picks the right one of"
+        f" {told.candidates} candidates in {percent(told.rate.mean)} of the trials (chance:"
+        f" {percent(told.chance)})."
     )
 
 

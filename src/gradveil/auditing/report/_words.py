@@ -58,7 +58,8 @@ def what_is_equal(result: AuditResult) -> str:
 
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
-    findings = [_leak(result), _largest_error(result), _gains(result), _below(result)]
+    findings = [_undefended(result), _leak(result), _largest_error(result), _gains(result)]
+    findings.append(_below(result))
     findings.append(_told_apart(result))
     proofs = (_unproved(result), _does_not_hold(result), _near_copies(result), _flat(result))
     return [text for text in (*findings, *proofs, _formal(result)) if text]
@@ -96,10 +97,20 @@ def _attackers(result: AuditResult, knows: bool) -> list[str]:
     return list(dict.fromkeys(names[a.attack] for a in attacks))
 
 
+def _undefended(result: AuditResult) -> str:
+    """Whether the attacks work here at all."""
+    return result.undefended.sentence if result.undefended else ""
+
+
+def attacks_judge(result: AuditResult) -> bool:
+    """Whether what the attacks left can be held against or in favour of a defense."""
+    return result.undefended is None or result.undefended.can_judge
+
+
 def _leak(result: AuditResult) -> str:
     plain = next((d for d in result.defenses if d.is_undefended), None)
     attack = strongest(plain) if plain else None
-    if attack is None:
+    if attack is None or not attacks_judge(result):
         return ""
     name, what = attack_names(result)[attack.attack], _inputs(result)
     psnr = f", {number(attack.psnr.mean)} dB" if attack.psnr else ""
@@ -112,7 +123,7 @@ def _leak(result: AuditResult) -> str:
 def _largest_error(result: AuditResult) -> str:
     worst = {d.name: strongest(d) for d in result.defenses if not d.is_undefended}
     errors = {name: a.mse for name, a in worst.items() if a}
-    if len(errors) < 2:
+    if len(errors) < 2 or not attacks_judge(result):
         return ""
     best = max(errors, key=lambda name: errors[name].mean)
     rivals = [n for n, e in errors.items() if n != best and e.high >= errors[best].low]
@@ -223,9 +234,12 @@ def _unproved(result: AuditResult) -> str:
         return ""
     reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
     why = f" ({'; '.join(reasons)})" if reasons else ""
+    what = (
+        "the attacks that were run speak" if attacks_judge(result) else "what is told apart speaks"
+    )
     return (
-        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only the attacks that were"
-        " run speak, and a stronger one may recover more."
+        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only {what}, and a stronger"
+        " attack may recover more."
     )
 
 

@@ -31,6 +31,7 @@ from gradveil.studies.shared import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+UNDEFENDED = "no-defense"
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
 TITLES = {
     "paper": "the paper's attack",
@@ -53,11 +54,15 @@ class AdaptiveStudy:
         return f"MNIST: {PAIRS[self.family]} against an attacker who knows the defense"
 
     def cells(self, preset: str) -> list[Cell]:
-        """Each attacker on each defense, level, batch and seed."""
+        """Each attacker on each defense, level, batch and seed, and without a defense."""
         grid = AWARE[preset]
         specs = grid.levels(NAMES[self.family], levels(grid, self.family))
         each = attackers(preset).values()
-        return [cell for attacker in each for cell in grid.attack_cells(specs, **attacker)]
+        return [
+            cell
+            for attacker in each
+            for cell in grid.attack_cells([UNDEFENDED, *specs], **attacker)
+        ]
 
     def numbers(self, results: Results) -> Table:
         """Means of each attacker, defense and level with intervals."""
@@ -88,7 +93,9 @@ class AdaptiveStudy:
                     style = {"color": COLOURS[name], "marker": MARKERS[name]}
                     level_curve(axis, curve, label_of(name), **style)
                 mark_levels(
-                    axis, sorted({number(r["level"]) for r in mine}), self.family == "pruning"
+                    axis,
+                    sorted({number(r["level"]) for r in mine if r["level"] is not None}),
+                    self.family == "pruning",
                 )
             axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
             made.supxlabel(AXES[self.family], fontsize=8)

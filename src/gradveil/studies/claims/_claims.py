@@ -8,17 +8,21 @@ from pathlib import Path
 
 import gradveil
 from gradveil._files import write_atomically
+from gradveil.scoring import MARGIN
 from gradveil.studies.runner import StoreResults
 
 from ._judge import (
     MINIMUM_GROUPS,
     NOT_REPRODUCED,
+    NOT_TESTABLE,
     REPRODUCED,
-    UNDECIDED,
+    VERDICTS,
     Judgement,
     judge,
+    withheld,
 )
 from ._list import AWARE, CLAIMS, CONTROL, PAPER, TUNED, Claim, Measure
+from ._testable import AttackMeasure, undefended_gains
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,9 @@ def find(results: StoreResults, claims: Sequence[Claim] = CLAIMS) -> list[Findin
 
 def _judged(claim: Claim, measure: Measure, results: StoreResults) -> Judgement:
     judgement = judge(measure(results), claim.margin)
-    if claim.precondition is None or judgement.mean is None:
-        return judgement
-    condition, otherwise = claim.precondition
-    if judge(condition(results)).verdict == REPRODUCED:
-        return judgement
-    return judgement._replace(verdict=UNDECIDED, reason=otherwise)
+    if isinstance(measure, AttackMeasure):
+        return withheld(judgement, measure.undefended(results))
+    return judgement
 
 
 def write_claims(results: StoreResults, folder: Path) -> None:
@@ -61,7 +62,7 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
     """A table of verdicts, and what changes from one variant to another in words."""
     counts = {
         verdict: sum(f.judgement.verdict == verdict for f in findings if f.variant == PAPER)
-        for verdict in (REPRODUCED, NOT_REPRODUCED, UNDECIDED)
+        for verdict in VERDICTS
     }
     lines = [
         "# The paper's claims",
@@ -74,8 +75,11 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         " bootstrap intervals that draw batches, seeds and images again, widened as few batches"
         " need it; the effect is"
         " the mean over the standard deviation of the independent pairs' differences. With fewer"
-        f" than {MINIMUM_GROUPS} independent pairs nothing is decided. There is no correction for"
-        " the number of claims: of twenty that are all wrong, one would be taken for true.",
+        f" than {MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what attacks"
+        f" find is {NOT_TESTABLE} where the same attack on the undefended message does not beat a"
+        f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0. There is no"
+        " correction for the number of claims: of twenty that are all wrong, one would be taken for"
+        " true.",
         "",
         "| claim | source | tested | verdict | difference | effect | pairs |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -101,6 +105,9 @@ def _basis(results: StoreResults) -> list[str]:
         batches = len({(s["start"], s["size"]) for s in settings})
         sizes = "/".join(sorted({str(s["size"]) for s in settings}))
         detail = f"; {batches} batches of {sizes}, attacked with {attacks}" if settings else ""
+        found = undefended_gains(results, name)
+        if found:
+            detail += f"; without a defense {found} below the error of a blank image"
         if cells:
             lines.append(f"- `{name}`: {len(cells)} cells{detail}.")
     return lines

@@ -5,9 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradveil.scoring import MARGIN, AgainstGuess
 from gradveil.studies.shared import Units, interval, nested
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
+NOT_TESTABLE = "not testable here"
+"""Of a claim about what attacks find, where they find no more than a guess without a defense."""
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
 
 MINIMUM_GROUPS = 6
 """Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
@@ -55,6 +59,18 @@ def judge(units: Units, margin: float | None = None) -> Judgement:
             verdict, reason = _verdict(low, high, margin)
     mean = float(means.mean())
     return Judgement(verdict, mean, low, high, _effect(means), len(units), len(groups), reason)
+
+
+def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
+    """The judgement; where its attack without a defense does not beat a blind guess, none."""
+    if found is None or found.works or judgement.mean is None:
+        return judgement
+    gain = found.gain
+    reason = (
+        f"without a defense the attack is {gain.mean:+.1f} [{gain.low:.1f}, {gain.high:.1f}] dB"
+        f" below the error of a blank image, where {MARGIN:g} is asked for"
+    )
+    return judgement._replace(verdict=NOT_TESTABLE, reason=reason)
 
 
 def _groups(units: Units) -> list[list[Tensor]]:

@@ -28,6 +28,7 @@ from ._pairs import (
     mean_of,
     negated,
 )
+from ._testable import AttackMeasure
 
 Measure = Callable[[StoreResults], Units]
 
@@ -46,7 +47,7 @@ def error_gain(study: str, family: str, metric: str, attacker: str | None = None
         )
         return negated(units) if "psnr" in metric else units
 
-    return measure
+    return AttackMeasure(measure, study, metric, attacker)
 
 
 def largest_difference(
@@ -61,7 +62,7 @@ def largest_difference(
         each = [difference(errors, (optimal, level), (classical, level)) for level in levels]
         return max((u for u in each if u), key=lambda units: abs(_mean(units)), default={})
 
-    return measure
+    return AttackMeasure(measure, study, metric, attacker)
 
 
 def fixed_error(
@@ -78,7 +79,7 @@ def fixed_error(
         errors = errors_of(results.get(study, {}), metric, attacker)
         return difference(errors, (optimal, level), (TWINS[optimal], twin_level))
 
-    return measure
+    return AttackMeasure(measure, study, metric, attacker)
 
 
 def fixed_loss(study: str, optimal: str, level: float, twin_level: float) -> Measure:
@@ -115,15 +116,18 @@ def curve_gain(
         errors = errors_of(results.get(attacks or study, {}), metric, attacker)
         return at_equal_loss(errors, losses_of(results.get(study, {})), optimal, classical)
 
-    return measure
+    return AttackMeasure(measure, attacks or study, metric, attacker)
 
 
 def large_error_gain(study: str, above: float, metric: str) -> Measure:
     """The error of optimal noise over that of noise, both clamped, at equal scales above one."""
     classical, optimal = NOISE
-    return lambda results: at_equal_level(
-        errors_of(results.get(study, {}), metric), optimal, classical, low=above
-    )
+
+    def measure(results: StoreResults) -> Units:
+        errors = errors_of(results.get(study, {}), metric)
+        return at_equal_level(errors, optimal, classical, low=above)
+
+    return AttackMeasure(measure, study, metric)
 
 
 def large_loss_gain(study: str, above: float) -> Measure:
@@ -152,17 +156,6 @@ def growing_loss_gain(study: str) -> Measure:
     return measure
 
 
-def below_blank(study: str, metric: str) -> Measure:
-    """How far the undefended error is below that of an image of the mean colour."""
-
-    def measure(results: StoreResults) -> Units:
-        pairs = [*select(results.get(study, {}), "attack", defense="no-defense")]
-        errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
-        return {unit: blanks[unit] - errors[unit] for unit in errors}
-
-    return measure
-
-
 def beyond_blank(study: str, above: float, metric: str) -> Measure:
     """The error over that of an image of the mean colour, at scales above this one."""
 
@@ -177,7 +170,7 @@ def beyond_blank(study: str, above: float, metric: str) -> Measure:
                 each.append({unit: errors[unit] - blanks[unit] for unit in errors})
         return mean_of(each)
 
-    return measure
+    return AttackMeasure(measure, study, metric)
 
 
 def layer_contrast(study: str, kind: str) -> Measure:
