@@ -1,0 +1,124 @@
+"""The directions found so far, sharpened, without repetitions, the most reliable first."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ._balance import Balanced
+from ._factors import Factors
+
+_SAME = 0.999
+"""The cosine from which two directions are one."""
+_SURE = 0.99
+"""The leverage of a zero above which a direction hangs on this one unit: then it may be a mixture
+of two examples, which is zero where both are inactive and, by its own choice, in one more unit."""
+_STEPS, _FIRST, _LAST = 10, 0.05, 1e-6
+_ZERO = 6.0
+"""Up to how many standard deviations of the noise an entry counts as 0."""
+
+
+@dataclass
+class Candidates:
+    """Directions in balanced coordinates, with the units that each leaves at 0."""
+
+    factors: Factors
+    balanced: Balanced
+    directions: Tensor = field(init=False)
+    """Of length 1, shape (candidates, rank)."""
+    zeros: Tensor = field(init=False)
+    """Shape (candidates, units)."""
+    leverages: Tensor = field(init=False)
+    """Shape (candidates,)."""
+
+    def __post_init__(self) -> None:
+        rows = self.factors.rows
+        self.directions = rows.new_empty(0, self.factors.rank)
+        self.zeros = torch.empty(0, len(rows), dtype=torch.bool, device=rows.device)
+        self.leverages = rows.new_empty(0)
+
+    def add(self, found: Tensor) -> None:
+        """Take those of these directions that have more zeros than any direction can have."""
+        usable = torch.isfinite(found).all(dim=1) & (found.norm(dim=1) > 0.5)
+        found = found[usable]
+        self._take(self._sharpen(found[_first_of_each(found)]))
+
+    def add_exact(self, found: Tensor) -> None:
+        """The same for directions in the coordinates of `factors.rows` that are sharp already."""
+        found = found @ torch.linalg.inv(self.balanced.transform).T
+        self._take(found / found.norm(dim=1, keepdim=True))
+
+    def _take(self, found: Tensor) -> None:
+        zeros = zeros_of(self.factors, found @ self.balanced.transform.T)
+        sparse = zeros.sum(dim=1) >= self.factors.rank
+        found, zeros = found[sparse], zeros[sparse]
+        leverages = self._leverage(zeros)
+        self.directions = torch.cat([self.directions, found])
+        self.zeros = torch.cat([self.zeros, zeros])
+        self.leverages = torch.cat([self.leverages, leverages])
+        self._tidy()
+
+    def independent(self, sure: bool = False) -> Tensor:
+        """The places of the most reliable directions that are linearly independent."""
+        chosen: list[int] = []
+        spanned = self.directions[:0]
+        count = int((self.leverages <= _SURE).sum()) if sure else len(self.directions)
+        for place, direction in enumerate(self.directions[:count]):
+            rest = direction - spanned.T @ (spanned @ direction)
+            rest = rest - spanned.T @ (spanned @ rest)
+            if len(chosen) < self.factors.rank and float(rest.norm()) > 1e-3:
+                chosen.append(place)
+                spanned = torch.cat([spanned, (rest / rest.norm())[None]])
+        return torch.tensor(chosen, dtype=torch.long)
+
+    def drop(self, places: Tensor) -> None:
+        """Forget these."""
+        keep = torch.ones(len(self.directions), dtype=torch.bool)
+        keep[places] = False
+        self._keep(keep.nonzero().flatten())
+
+    def _tidy(self) -> None:
+        """The most reliable first, repetitions left out."""
+        hangs = (self.leverages > _SURE).long()
+        order = (hangs * 10**6 - self.zeros.sum(dim=1)).argsort(stable=True)
+        self._keep(order)
+        self._keep(_first_of_each(self.directions))
+
+    def _keep(self, places: Tensor) -> None:
+        self.directions, self.zeros = self.directions[places], self.zeros[places]
+        self.leverages = self.leverages[places]
+
+    def _sharpen(self, directions: Tensor) -> Tensor:
+        """Plain reweighting until zeros are zeros."""
+        rows, rank = self.balanced.rows, self.factors.rank
+        products = (rows[:, :, None] * rows[:, None, :]).flatten(1)
+        for step in range(_STEPS):
+            width = rank**-0.5 * _FIRST * (_LAST / _FIRST) ** (step / (_STEPS - 1))
+            weights = 1 / ((directions @ rows.T).square() + width**2)
+            normal = (weights @ products).reshape(-1, rank, rank)
+            directions = torch.linalg.solve(normal, directions)
+            directions = directions / directions.norm(dim=1, keepdim=True)
+        return directions
+
+    def _leverage(self, zeros: Tensor) -> Tensor:
+        """How much the space of the zero units' rows depends on a single one of them, at most."""
+        rows, rank = self.balanced.rows, self.factors.rank
+        products = (rows[:, :, None] * rows[:, None, :]).flatten(1)
+        normal = (zeros.to(rows.dtype) @ products).reshape(-1, rank, rank)
+        sizes, vectors = torch.linalg.eigh(normal)
+        inverse = vectors[:, :, 1:] / sizes[:, None, 1:].clamp_min(1e-300).sqrt()
+        leverages = (rows[None] @ inverse).square().sum(dim=2)
+        return torch.where(zeros, leverages, 0.0).amax(dim=1)
+
+
+def zeros_of(factors: Factors, directions: Tensor) -> Tensor:
+    """Where rows · q is 0 up to noise."""
+    lengths = directions.norm(dim=1, keepdim=True)
+    return (directions @ factors.rows.T).abs() <= _ZERO * factors.noise * lengths
+
+
+def _first_of_each(directions: Tensor) -> Tensor:
+    """The places of the first of all directions that are the same up to sign."""
+    same = (directions @ directions.T).abs() > _SAME
+    earlier = same.tril(diagonal=-1).any(dim=1)
+    return (~earlier).nonzero().flatten()

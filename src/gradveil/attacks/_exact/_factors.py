@@ -1,0 +1,81 @@
+"""The gradient of a fully connected first layer as a product of two narrow factors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradveil._typing import Tensors
+
+from .._evidence import Call
+
+_CLEAR = 4.0
+"""How far a singular value of the batch must stand above the largest one that noise explains."""
+_ROUNDING = 8.0
+"""Rounding errors of a gradient, in units of the last place: sums over examples and units."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """[∂L/∂W, ∂L/∂b] = Δ [X, 1] as `rows` · `basis`, in float64.
+
+    Δ (units × examples) and the inputs X are known up to one invertible matrix: Δ = rows Q and
+    [X, 1] = Q⁻¹ basis. The rows of `basis` are orthonormal, so that every entry of `rows` has noise
+    of the same size. Units that no example reaches are left out.
+    """
+
+    rows: Tensor
+    """Shape (units, rank)."""
+    basis: Tensor
+    """Shape (rank, inputs + 1), or (rank, inputs) for a layer without a bias."""
+    outputs: Tensor
+    """[W, b] basisᵀ, shape (units, rank): the layer's outputs are outputs · p for [x, 1] = p basis."""
+    noise: float
+    """The standard deviation of the entries' errors, by what exceeds the rank."""
+    units: Tensor
+    """Which units of the layer are in `rows`: a mask."""
+    has_bias: bool
+
+    @property
+    def rank(self) -> int:
+        """How many different inputs the message shows."""
+        return self.rows.shape[1]
+
+
+def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
+    """The factors; `None` where the message does not show a rank of at most the batch size."""
+    gradient, layer = sent[call.weight].double(), call.layer.weight.detach().double()
+    has_bias = call.layer.bias is not None
+    if has_bias:
+        gradient = torch.cat([gradient, sent[call.bias].double()[:, None]], dim=1)
+        layer = torch.cat([layer, call.layer.bias.detach().double()[:, None]], dim=1)
+    left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
+    rank = _rank(sizes, gradient.shape, batch_size, torch.finfo(sent[call.weight].dtype).eps)
+    if rank is None:
+        return None
+    noise = _noise(sizes, gradient.shape, rank)
+    rows, basis = left[:, :rank] * sizes[:rank], right[:rank]
+    noise = max(noise, float(torch.finfo(torch.float64).eps * sizes[0]))
+    reached = rows.norm(dim=1) > 10 * noise * rank**0.5
+    return Factors(
+        rows[reached], basis, (layer @ basis.T)[reached], noise, reached, has_bias
+    )
+
+
+def _rank(sizes: Tensor, shape: torch.Size, most: int, precision: float) -> int | None:
+    """The largest rank up to `most` whose last singular value stands clear of what is left."""
+    if len(sizes) <= most or float(sizes[0]) == 0:
+        return None
+    rounding = _ROUNDING * precision * sizes[0]
+    for rank in range(most, 0, -1):
+        edge = _noise(sizes, shape, rank) * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        if bool(sizes[rank - 1] > _CLEAR * edge) and bool(sizes[rank - 1] > rounding):
+            is_noise = bool(sizes[rank] < 2 * edge) or bool(sizes[rank] < rounding)
+            return rank if is_noise else None
+    return None
+
+
+def _noise(sizes: Tensor, shape: torch.Size, rank: int) -> float:
+    """The root mean square of what the first `rank` directions leave."""
+    free = (shape[0] - rank) * (shape[1] - rank)
+    return float((sizes[rank:].square().sum() / free).sqrt())

@@ -1,0 +1,72 @@
+"""Rounds of searches until there is one direction for each example."""
+
+import torch
+from torch import Tensor
+
+from ._assembly import Batch, assemble
+from ._balance import balance
+from ._candidates import Candidates
+from ._completion import complete
+from ._factors import Factors
+from ._sparse import search
+
+_WORK = 1.2e8
+"""Searches times units times rank² in one round: about a second of one core."""
+_FEWEST, _EACH = 32, 16
+"""Searches in one round: at least, and at most for each example."""
+_PATIENCE, _STUCK = 2, 8
+"""Rounds without any direction, and rounds without a new one, after which there is no hope."""
+
+
+class Hunt:
+    """Finds one direction for each example; directions that were found narrow the next round.
+
+    With [x, 1] = p basis for an example that is still missing, p · q = 0 for all directions q that
+    belong to others: outputs that leave these out lie in a smaller space.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        self.factors, self.balanced = factors, balance(factors.rows)
+        self.candidates = Candidates(factors, self.balanced)
+        self.missing = factors.rank
+        self._fewest, self._rounds, self._last_new = factors.rank, 0, 0
+
+    def run(self, generator: torch.Generator) -> Batch | None:
+        """One round; a batch, right or not, once there are as many directions as examples."""
+        factors, rows = self.factors, self.balanced.rows
+        outputs = torch.linalg.qr(factors.outputs @ self._left_open())[0]
+        room = int(_WORK / (len(rows) * factors.rank**2))
+        count = min(_EACH * factors.rank, max(_FEWEST, room))
+        found = search(rows.float(), outputs.float(), count, generator)
+        self.candidates.add(found.double())
+        self.candidates.add_exact(complete(factors, self._left_open()))
+        chosen = self.candidates.independent()
+        self._count(factors.rank - len(chosen))
+        return None if self.missing else assemble(factors, self.candidates.zeros[chosen])
+
+    def doubt(self, batch: Batch) -> None:
+        """Forget the direction whose input fits worst to its own zeros."""
+        chosen = self.candidates.independent()
+        self.candidates.drop(chosen[batch.agreement.argmin()])
+        self.missing = 1
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing was found for some rounds."""
+        waited = self._rounds - self._last_new
+        return waited >= (_PATIENCE if self._fewest == self.factors.rank else _STUCK)
+
+    def _count(self, missing: int) -> None:
+        self.missing, self._rounds = missing, self._rounds + 1
+        if missing < self._fewest:
+            self._fewest, self._last_new = missing, self._rounds
+
+    def _left_open(self) -> Tensor:
+        """A basis of the p that are orthogonal to the directions found; shape (rank, open ones)."""
+        chosen = self.candidates.independent(sure=True)
+        taken = self.candidates.directions[chosen] @ self.balanced.transform.T
+        free = self.factors.rank - len(chosen)
+        if free == 0:
+            return torch.eye(self.factors.rank).to(taken)
+        taken = taken / taken.norm(dim=1, keepdim=True)
+        return torch.linalg.svd(taken, full_matrices=True)[2][-free:].T
