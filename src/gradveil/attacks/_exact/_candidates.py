@@ -8,8 +8,10 @@ from torch import Tensor
 from ._balance import Balanced
 from ._factors import Factors
 
-_SAME = 0.999
-"""The cosine from which two directions are one."""
+_ANGLE = 1e-3
+"""The angle up to which two directions are one, without noise ..."""
+_WIDER = 5.0
+"""... and with it, in units of the rows' relative noise."""
 _SURE = 0.99
 """The leverage of a zero above which a direction hangs on this one unit: then it may be a mixture
 of two examples, which is zero where both are inactive and, by its own choice, in one more unit."""
@@ -34,6 +36,9 @@ class Candidates:
     def __post_init__(self) -> None:
         rows = self.factors.rows
         self.directions = rows.new_empty(0, self.factors.rank)
+        lengths = (rows @ self.balanced.transform).norm(dim=1)
+        relative = self.factors.noise * self.balanced.transform.norm() / lengths.median()
+        self.angle = max(_ANGLE, _WIDER * float(relative))
         self.zeros = torch.empty(0, len(rows), dtype=torch.bool, device=rows.device)
         self.leverages = rows.new_empty(0)
 
@@ -41,7 +46,7 @@ class Candidates:
         """Take those of these directions that have more zeros than any direction can have."""
         usable = torch.isfinite(found).all(dim=1) & (found.norm(dim=1) > 0.5)
         found = found[usable]
-        self._take(self._sharpen(found[_first_of_each(found)]))
+        self._take(self._sharpen(found[_first_of_each(found, self.angle)]))
 
     def add_exact(self, found: Tensor) -> None:
         """The same for directions in the coordinates of `factors.rows` that are sharp already."""
@@ -66,7 +71,7 @@ class Candidates:
         for place, direction in enumerate(self.directions[:count]):
             rest = direction - spanned.T @ (spanned @ direction)
             rest = rest - spanned.T @ (spanned @ rest)
-            if len(chosen) < self.factors.rank and float(rest.norm()) > 1e-3:
+            if len(chosen) < self.factors.rank and float(rest.norm()) > self.angle:
                 chosen.append(place)
                 spanned = torch.cat([spanned, (rest / rest.norm())[None]])
         return torch.tensor(chosen, dtype=torch.long)
@@ -82,7 +87,7 @@ class Candidates:
         hangs = (self.leverages > _SURE).long()
         order = (hangs * 10**6 - self.zeros.sum(dim=1)).argsort(stable=True)
         self._keep(order)
-        self._keep(_first_of_each(self.directions))
+        self._keep(_first_of_each(self.directions, self.angle))
 
     def _keep(self, places: Tensor) -> None:
         self.directions, self.zeros = self.directions[places], self.zeros[places]
@@ -117,8 +122,8 @@ def zeros_of(factors: Factors, directions: Tensor) -> Tensor:
     return (directions @ factors.rows.T).abs() <= _ZERO * factors.noise * lengths
 
 
-def _first_of_each(directions: Tensor) -> Tensor:
+def _first_of_each(directions: Tensor, angle: float) -> Tensor:
     """The places of the first of all directions that are the same up to sign."""
-    same = (directions @ directions.T).abs() > _SAME
+    same = (directions @ directions.T).abs() > 1 - angle**2 / 2
     earlier = same.tril(diagonal=-1).any(dim=1)
     return (~earlier).nonzero().flatten()

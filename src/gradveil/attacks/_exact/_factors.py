@@ -14,6 +14,10 @@ _CLEAR = 4.0
 _ROUNDING = 8.0
 """Rounding errors of a gradient, in units of the last place: sums over examples and units."""
 
+_LEAST = 0.02
+"""The least noise, in units of the last place of the largest singular value: larger entries have
+larger rounding errors, which the mean over all entries does not show."""
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -50,12 +54,13 @@ def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
         gradient = torch.cat([gradient, sent[call.bias].double()[:, None]], dim=1)
         layer = torch.cat([layer, call.layer.bias.detach().double()[:, None]], dim=1)
     left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
-    rank = _rank(sizes, gradient.shape, batch_size, torch.finfo(sent[call.weight].dtype).eps)
+    precision = torch.finfo(sent[call.weight].dtype).eps
+    rank = _rank(sizes, gradient.shape, batch_size, precision)
     if rank is None:
         return None
-    noise = _noise(sizes, gradient.shape, rank)
     rows, basis = left[:, :rank] * sizes[:rank], right[:rank]
-    noise = max(noise, float(torch.finfo(torch.float64).eps * sizes[0]))
+    least = _LEAST * precision * float(sizes[0])
+    noise = max(_noise(sizes, gradient.shape, rank), least)
     reached = rows.norm(dim=1) > 10 * noise * rank**0.5
     return Factors(
         rows[reached], basis, (layer @ basis.T)[reached], noise, reached, has_bias
