@@ -20,6 +20,7 @@ from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
 from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
+from ._exact import ExactInversion
 from ._observation import Observation
 from ._peel import Peel
 from ._reconstruction import FINISHED, Reconstruction
@@ -66,7 +67,8 @@ class InvertingGradients(Attack):
         smoothing: The width of the smooth twin's activations at the start, falling geometrically to
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
-        peel: Solves the model's last layers first, with no more steps for them than the attack
+        peel: Inverts a fully connected ReLU layer at the start of a model exactly
+            (`ExactInversion`), or else solves the model's last layers first, with no more steps for them than the attack
             itself has; where that works, nothing else is done, and elsewhere nothing changes.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
@@ -181,6 +183,9 @@ class InvertingGradients(Attack):
     ) -> Reconstruction | None:
         if self.peel is None or watch.is_over():
             return None
+        exact = ExactInversion().solve(observation, labels, generator, watch, self.progress)
+        if exact is not None or watch.is_over():
+            return exact
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
         return peel.solve(observation, labels, generator, watch, self.progress)
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._candidates import zeros_of
 from ._factors import Factors
 
 
@@ -17,7 +16,7 @@ class Batch(NamedTuple):
     deltas: Tensor
     """Shape (rank, units that any of them reaches), up to the inverse factors."""
     agreement: Tensor
-    """For each input the share of units whose gradient is 0 just where their output is not above 0."""
+    """For each input the share of units whose gradient is 0 just where their output is below 0."""
 
 
 def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
@@ -31,18 +30,35 @@ def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
         zeros: For each example the units that it does not reach, shape (rank, units).
     """
     directions = torch.stack([torch.linalg.svd(factors.rows[own])[2][-1] for own in zeros])
-    dual, info = torch.linalg.inv_ex(directions.T)
-    if int(info) != 0 or not bool(torch.isfinite(dual).all()):
+    dual = torch.linalg.inv_ex(directions.T)[0]
+    scale = _scale(factors, dual, zeros)
+    if not bool(torch.isfinite(dual).all()) or bool((scale == 0).any()):
         return None
-    outputs, found = dual @ factors.outputs.T, dual @ factors.basis
-    active = ~zeros_of(factors, directions)
-    if factors.has_bias:
-        scale = found[:, -1:]
-        found = found[:, :-1]
-    else:
-        scale = (outputs * active).sum(dim=1, keepdim=True).sign()
-    if bool((scale == 0).any()):
-        return None
-    agreement = ((outputs / scale > 0) == active).to(found.dtype).mean(dim=1)
+    found = dual @ factors.basis / scale
+    inputs = found[:, :-1] if factors.has_bias else found
     deltas = directions @ factors.rows.T * scale
-    return Batch(found / scale, deltas, agreement)
+    return Batch(inputs, deltas, agreement(factors, directions, zeros))
+
+
+def agreement(factors: Factors, directions: Tensor, zeros: Tensor) -> Tensor:
+    """The share of units that are 0 just where the input's own output is negative.
+
+    Args:
+        factors: Of the layer's gradient.
+        directions: Sets of as many directions as the rank, shape (..., rank, rank).
+        zeros: Of each of them, shape (..., rank, units).
+
+    Returns:
+        Shape (..., rank). One wrong direction spoils this for itself and for those it is mixed from.
+    """
+    dual = torch.linalg.inv_ex(directions.mT)[0]
+    outputs = dual @ factors.outputs.T / _scale(factors, dual, zeros).sign()
+    return ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=-1)
+
+
+def _scale(factors: Factors, dual: Tensor, zeros: Tensor) -> Tensor:
+    """What the rows of dual · basis are to be divided by; without a bias only their signs."""
+    if factors.has_bias:
+        return dual @ factors.basis[:, -1:]
+    outputs = dual @ factors.outputs.T
+    return (outputs * ~zeros).sum(dim=-1, keepdim=True).sign()

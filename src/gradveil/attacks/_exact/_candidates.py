@@ -12,9 +12,10 @@ _ANGLE = 1e-3
 """The angle up to which two directions are one, without noise ..."""
 _WIDER = 5.0
 """... and with it, in units of the rows' relative noise."""
-_SURE = 0.99
+_SURE, _NEARLY, _MANY = 0.99, 0.99999, 3
 """The leverage of a zero above which a direction hangs on this one unit: then it may be a mixture
-of two examples, which is zero where both are inactive and, by its own choice, in one more unit."""
+of two examples, which is zero where both are inactive and, by its own choice, in one more unit. The
+second limit is for directions with so many zeros more than any direction can have."""
 _STEPS, _FIRST, _LAST = 10, 0.05, 1e-6
 _ZERO = 6.0
 """Up to how many standard deviations of the noise an entry counts as 0."""
@@ -30,8 +31,8 @@ class Candidates:
     """Of length 1, shape (candidates, rank)."""
     zeros: Tensor = field(init=False)
     """Shape (candidates, units)."""
-    leverages: Tensor = field(init=False)
-    """Shape (candidates,)."""
+    sure: Tensor = field(init=False)
+    """Whether it is one example's beyond doubt, shape (candidates,)."""
 
     def __post_init__(self) -> None:
         rows = self.factors.rows
@@ -40,34 +41,46 @@ class Candidates:
         relative = self.factors.noise * self.balanced.transform.norm() / lengths.median()
         self.angle = max(_ANGLE, _WIDER * float(relative))
         self.zeros = torch.empty(0, len(rows), dtype=torch.bool, device=rows.device)
-        self.leverages = rows.new_empty(0)
+        self.sure = torch.empty(0, dtype=torch.bool, device=rows.device)
 
     def add(self, found: Tensor) -> None:
         """Take those of these directions that have more zeros than any direction can have."""
         usable = torch.isfinite(found).all(dim=1) & (found.norm(dim=1) > 0.5)
         found = found[usable]
-        self._take(self._sharpen(found[_first_of_each(found, self.angle)]))
-
-    def add_exact(self, found: Tensor) -> None:
-        """The same for directions in the coordinates of `factors.rows` that are sharp already."""
-        found = found @ torch.linalg.inv(self.balanced.transform).T
-        self._take(found / found.norm(dim=1, keepdim=True))
-
-    def _take(self, found: Tensor) -> None:
+        found = self._sharpen(found[_first_of_each(found, self.angle)])
         zeros = zeros_of(self.factors, found @ self.balanced.transform.T)
-        sparse = zeros.sum(dim=1) >= self.factors.rank
-        found, zeros = found[sparse], zeros[sparse]
+        surplus = zeros.sum(dim=1) - self.factors.rank
+        found, zeros, surplus = (each[surplus >= 0] for each in (found, zeros, surplus))
         leverages = self._leverage(zeros)
+        sure = (leverages <= _SURE) | ((leverages <= _NEARLY) & (surplus >= _MANY))
+        self._take(found, zeros, sure)
+
+    def add_completions(self, found: Tensor, inactive: Tensor) -> None:
+        """Take those directions whose inactive units are all zeros; from `complete`."""
+        zeros = zeros_of(self.factors, found)
+        right = (zeros | ~inactive).all(dim=1)
+        found = found[right] @ torch.linalg.inv(self.balanced.transform).T
+        self._take(found / found.norm(dim=1, keepdim=True), zeros[right], right[right])
+
+    def _take(self, found: Tensor, zeros: Tensor, sure: Tensor) -> None:
         self.directions = torch.cat([self.directions, found])
         self.zeros = torch.cat([self.zeros, zeros])
-        self.leverages = torch.cat([self.leverages, leverages])
-        self._tidy()
+        self.sure = torch.cat([self.sure, sure])
+        order = (self.sure.long() * -(10**6) - self.zeros.sum(dim=1)).argsort(stable=True)
+        self._keep(order)
+        self._keep(_first_of_each(self.directions, self.angle))
+
+    @property
+    def in_rows(self) -> Tensor:
+        """The directions in the coordinates of `factors.rows`, of length 1."""
+        directions = self.directions @ self.balanced.transform.T
+        return directions / directions.norm(dim=1, keepdim=True)
 
     def independent(self, sure: bool = False) -> Tensor:
         """The places of the most reliable directions that are linearly independent."""
         chosen: list[int] = []
         spanned = self.directions[:0]
-        count = int((self.leverages <= _SURE).sum()) if sure else len(self.directions)
+        count = int(self.sure.sum()) if sure else len(self.directions)
         for place, direction in enumerate(self.directions[:count]):
             rest = direction - spanned.T @ (spanned @ direction)
             rest = rest - spanned.T @ (spanned @ rest)
@@ -82,16 +95,9 @@ class Candidates:
         keep[places] = False
         self._keep(keep.nonzero().flatten())
 
-    def _tidy(self) -> None:
-        """The most reliable first, repetitions left out."""
-        hangs = (self.leverages > _SURE).long()
-        order = (hangs * 10**6 - self.zeros.sum(dim=1)).argsort(stable=True)
-        self._keep(order)
-        self._keep(_first_of_each(self.directions, self.angle))
-
     def _keep(self, places: Tensor) -> None:
         self.directions, self.zeros = self.directions[places], self.zeros[places]
-        self.leverages = self.leverages[places]
+        self.sure = self.sure[places]
 
     def _sharpen(self, directions: Tensor) -> Tensor:
         """Plain reweighting until zeros are zeros."""

@@ -1,32 +1,46 @@
-"""The last one or two directions, from all others."""
+"""The last few directions, from all others."""
 
 import torch
 from torch import Tensor
 
+from gradveil._random import normal_like
+
 from ._factors import Factors
 
+_FEW = 5
+_MOST, _WORK = 2000, 2e6
+"""Random points to try: at most, and times rank³."""
 
-def complete(factors: Factors, open_: Tensor) -> Tensor:
-    """Directions of the last examples, shape (candidates, rank); none if more than two are missing.
+def complete(
+    factors: Factors, open_: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Directions of the last examples, shape (candidates, rank), and the units they leave inactive.
 
     With [x, 1] = p basis, p lies in the span of `open_`. If one is missing that is p itself, up to
     its length, hence also x, its outputs and its inactive units, whose null direction is q. If two
     are missing, p runs on a line on which each unit changes from inactive to active once: there are
-    no more patterns than units to try.
+    no more patterns than units to try. For up to five, random points are tried.
 
     Args:
         factors: Of the layer's gradient.
         open_: A basis of what is orthogonal to all directions found, shape (rank, missing).
+        generator: Of the random points.
     """
-    if open_.shape[1] > 2:
-        return factors.rows[:0]
-    points = open_.T if open_.shape[1] == 1 else _along_the_line(factors, open_)
+    missing, rank = open_.shape[1], factors.rank
+    if missing == 1:
+        points = open_.T
+    elif missing == 2:
+        points = _along_the_line(factors, open_)
+    else:
+        count = min(_MOST, int(_WORK / rank**3)) if missing <= _FEW else 0
+        points = normal_like(open_.new_empty(count, missing), generator) @ open_.T
     if factors.has_bias:
         points = points * (points @ factors.basis[:, -1:]).sign()
     else:
         points = torch.cat([points, -points])
     inactive = points @ factors.outputs.T < 0
-    return _null_directions(factors.rows, inactive[inactive.sum(dim=1) >= factors.rank])
+    inactive = inactive[inactive.sum(dim=1) >= rank].unique(dim=0)
+    return _null_directions(factors.rows, inactive), inactive
 
 
 def _along_the_line(factors: Factors, open_: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from ._balance import balance
 from ._candidates import Candidates
 from ._completion import complete
 from ._factors import Factors
+from ._selection import improve
 from ._sparse import search
 
 _WORK = 1.2e8
@@ -28,7 +29,7 @@ class Hunt:
     def __init__(self, factors: Factors) -> None:
         self.factors, self.balanced = factors, balance(factors.rows)
         self.candidates = Candidates(factors, self.balanced)
-        self.missing = factors.rank
+        self.chosen, self.missing = torch.empty(0, dtype=torch.long), factors.rank
         self._fewest, self._rounds, self._last_new = factors.rank, 0, 0
 
     def run(self, generator: torch.Generator) -> Batch | None:
@@ -39,15 +40,17 @@ class Hunt:
         count = min(_EACH * factors.rank, max(_FEWEST, room))
         found = search(rows.float(), outputs.float(), count, generator)
         self.candidates.add(found.double())
-        self.candidates.add_exact(complete(factors, self._left_open()))
-        chosen = self.candidates.independent()
-        self._count(factors.rank - len(chosen))
-        return None if self.missing else assemble(factors, self.candidates.zeros[chosen])
+        self.candidates.add_completions(*complete(factors, self._left_open(), generator))
+        self.chosen = self.candidates.independent()
+        self._count(factors.rank - len(self.chosen))
+        if self.missing:
+            return None
+        self.chosen = improve(self.candidates, self.chosen)
+        return assemble(factors, self.candidates.zeros[self.chosen])
 
     def doubt(self, batch: Batch) -> None:
         """Forget the direction whose input fits worst to its own zeros."""
-        chosen = self.candidates.independent()
-        self.candidates.drop(chosen[batch.agreement.argmin()])
+        self.candidates.drop(self.chosen[batch.agreement.argmin()])
         self.missing = 1
 
     @property
@@ -64,9 +67,6 @@ class Hunt:
     def _left_open(self) -> Tensor:
         """A basis of the p that are orthogonal to the directions found; shape (rank, open ones)."""
         chosen = self.candidates.independent(sure=True)
-        taken = self.candidates.directions[chosen] @ self.balanced.transform.T
-        free = self.factors.rank - len(chosen)
-        if free == 0:
-            return torch.eye(self.factors.rank).to(taken)
-        taken = taken / taken.norm(dim=1, keepdim=True)
-        return torch.linalg.svd(taken, full_matrices=True)[2][-free:].T
+        taken = self.candidates.in_rows[chosen]
+        free = (self.factors.rank - len(chosen)) or self.factors.rank
+        return torch.linalg.svd(taken, full_matrices=True)[2][-free:].T  # all of it where nothing is missing
