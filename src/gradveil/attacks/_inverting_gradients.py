@@ -67,9 +67,9 @@ class InvertingGradients(Attack):
         smoothing: The width of the smooth twin's activations at the start, falling geometrically to
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
-        peel: Inverts a fully connected ReLU layer at the start of a model exactly
-            (`ExactInversion`), or else solves the model's last layers first, with no more steps for them than the attack
-            itself has; where that works, nothing else is done, and elsewhere nothing changes.
+        peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
+            solves the last layers first, with no more steps for them than the attack itself has;
+            where that works, nothing else is done, and elsewhere nothing changes.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).

@@ -10,9 +10,9 @@ from ._factors import Factors
 
 _ANGLE = 1e-3
 """The angle up to which two directions are one, without noise ..."""
-_WIDER = 5.0
-"""... and with it, in units of the rows' relative noise."""
-_SURE, _NEARLY, _MANY = 0.99, 0.99999, 3
+_WIDER, _WIDEST = 5.0, 0.03
+"""... and with it, in units of the rows' relative noise, and at most."""
+_SURE, _NEARLY, _MANY = 0.99, 0.999, 3
 """The leverage of a zero above which a direction hangs on this one unit: then it may be a mixture
 of two examples, which is zero where both are inactive and, by its own choice, in one more unit. The
 second limit is for directions with so many zeros more than any direction can have."""
@@ -38,8 +38,9 @@ class Candidates:
         rows = self.factors.rows
         self.directions = rows.new_empty(0, self.factors.rank)
         lengths = (rows @ self.balanced.transform).norm(dim=1)
-        relative = self.factors.noise * self.balanced.transform.norm() / lengths.median()
-        self.angle = max(_ANGLE, _WIDER * float(relative))
+        self.noises = self.factors.noise / lengths  # of the balanced rows, in units of transform
+        worst = float(self.noises.median() * self.balanced.transform.norm())
+        self.angle = max(_ANGLE, min(_WIDEST, _WIDER * worst))
         self.zeros = torch.empty(0, len(rows), dtype=torch.bool, device=rows.device)
         self.sure = torch.empty(0, dtype=torch.bool, device=rows.device)
 
@@ -100,12 +101,14 @@ class Candidates:
         self.sure = self.sure[places]
 
     def _sharpen(self, directions: Tensor) -> Tensor:
-        """Plain reweighting until zeros are zeros."""
+        """Plain reweighting until zeros are zeros, up to noise."""
         rows, rank = self.balanced.rows, self.factors.rank
         products = (rows[:, :, None] * rows[:, None, :]).flatten(1)
         for step in range(_STEPS):
             width = rank**-0.5 * _FIRST * (_LAST / _FIRST) ** (step / (_STEPS - 1))
-            weights = 1 / ((directions @ rows.T).square() + width**2)
+            lengths = (directions @ self.balanced.transform.T).norm(dim=1, keepdim=True)
+            noise = lengths * self.noises
+            weights = 1 / ((directions @ rows.T).square() + noise.square() + width**2)
             normal = (weights @ products).reshape(-1, rank, rank)
             directions = torch.linalg.solve(normal, directions)
             directions = directions / directions.norm(dim=1, keepdim=True)

@@ -11,9 +11,8 @@ _FEW = 5
 _MOST, _WORK = 2000, 2e6
 """Random points to try: at most, and times rank³."""
 
-def complete(
-    factors: Factors, open_: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+
+def complete(factors: Factors, open_: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Directions of the last examples, shape (candidates, rank), and the units they leave inactive.
 
     With [x, 1] = p basis, p lies in the span of `open_`. If one is missing that is p itself, up to
@@ -39,7 +38,7 @@ def complete(
     else:
         points = torch.cat([points, -points])
     inactive = points @ factors.outputs.T < 0
-    inactive = inactive[inactive.sum(dim=1) >= rank].unique(dim=0)
+    inactive = inactive[inactive.sum(dim=1) >= rank - 1].unique(dim=0)
     return _null_directions(factors.rows, inactive), inactive
 
 

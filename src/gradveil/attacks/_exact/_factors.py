@@ -9,8 +9,11 @@ from gradveil._typing import Tensors
 
 from .._evidence import Call
 
-_CLEAR = 4.0
-"""How far a singular value of the batch must stand above the largest one that noise explains."""
+_CLEAR, _WHOLE = 4.0, 1.3
+"""How far the last singular value must stand above the largest one that noise explains: for ranks
+below the batch size, and for the batch size itself."""
+_GAP = 0.01
+"""Of singular values: what falls by more than that after the last one is noise of any shape."""
 _ROUNDING = 8.0
 """Rounding errors of a gradient, in units of the last place: sums over examples and units."""
 
@@ -62,21 +65,20 @@ def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
     least = _LEAST * precision * float(sizes[0])
     noise = max(_noise(sizes, gradient.shape, rank), least)
     reached = rows.norm(dim=1) > 10 * noise * rank**0.5
-    return Factors(
-        rows[reached], basis, (layer @ basis.T)[reached], noise, reached, has_bias
-    )
+    return Factors(rows[reached], basis, (layer @ basis.T)[reached], noise, reached, has_bias)
 
 
 def _rank(sizes: Tensor, shape: torch.Size, most: int, precision: float) -> int | None:
     """The largest rank up to `most` whose last singular value stands clear of what is left."""
     if len(sizes) <= most or float(sizes[0]) == 0:
         return None
-    rounding = _ROUNDING * precision * sizes[0]
+    rounding = _ROUNDING * precision * float(sizes[0])
     for rank in range(most, 0, -1):
         edge = _noise(sizes, shape, rank) * (shape[0] ** 0.5 + shape[1] ** 0.5)
-        if bool(sizes[rank - 1] > _CLEAR * edge) and bool(sizes[rank - 1] > rounding):
-            is_noise = bool(sizes[rank] < 2 * edge) or bool(sizes[rank] < rounding)
-            return rank if is_noise else None
+        clear = (_WHOLE if rank == most else _CLEAR) * edge
+        if float(sizes[rank - 1]) > max(clear, rounding):
+            rest = max(2 * edge, rounding, _GAP * float(sizes[rank - 1]))
+            return rank if float(sizes[rank]) < rest else None
     return None
 
 

@@ -23,7 +23,8 @@ class Hunt:
     """Finds one direction for each example; directions that were found narrow the next round.
 
     With [x, 1] = p basis for an example that is still missing, p · q = 0 for all directions q that
-    belong to others: outputs that leave these out lie in a smaller space.
+    belong to others: outputs that leave these out lie in a smaller space. Every third round searches
+    everywhere, in case one that was found is wrong.
     """
 
     def __init__(self, factors: Factors) -> None:
@@ -35,7 +36,11 @@ class Hunt:
     def run(self, generator: torch.Generator) -> Batch | None:
         """One round; a batch, right or not, once there are as many directions as examples."""
         factors, rows = self.factors, self.balanced.rows
-        outputs = torch.linalg.qr(factors.outputs @ self._left_open())[0]
+        if factors.rank == 1:
+            self._count(0)
+            return assemble(factors, torch.zeros(1, len(rows), dtype=torch.bool))
+        open_ = self._left_open() if self._rounds % 3 else torch.eye(factors.rank).to(rows)
+        outputs = torch.linalg.qr(factors.outputs @ open_)[0]
         room = int(_WORK / (len(rows) * factors.rank**2))
         count = min(_EACH * factors.rank, max(_FEWEST, room))
         found = search(rows.float(), outputs.float(), count, generator)
@@ -69,4 +74,6 @@ class Hunt:
         chosen = self.candidates.independent(sure=True)
         taken = self.candidates.in_rows[chosen]
         free = (self.factors.rank - len(chosen)) or self.factors.rank
-        return torch.linalg.svd(taken, full_matrices=True)[2][-free:].T  # all of it where nothing is missing
+        return torch.linalg.svd(taken, full_matrices=True)[2][
+            -free:
+        ].T  # all of it where nothing is missing

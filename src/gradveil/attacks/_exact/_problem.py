@@ -12,16 +12,21 @@ from .._observation import Observation
 from .._reconstruction import Reconstruction
 from .._search import clamp, message_of, sent_row
 from ._assembly import Batch
-from ._explanation import explain, output_gradients
+from ._explanation import Explained, explain, output_gradients
 from ._factors import Factors, factors_of
+from ._polish import polish
 
 _PROBES = 16
 _INACTIVE = 0.02
 """The share of gradients at outputs that must be 0, at random inputs: ReLU has about a half."""
 _ROUNDING = 1e-9
 """The relative squared misfit of a message that counts as rounding in single precision."""
-_NOISE = 3.0
-"""Up to how many standard deviations of the noise the message may be missed, on average."""
+_NOISE, _UNITS = 1.5, 0.8
+"""Up to how many times the noise's power the misfit of a unit may be, and in how many units."""
+_TURNED = 0.1
+"""The relative squared misfit that units may add whose sign noise turns."""
+_HIDDEN = 0.2
+"""The share of noise in the message's power above which a small misfit says too little."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +39,34 @@ class Problem:
 
     def explained(self, batch: Batch) -> Reconstruction | None:
         """The whole batch with its labels, if it makes the message that was sent."""
-        observation = self.observation
-        explained = explain(batch, self.factors.units, observation, self.call)
+        explained = explain(batch, self.factors.units, self.observation, self.call)
         if explained is None:
             return None
-        sent = sent_row(observation)
-        shape = (observation.batch_size, *observation.input_shape)
-        inputs = clamp(explained.inputs.to(sent).reshape(shape), observation.low, observation.high)
-        order = _order(explained.labels, observation.labels)
-        inputs, labels = inputs[order], explained.labels[order].to(sent.device)
-        loss = misfit_of(observation, inputs, labels)
-        noise = self.factors.noise**2 * sent.numel() / float(sent.double().square().sum())
-        if loss > max(_ROUNDING, _NOISE**2 * noise):
+        found = self._as_found(explained)
+        if found.loss <= _ROUNDING:
+            return found
+        noise = _noise_share(self.observation, self.factors)
+        if self.observation.local is not None or noise < _ROUNDING / 10:
             return None
-        return Reconstruction(inputs, labels, loss)
+        polished = polish(explained, self.factors, self.observation, self.call)
+        found = self._as_found(Explained(polished, explained.labels))
+        fits = found.loss < _NOISE * noise + _TURNED and self._explains_most_units(found)
+        return found if fits else None
+
+    def _as_found(self, explained: Explained) -> Reconstruction:
+        """In the shape, dtype, range and order of the batch, with the misfit of the message."""
+        observation, like = self.observation, next(iter(self.observation.sent.values()))
+        shape = (observation.batch_size, *observation.input_shape)
+        inputs = clamp(explained.inputs.to(like).reshape(shape), observation.low, observation.high)
+        order = _order(explained.labels, observation.labels)
+        inputs, labels = inputs[order], explained.labels[order].to(like.device)
+        return Reconstruction(inputs, labels, misfit_of(observation, inputs, labels))
+
+    def _explains_most_units(self, found: Reconstruction) -> bool:
+        """Whether the weight's gradient is met up to noise, but for units whose sign noise turns."""
+        own = self.observation.message(found.targets)(found.inputs)[self.call.weight]
+        error = (own - self.observation.sent[self.call.weight]).double().square().mean(dim=1)
+        return bool((error < _NOISE * self.factors.noise**2).double().mean() > _UNITS)
 
 
 def problem_of(observation: Observation, generator: torch.Generator) -> Problem | None:
@@ -62,7 +81,9 @@ def problem_of(observation: Observation, generator: torch.Generator) -> Problem 
     if not _has_inactive_units(observation, call, generator):
         return None
     factors = factors_of(observation.sent, call, observation.batch_size)
-    return None if factors is None else Problem(observation, call, factors)
+    if factors is None or _noise_share(observation, factors) > _HIDDEN:
+        return None
+    return Problem(observation, call, factors)
 
 
 def misfit_of(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
@@ -70,9 +91,13 @@ def misfit_of(observation: Observation, inputs: Tensor, labels: Tensor) -> float
     return float(relative_misfit(message_of(observation)(inputs, labels), sent_row(observation)))
 
 
-def _has_inactive_units(
-    observation: Observation, call: Call, generator: torch.Generator
-) -> bool:
+def _noise_share(observation: Observation, factors: Factors) -> float:
+    """Of the message's power."""
+    sent = sent_row(observation).double()
+    return factors.noise**2 * sent.numel() / float(sent.square().sum())
+
+
+def _has_inactive_units(observation: Observation, call: Call, generator: torch.Generator) -> bool:
     """Whether gradients are exactly 0 in some units at random inputs, and not in all."""
     probe = random_inputs(observation, _PROBES, generator)
     labels = torch.zeros(_PROBES, dtype=torch.long, device=probe.device)
