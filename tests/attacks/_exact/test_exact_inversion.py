@@ -101,10 +101,18 @@ def test_double_precision_is_used():
 
 
 @pytest.mark.parametrize("labels", ["known", "unknown"])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_full_batch_local_steps_are_as_good_as_a_gradient(steps, labels):
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalSteps(0.1, 1),
+        LocalSteps(0.1, 3),
+        LocalSteps(0.1, 3, momentum=0.5),
+        LocalSteps(0.1, 2, 2),
+    ],
+    ids=str,
+)
+def test_local_steps_are_as_good_as_a_gradient(local, labels):
     batch = drawn(4)
-    local = LocalSteps(0.1, steps)
     observation = observed(perceptron(64, 60, 10), batch, local=local, labels=labels)
     assert_exact(ExactInversion()(observation, seeded()), batch)
 
@@ -148,9 +156,9 @@ def test_what_it_does_not_apply_to_is_refused(case):
 
 
 def test_a_batch_that_is_too_large_is_given_up_and_never_wrong():
-    batch = drawn(20)
-    observation = observed(perceptron(64, 24, 10), batch)
-    labels = torch.zeros(20, dtype=torch.long)
+    batch = drawn(12)
+    observation = observed(perceptron(64, 16, 10), batch)
+    labels = torch.zeros(12, dtype=torch.long)
     assert ExactInversion(rounds=3).solve(observation, labels, seeded(), Watch(None)) is None
     found = ExactInversion(rounds=1)(observation, seeded())
     assert found.loss > 0.1

@@ -49,11 +49,12 @@ def agreement(factors: Factors, directions: Tensor, zeros: Tensor) -> Tensor:
         zeros: Of each of them, shape (..., rank, units).
 
     Returns:
-        Shape (..., rank). One wrong direction spoils this for itself and for those it is mixed from.
+        Shape (..., rank). A wrong direction spoils this for itself and for those it is mixed of.
     """
     dual = torch.linalg.inv_ex(directions.mT)[0]
     outputs = dual @ factors.outputs.T / _scale(factors, dual, zeros).sign()
-    return ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=-1)
+    share: Tensor = ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=-1)
+    return share
 
 
 def _scale(factors: Factors, dual: Tensor, zeros: Tensor) -> Tensor:

@@ -74,8 +74,9 @@ class Candidates:
     @property
     def in_rows(self) -> Tensor:
         """The directions in the coordinates of `factors.rows`, of length 1."""
-        directions = self.directions @ self.balanced.transform.T
-        return directions / directions.norm(dim=1, keepdim=True)
+        directions: Tensor = self.directions @ self.balanced.transform.T
+        lengths: Tensor = directions.norm(dim=1, keepdim=True)
+        return directions / lengths
 
     def independent(self, sure: bool = False) -> Tensor:
         """The places of the most reliable directions that are linearly independent."""
@@ -128,7 +129,8 @@ class Candidates:
 def zeros_of(factors: Factors, directions: Tensor) -> Tensor:
     """Where rows · q is 0 up to noise."""
     lengths = directions.norm(dim=1, keepdim=True)
-    return (directions @ factors.rows.T).abs() <= _ZERO * factors.noise * lengths
+    zeros: Tensor = (directions @ factors.rows.T).abs() <= _ZERO * factors.noise * lengths
+    return zeros
 
 
 def _first_of_each(directions: Tensor, angle: float) -> Tensor:

@@ -55,4 +55,5 @@ def _null_directions(rows: Tensor, inactive: Tensor) -> Tensor:
     rank = rows.shape[1]
     products = (rows[:, :, None] * rows[:, None, :]).flatten(1)
     normal = (inactive.to(rows.dtype) @ products).reshape(-1, rank, rank)
-    return torch.linalg.eigh(normal)[1][:, :, 0]
+    least: Tensor = torch.linalg.eigh(normal)[1][:, :, 0]
+    return least

@@ -20,10 +20,10 @@ from ._problem import Problem, misfit_of, problem_of
 class ExactInversion(Attack):
     """All inputs of a batch, exactly, from the gradient of a fully connected ReLU layer.
 
-    For u = W x + b the gradients are [∂L/∂W, ∂L/∂b] = Δᵀ [X, 1] with Δ the gradients at the outputs,
-    one row for each example: a matrix whose rank is the batch size. Its factors are known up to one
-    invertible matrix Q, and ReLU tells which: where a unit is inactive, Δ is 0, so each row of Δ is
-    a vector with many zeros in a known subspace.
+    For u = W x + b the gradients are [∂L/∂W, ∂L/∂b] = Δ [X, 1] with Δ the gradients at the outputs,
+    one column for each example: a matrix whose rank is the batch size. Its factors are known up to
+    one invertible matrix Q, and ReLU tells which: where a unit is inactive, Δ is 0, so each column
+    of Δ is a vector with many zeros in a known subspace.
 
     1. Low-rank factors; the rank and the noise are read from the singular values (`Factors`).
     2. Sparse vectors of the column space by reweighted least squares from many starts, guided by
@@ -36,7 +36,7 @@ class ExactInversion(Attack):
     5. The batch counts as found if it makes the message that was sent, up to rounding or up to the
        noise that the singular values show.
 
-    FedAvg's weight change is Δᵀ [X, 1], too, with Δ summed over the local steps; zeros are units
+    FedAvg's weight change is Δ [X, 1], too, with Δ summed over the local steps; zeros are units
     that stay inactive all along.
 
     Reference: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in Federated Learning",

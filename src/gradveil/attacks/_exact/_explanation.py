@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from gradveil._typing import Tensors
 from gradveil.messages import FunctionalLoss
 
 from .._evidence import Call
@@ -28,16 +30,15 @@ def explain(batch: Batch, units: Tensor, observation: Observation, call: Call) -
     """The labels of the inputs, and how often each occurs; `None` if that does not add up.
 
     An input that occurs with labels c_1, c_2, ... has the gradient Σ_i δ(c_i) at its outputs, each
-    of which the attacker can compute. FedAvg's weight changes are compared by their direction.
+    of which the attacker can compute.
     """
     if call.layer.bias is None:
         batch = _scaled(batch, units, observation, call)
-    every = _of_each_label(batch.inputs, observation, call)[:, :, units]
+    every = of_each_label(batch.inputs, observation, call)[:, :, units]
     missing = observation.batch_size - len(batch.inputs)
-    if observation.local is not None or missing == 0:
-        if missing:
-            return None
-        return Explained(batch.inputs, _nearest(batch.deltas, every, observation))
+    if missing == 0:
+        cosines = cosine_similarity(batch.deltas[:, None], every, dim=2)
+        return Explained(batch.inputs, cosines.argmax(dim=1))
     counts = torch.stack(
         [_counts(own, each, missing) for own, each in zip(batch.deltas, every, strict=True)]
     )
@@ -50,7 +51,11 @@ def explain(batch: Batch, units: Tensor, observation: Observation, call: Call) -
 
 
 def output_gradients(
-    inputs: Tensor, labels: Tensor, observation: Observation, call: Call
+    inputs: Tensor,
+    labels: Tensor,
+    observation: Observation,
+    call: Call,
+    parameters: Tensors | None = None,
 ) -> Tensor:
     """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units)."""
     count, missing = len(inputs), max(0, observation.batch_size - len(inputs))
@@ -61,27 +66,22 @@ def output_gradients(
     handle = call.layer.register_forward_hook(lambda _, __, outputs: outputs + shift)
     try:
         with torch.enable_grad():
-            value = loss(loss.parameters, shaped, labels[places])
+            value = loss(parameters or loss.parameters, shaped, labels[places])
             return torch.autograd.grad(value, shift)[0][:count]
     finally:
         handle.remove()
 
 
-def _of_each_label(inputs: Tensor, observation: Observation, call: Call) -> Tensor:
-    """Shape (examples, classes, units)."""
+def of_each_label(
+    inputs: Tensor, observation: Observation, call: Call, parameters: Tensors | None = None
+) -> Tensor:
+    """∂L/∂u of each example for each label it could have; shape (examples, classes, units)."""
     blank = torch.empty(len(inputs), dtype=torch.long, device=inputs.device)
     each = [
-        output_gradients(inputs, torch.full_like(blank, label), observation, call)
+        output_gradients(inputs, torch.full_like(blank, label), observation, call, parameters)
         for label in range(observation.num_classes)
     ]
     return torch.stack(each, dim=1)
-
-
-def _nearest(deltas: Tensor, every: Tensor, observation: Observation) -> Tensor:
-    """For each example the label whose gradient has the direction of its own."""
-    sign = 1 if observation.local is None else -1
-    cosines = torch.nn.functional.cosine_similarity(sign * deltas[:, None], every, dim=2)
-    return cosines.argmax(dim=1)
 
 
 def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
@@ -110,7 +110,8 @@ def _scaled(batch: Batch, units: Tensor, observation: Observation, call: Call) -
 
     def misfit(scales: Tensor, labels: Tensor) -> Tensor:
         own = output_gradients(scales[:, None] * inputs, labels, observation, call)[:, units]
-        return (scales[:, None] * own - deltas).norm(dim=1)
+        distance: Tensor = (scales[:, None] * own - deltas).norm(dim=1)
+        return distance
 
     blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
     tried = torch.stack(

@@ -36,7 +36,7 @@ class Factors:
     basis: Tensor
     """Shape (rank, inputs + 1), or (rank, inputs) for a layer without a bias."""
     outputs: Tensor
-    """[W, b] basisᵀ, shape (units, rank): the layer's outputs are outputs · p for [x, 1] = p basis."""
+    """[W, b] basisᵀ, shape (units, rank): times p it is the outputs for [x, 1] = p basis."""
     noise: float
     """The standard deviation of the entries' errors, by what exceeds the rank."""
     units: Tensor

@@ -15,7 +15,7 @@ _WORK = 1.2e8
 """Searches times units times rank² in one round: about a second of one core."""
 _FEWEST, _EACH = 32, 16
 """Searches in one round: at least, and at most for each example."""
-_PATIENCE, _STUCK = 2, 8
+_PATIENCE, _STUCK = 2, 4
 """Rounds without any direction, and rounds without a new one, after which there is no hope."""
 
 
@@ -23,8 +23,8 @@ class Hunt:
     """Finds one direction for each example; directions that were found narrow the next round.
 
     With [x, 1] = p basis for an example that is still missing, p · q = 0 for all directions q that
-    belong to others: outputs that leave these out lie in a smaller space. Every third round searches
-    everywhere, in case one that was found is wrong.
+    belong to others: outputs that leave these out lie in a smaller space. Every third round
+    searches everywhere, in case one that was found is wrong.
     """
 
     def __init__(self, factors: Factors) -> None:
@@ -74,6 +74,5 @@ class Hunt:
         chosen = self.candidates.independent(sure=True)
         taken = self.candidates.in_rows[chosen]
         free = (self.factors.rank - len(chosen)) or self.factors.rank
-        return torch.linalg.svd(taken, full_matrices=True)[2][
-            -free:
-        ].T  # all of it where nothing is missing
+        basis: Tensor = torch.linalg.svd(taken, full_matrices=True)[2]
+        return basis[-free:].T  # all of it where nothing is missing

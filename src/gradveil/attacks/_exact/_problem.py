@@ -14,6 +14,7 @@ from .._search import clamp, message_of, sent_row
 from ._assembly import Batch
 from ._explanation import Explained, explain, output_gradients
 from ._factors import Factors, factors_of
+from ._local_order import order_locally
 from ._polish import polish
 
 _PROBES = 16
@@ -39,7 +40,7 @@ class Problem:
 
     def explained(self, batch: Batch) -> Reconstruction | None:
         """The whole batch with its labels, if it makes the message that was sent."""
-        explained = explain(batch, self.factors.units, self.observation, self.call)
+        explained = self._with_labels(batch)
         if explained is None:
             return None
         found = self._as_found(explained)
@@ -53,17 +54,26 @@ class Problem:
         fits = found.loss < _NOISE * noise + _TURNED and self._explains_most_units(found)
         return found if fits else None
 
+    def _with_labels(self, batch: Batch) -> Explained | None:
+        size, units = self.observation.batch_size, self.factors.units
+        if self.observation.local is None:
+            return explain(batch, units, self.observation, self.call)
+        if len(batch.inputs) < size or self.call.layer.bias is None:
+            return None  # repetitions and scales are read from gradients only
+        return order_locally(batch, units, self.observation, self.call)
+
     def _as_found(self, explained: Explained) -> Reconstruction:
         """In the shape, dtype, range and order of the batch, with the misfit of the message."""
         observation, like = self.observation, next(iter(self.observation.sent.values()))
         shape = (observation.batch_size, *observation.input_shape)
         inputs = clamp(explained.inputs.to(like).reshape(shape), observation.low, observation.high)
-        order = _order(explained.labels, observation.labels)
+        ordered = observation.local is not None and observation.local.batch_size is not None
+        order = _order(explained.labels, None if ordered else observation.labels)
         inputs, labels = inputs[order], explained.labels[order].to(like.device)
         return Reconstruction(inputs, labels, misfit_of(observation, inputs, labels))
 
     def _explains_most_units(self, found: Reconstruction) -> bool:
-        """Whether the weight's gradient is met up to noise, but for units whose sign noise turns."""
+        """Whether the weight's gradient is met up to noise, but for units that noise switches."""
         own = self.observation.message(found.targets)(found.inputs)[self.call.weight]
         error = (own - self.observation.sent[self.call.weight]).double().square().mean(dim=1)
         return bool((error < _NOISE * self.factors.noise**2).double().mean() > _UNITS)

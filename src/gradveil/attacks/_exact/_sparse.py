@@ -15,11 +15,12 @@ _STEEPNESS, _FLOOR = 10.0, 0.01
 def search(rows: Tensor, outputs: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Directions q in which rows · q has many zeros; most of them are right, some are not.
 
-    Reweighted least squares: q ← argmin Σ_i w_i (rows_i · q)² with w_i = c_i / ((rows_i · q)² + ε²),
-    ε falling. The examples' own gradients are zero exactly where their outputs are negative, and
-    outputs are linear in few variables: they lie in the column space of `outputs`. So the pattern of
-    zeros, projected on that space, says which zeros to trust: c_i = sigmoid(-z_i), z the projection.
-    A start is the null direction of the units that a random point of that space leaves inactive.
+    Reweighted least squares: q ← argmin Σ_i w_i (rows_i · q)², w_i = c_i / ((rows_i · q)² + ε²),
+    with ε falling. The examples' own gradients are zero exactly where their outputs are negative,
+    and outputs are linear in few variables: they lie in the column space of `outputs`. So the
+    pattern of zeros, projected on that space, says which zeros to trust: c_i = sigmoid(-z_i), z the
+    projection. A start is the null direction of the units that a random point of that space leaves
+    inactive.
 
     Args:
         rows: Balanced, shape (units, rank).
