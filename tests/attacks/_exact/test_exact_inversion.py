@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import GradientNoise, GradientPruning
-from gradveil.attacks import ExactInversion, InvertingGradients, LocalSteps, Watch, score
+from gradveil import GradientNoise, GradientPruning, NoDefense, ThreatModel, load_dataset
+from gradveil.attacks import (
+    ExactInversion,
+    InvertingGradients,
+    LocalSteps,
+    Watch,
+    observe,
+    score,
+)
 from gradveil.catalog import build_attack
 from gradveil.models import build_model
 from tests.attacks.small import LOSS, observed, seeded
@@ -213,9 +220,20 @@ def test_it_is_known_by_name():
 
 @pytest.mark.parametrize("loss", [LOSS, lambda o, t: LOSS(o, t, reduction="sum")])
 def test_sums_and_means_of_losses(loss):
-    from gradveil import NoDefense
-    from gradveil.attacks import observe
-
     batch = drawn(3)
     observation = observe(perceptron(64, 40, 10), loss, batch, NoDefense(), num_classes=10)
     assert_exact(ExactInversion()(observation, seeded()), batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [8, 16, 25])
+def test_digits_through_a_perceptron(count):
+    data = load_dataset("mnist")
+    batch = data.batch(300, count)
+    observation = observe(
+        perceptron(784, 200, 10), LOSS, batch, NoDefense(), num_classes=10, input_range=data.range,
+        threat=ThreatModel(labels="unknown"),
+    )  # fmt: skip
+    found = ExactInversion()(observation, seeded())
+    assert float(score(found, batch, normalization=data, ssim=False).psnr.min()) > EXACT
+    assert found.targets.sort()[0].tolist() == batch[1].sort()[0].tolist()
