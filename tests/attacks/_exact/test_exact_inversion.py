@@ -164,7 +164,7 @@ def test_what_it_does_not_apply_to_is_refused(case):
 
 def test_a_batch_that_is_too_large_is_given_up_and_never_wrong():
     batch = drawn(12)
-    observation = observed(perceptron(64, 16, 10), batch)
+    observation = observed(perceptron(64, 16, 10), batch, labels="known")
     labels = torch.zeros(12, dtype=torch.long)
     assert ExactInversion(rounds=3).solve(observation, labels, seeded(), Watch(None)) is None
     found = ExactInversion(rounds=1)(observation, seeded())
@@ -194,7 +194,7 @@ def test_strong_uses_it_before_anything_else():
 
 
 def test_time_and_ctrl_c():
-    observation = observed(perceptron(64, 60, 10), drawn(4))
+    observation = observed(perceptron(64, 60, 10), drawn(4), labels="known")
     assert ExactInversion(time_budget=0.0)(observation, seeded()).status == "time budget"
 
     def stop(*_: object) -> None:

@@ -13,9 +13,9 @@ from ._sparse import search
 
 _WORK = 1.2e8
 """Searches times units times rank² in one round: about a second of one core."""
-_FEWEST, _EACH = 32, 16
-"""Searches in one round: at least, and at most for each example."""
-_PATIENCE, _STUCK = 2, 4
+_FEWEST, _FIRST, _LATER = 32, 16, 64
+"""Searches in one round: at least, and at most for each example in the first and in later ones."""
+_PATIENCE, _STUCK = 2, 6
 """Rounds without any direction, and rounds without a new one, after which there is no hope."""
 
 
@@ -42,7 +42,8 @@ class Hunt:
         open_ = self._left_open() if self._rounds % 3 else torch.eye(factors.rank).to(rows)
         outputs = torch.linalg.qr(factors.outputs @ open_)[0]
         room = int(_WORK / (len(rows) * factors.rank**2))
-        count = min(_EACH * factors.rank, max(_FEWEST, room))
+        each = _LATER if self._rounds else _FIRST
+        count = min(each * factors.rank, max(_FEWEST, room))
         found = search(rows.float(), outputs.float(), count, generator)
         self.candidates.add(found.double())
         self.candidates.add_completions(*complete(factors, self._left_open(), generator))
