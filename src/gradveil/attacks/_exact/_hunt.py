@@ -16,7 +16,7 @@ _WORK = 1.2e8
 _FEWEST, _FIRST, _LATER = 32, 16, 64
 """Searches in one round: at least, and at most for each example in the first and in later ones."""
 _PATIENCE, _STUCK = 2, 6
-"""Rounds without any direction, and rounds without a new one, after which there is no hope."""
+"""Rounds without any sure direction, or without a new one, after which there is no hope."""
 
 
 class Hunt:
@@ -67,8 +67,9 @@ class Hunt:
 
     def _count(self, missing: int) -> None:
         self.missing, self._rounds = missing, self._rounds + 1
-        if missing < self._fewest:
-            self._fewest, self._last_new = missing, self._rounds
+        doubtful = self.factors.rank - len(self.candidates.independent(sure=True))
+        if doubtful < self._fewest:
+            self._fewest, self._last_new = doubtful, self._rounds
 
     def _left_open(self) -> Tensor:
         """A basis of the p that are orthogonal to the directions found; shape (rank, open ones)."""
