@@ -14,6 +14,7 @@ from gradveil.attacks import (
     Analytic,
     Attack,
     CallableAttack,
+    ExactInversion,
     GradInversion,
     InvertingGradients,
     Peel,
@@ -30,7 +31,7 @@ WITH_STEPS = [
     InvertingGradients(), InvertingGradients.strong(), Adaptive(), DLG(), IDLG(), GradInversion(),
     Peel(), CAFE(),
 ]  # fmt: skip
-ALL = [*WITH_STEPS, Analytic()]
+ALL = [*WITH_STEPS, Analytic(), ExactInversion()]
 
 
 def names(attack: Attack) -> str:

@@ -9,6 +9,7 @@ from ._attack import Attack, CallableAttack, Progress, as_attack
 from ._cafe import CAFE
 from ._dlg import DLG
 from ._evidence import TotalVariation
+from ._exact import ExactInversion
 from ._grad_inversion import GradInversion
 from ._identification import (
     CandidateBound,
@@ -52,6 +53,7 @@ __all__ = [
     "CandidateBound",
     "CandidatePoint",
     "Descent",
+    "ExactInversion",
     "Finish",
     "Fishing",
     "GradInversion",

@@ -9,7 +9,7 @@ from gradveil._checks import check_positive
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack
-from ._evidence import Call, linear_calls, random_inputs
+from ._evidence import Call, input_layer, linear_calls, random_inputs
 from ._labels import labels_or_unknown
 from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
@@ -99,14 +99,10 @@ class Analytic(Attack):
 
 def first_layer(observation: Observation, generator: torch.Generator) -> Call:
     """The first linear layer, if it reads the inputs themselves and its gradients were sent."""
-    probe = random_inputs(observation, 2, generator)
-    calls, _ = linear_calls(observation, probe)
-    for call in calls[:1]:
-        reads_inputs = call.inputs.numel() == probe.numel() and torch.equal(
-            call.inputs.flatten(), probe.flatten()
-        )
-        if reads_inputs and {call.weight, call.bias} <= observation.sent.keys():
-            return call
+    call = input_layer(observation, generator)
+    if call is not None and {call.weight, call.bias} <= observation.sent.keys():
+        return call
+    calls, _ = linear_calls(observation, random_inputs(observation, 1, generator))
     first = f"`{calls[0].name}`, {calls[0].layer}" if calls else "no linear layer"
     raise ValueError(
         "Parameter `observation.model` should start with a trainable `nn.Linear` with a bias that"

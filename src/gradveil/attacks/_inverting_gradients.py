@@ -20,6 +20,7 @@ from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
 from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
+from ._exact import ExactInversion
 from ._observation import Observation
 from ._peel import Peel, Peeled
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
@@ -66,9 +67,10 @@ class InvertingGradients(Attack):
         smoothing: The width of the smooth twin's activations at the start, falling geometrically to
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
-        peel: Solves the model's last layers first, with no more steps for them than the attack
-            itself has. Where that is known to be right, nothing else is done; elsewhere the descent
-            runs as without it, and of the two the one with the less cost is kept.
+        peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
+            solves the last layers first, with no more steps for them than the attack itself has.
+            Where that is known to be right, nothing else is done; elsewhere the descent runs as
+            without it, and of the two the one with the less cost is kept.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -184,6 +186,11 @@ class InvertingGradients(Attack):
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
         if self.peel is None or watch.is_over():
+            return None
+        exact = ExactInversion().solve(observation, labels, generator, watch, self.progress)
+        if exact is not None:
+            return Peeled(exact, solved=True, sure=True)
+        if watch.is_over():
             return None
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
         return peel.solve(observation, labels, generator, watch, self.progress)

@@ -214,6 +214,12 @@ ATTACKS = _by_name(
         "Closed form for a fully connected first layer.",
         "Phong et al. 2018, doi:10.1109/TIFS.2017.2787987",
     ),
+    Entry(
+        "exact-inversion",
+        attacks.ExactInversion,
+        "All inputs of a fully connected ReLU layer, exactly, from the zeros of its gradient.",
+        "Dimitrov et al. 2024, arXiv:2403.03945; search: gradveil",
+    ),
 )
 
 ESTIMATORS = _by_name(

@@ -3,7 +3,7 @@
 from ._batch_norm import BatchNormDistance
 from ._channel import Channel, open_channel
 from ._label_counts import fit_counts, fit_counts_and_scale, fit_counts_of_trained
-from ._linear_layers import Call, last_layer, linear_calls, random_inputs
+from ._linear_layers import Call, input_layer, last_layer, linear_calls, random_inputs
 from ._matching import Evidence, cosine_distance, euclidean_evidence
 from ._planning import depends_on_inputs, plan_channel
 from ._regularisers import Energy, GaussianEnergy, TotalVariation, energy_of, total_variation
@@ -23,6 +23,7 @@ __all__ = [
     "fit_counts",
     "fit_counts_and_scale",
     "fit_counts_of_trained",
+    "input_layer",
     "last_layer",
     "linear_calls",
     "open_channel",

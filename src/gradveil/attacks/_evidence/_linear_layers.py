@@ -44,6 +44,17 @@ def linear_calls(
     return calls, outputs
 
 
+def input_layer(observation: Observation, generator: torch.Generator) -> Call | None:
+    """The first linear layer, if it reads the inputs themselves, flattened or not."""
+    probe = random_inputs(observation, 2, generator)
+    for call in linear_calls(observation, probe)[0][:1]:
+        if call.inputs.numel() == probe.numel() and torch.equal(
+            call.inputs.flatten(), probe.flatten()
+        ):
+            return call
+    return None
+
+
 def last_layer(calls: list[Call], observation: Observation) -> Call:
     """The last linear layer that makes one number for each class and whose weight was sent."""
     for call in reversed(calls):
