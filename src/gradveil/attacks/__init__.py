@@ -8,7 +8,7 @@ from ._analytic import Analytic
 from ._attack import Attack, CallableAttack, Progress, as_attack
 from ._cafe import CAFE
 from ._dlg import DLG
-from ._evidence import TotalVariation
+from ._evidence import Denoised, TotalVariation
 from ._grad_inversion import GradInversion
 from ._identification import (
     CandidateBound,
@@ -50,6 +50,7 @@ __all__ = [
     "CallableAttack",
     "CandidateBound",
     "CandidatePoint",
+    "Denoised",
     "Descent",
     "Finish",
     "GradInversion",

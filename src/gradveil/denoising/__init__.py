@@ -9,5 +9,6 @@ torch.Size([64, 3])
 """
 
 from ._denoiser import Denoiser
+from ._learned_prior import LearnedPrior
 
-__all__ = ["Denoiser"]
+__all__ = ["Denoiser", "LearnedPrior"]

@@ -95,7 +95,8 @@ class Denoiser:
             generator: Of weights, batches, levels and noise: equal seeds give equal denoisers.
             progress: Called with (step, steps, loss).
         """
-        _check_fit(samples, labels, steps, batch_size, lr, width, progress)
+        check_samples(samples, labels)
+        _check_fit(steps, batch_size, lr, width, progress)
         centre = float(samples.mean())
         spread = max(float(samples.std(correction=0)), torch.finfo(torch.float32).tiny)
         levels = (LEVELS[0] * spread, LEVELS[1] * spread) if levels is None else levels
@@ -172,28 +173,27 @@ def _fresh(
         return network_for(shape, classes, width)
 
 
-def _check_fit(
-    samples: Tensor,
-    labels: Tensor | None,
-    steps: int,
-    batch_size: int,
-    lr: float,
-    width: int | None,
-    progress: Progress | None,
-) -> None:
+def check_samples(samples: Tensor, labels: Tensor | None, least: int = 2) -> None:
+    """Require several examples, and where there are labels one for each."""
     check_inputs(samples, "samples")
-    if len(samples) < 2 or samples.dim() < 2:
+    if len(samples) < least or samples.dim() < 2:
         raise ValueError(
-            "Parameter `samples` should hold at least 2 examples, of shape (N, ...). Found"
+            f"Parameter `samples` should hold at least {least} examples, of shape (N, ...). Found"
             f" `samples.shape = {tuple(samples.shape)}`."
         )
-    if labels is not None:
-        check_labels(labels, "labels")
-        if labels.shape != (len(samples),):
-            raise ValueError(
-                f"Parameter `labels` should hold one class for each of {len(samples)} samples."
-                f" Found `labels.shape = {tuple(labels.shape)}`."
-            )
+    if labels is None:
+        return
+    check_labels(labels, "labels")
+    if labels.shape != (len(samples),):
+        raise ValueError(
+            f"Parameter `labels` should hold one class for each of {len(samples)} samples. Found"
+            f" `labels.shape = {tuple(labels.shape)}`."
+        )
+
+
+def _check_fit(
+    steps: int, batch_size: int, lr: float, width: int | None, progress: Progress | None
+) -> None:
     check_count(steps, "steps")
     check_count(batch_size, "batch_size")
     check_positive(lr, "lr")
