@@ -10,5 +10,6 @@ torch.Size([64, 3])
 
 from ._denoiser import Denoiser
 from ._learned_prior import LearnedPrior
+from ._learned_priors import LearnedPriors
 
-__all__ = ["Denoiser", "LearnedPrior"]
+__all__ = ["Denoiser", "LearnedPrior", "LearnedPriors"]
