@@ -46,7 +46,8 @@ def test_a_network_runs_under_vmap_and_is_told_labels():
 def test_levels_fall_from_the_start_to_the_end():
     levels = Denoised(best, level=0.1, start=1.6, rounds=5).levels()
     assert levels == pytest.approx([1.6, 0.8, 0.4, 0.2, 0.1])
-    assert Denoised(best, rounds=1).levels() == [1.5]
+    assert Denoised(best, level=0.2, rounds=1).levels() == [3.0]
+    assert Denoised(best, level=4.0, rounds=2).levels() == [4.0, 4.0]
     for wrong in ({"denoiser": 3}, {"level": 0.0}, {"start": -1.0}, {"rounds": 0}):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
             Denoised(**{"denoiser": best, **wrong})
@@ -58,7 +59,7 @@ def test_an_attack_with_it_is_better_than_one_without_a_prior():
     model = conv_net(1, SHAPE)
     seen = [observed(model, x, [1], GradientNoise(0.2), mechanism="known") for x in truth]
     errors = {}
-    for name, prior in (("learned", Denoised(best, level=0.1, rounds=6)), ("flat", None)):
+    for name, prior in (("learned", Denoised(best, rounds=6)), ("flat", None)):
         finish = Finish(steps=2, products=16, widths=())
         attack = Adaptive(InvertingGradients(steps=8), prior, smoothing=0.0, finish=finish)
         found = torch.stack([attack(o, generator(3)).inputs for o in seen])
