@@ -73,4 +73,4 @@ def _level(objective: Objective, inputs: Tensor, start: float) -> float:
         value = float(row.norm())
         if not 0 < value < float("inf"):
             return start
-    return value**-0.5
+    return float(value**-0.5)
