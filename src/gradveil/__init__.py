@@ -147,6 +147,7 @@ _LAZY = {
     "auditing": "auditing",
     "catalog": "catalog",
     "data": "data",
+    "denoising": "denoising",
     "load_dataset": "data",
     "models": "models",
     "privacy": "privacy",

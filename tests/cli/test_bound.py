@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradveil.cli import app
+from gradveil.denoising import LearnedPriors
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +83,20 @@ def test_nothing_to_sweep_is_an_error():
     assert "Option `--sweep`" in str(done.exception)
     assert "has a scale or a ratio" in str(done.exception)
     assert "`--defense no-defense`" in str(done.exception)
+
+
+def test_a_learned_prior_says_what_it_is(monkeypatch):
+    few = {**LearnedPriors.fit.__func__.__kwdefaults__, "steps": 5}
+    monkeypatch.setattr(LearnedPriors.fit.__func__, "__kwdefaults__", few)
+    defense = ("--defense", "gradient-noise(scale=0.1)")
+    (learned,) = json.loads(bound(*defense, "--prior", "learned", "--format", "json"))
+    assert "learned within classes" in learned["bound"]["prior"]
+    assert "errs upwards" in learned["bound"]["prior"]
+    assert learned["bound"]["mse"] > 0
+    assert "errs upwards" in " ".join(bound(*defense, "--prior", "learned").split())
+    assert "Gaussian" in bound(*defense, "--prior", "gaussian")
+
+
+def test_a_prior_is_refused_where_it_has_no_meaning():
+    done = CliRunner().invoke(app, ["bound", "--kind", "renyi", "--prior", "learned"])
+    assert done.exit_code != 0

@@ -8,7 +8,7 @@ from ._analytic import Analytic
 from ._attack import Attack, CallableAttack, Progress, as_attack
 from ._cafe import CAFE
 from ._dlg import DLG
-from ._evidence import TotalVariation
+from ._evidence import Denoised, TotalVariation
 from ._exact import ExactInversion
 from ._grad_inversion import GradInversion
 from ._identification import (
@@ -52,6 +52,7 @@ __all__ = [
     "CallableAttack",
     "CandidateBound",
     "CandidatePoint",
+    "Denoised",
     "Descent",
     "ExactInversion",
     "Finish",

@@ -58,7 +58,8 @@ class Adaptive(Attack):
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
-        prior: `TotalVariation`, the theory's `GaussianPrior`, or `None` (flat).
+        prior: `TotalVariation`, the theory's `GaussianPrior`, `Denoised` (learned from public
+            examples), or `None` (flat).
         restarts: How many starts from N(0, I) beside the warm one.
         smoothing: As in `InvertingGradients`, for the starts from noise.
         looseness: The relative misfit, at the start and at the end, that costs as much as one unit

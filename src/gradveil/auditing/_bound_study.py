@@ -1,7 +1,7 @@
 """The bound, the utility and the gain of one defense, without attacks: at one amount or many."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from gradveil._tensors import total
 from gradveil.attacks import CandidateBound, candidate_bound
 from gradveil.catalog import shown_name, spec_of
 from gradveil.defenses import Defense, NoiseDefense, PruningDefense
+from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
 from gradveil.theory import gain_over_isotropic, utility
@@ -28,6 +29,9 @@ FACTORS = tuple(2.0**k for k in range(-3, 4))
 
 CANDIDATES, STREAM = 256, 7
 """Of the bound without a prior: how many, and the place of its random numbers."""
+
+LEARNING = 8
+"""The place of a learned prior's random numbers."""
 
 RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -104,6 +108,14 @@ class BoundStudy:
             gain_over_isotropic=gain if gain is None or math.isfinite(gain) else None,
             formal_privacy=formal_privacy(defense, guarantee),
         )
+
+    def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
+        """Take a prior learned from the public examples for all bounds from now on: minutes."""
+        samples, labels = self.subject.public or (self.subject.data.inputs[:0], None)
+        learned = LearnedPriors.fit(
+            samples, labels, generator=numbered_stream(self.seed, LEARNING), progress=progress
+        )
+        self.subject = replace(self.subject, learned=learned)
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64, rest: str = "known"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gradveil._random import numbered_stream
 from gradveil.defenses import Defense
-from gradveil.theory import Bound, BoundCase, mean_bound
+from gradveil.theory import Bound, BoundCase, Prior, mean_bound
 
 from ._defaults import BOUND_PROBES, FULL_LIMIT
 from ._result import BoundResult
@@ -34,9 +34,12 @@ def guarantee_of(
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
     private = defense.plan_is_private
+    prior: Prior | None = subject.prior
+    if subject.learned is not None:
+        prior = subject.learned.covering(cases, numbered_stream(seed))
     trace = mean_bound(
         cases,
-        subject.prior,
+        prior,
         "trace",
         planned_by=defense if private and _has_levels(cases) else None,
         public_plan=not private,
@@ -45,10 +48,10 @@ def guarantee_of(
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
     best = trace
-    if subject.prior is not None and _size(cases) <= FULL_LIMIT and not private:
+    if prior is not None and _size(cases) <= FULL_LIMIT and not private:
         best = mean_bound(
             cases,
-            subject.prior,
+            prior,
             public_plan=True,
             probes=probes,
             generator=numbered_stream(seed),

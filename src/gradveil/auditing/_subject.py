@@ -10,6 +10,7 @@ from gradveil._checks import check_count, check_kind
 from gradveil._random import numbered_stream
 from gradveil.attacks import LocalSteps
 from gradveil.data import Dataset, NormalizationLike, observed_normalization, resolve_normalization
+from gradveil.denoising import LearnedPriors
 from gradveil.messages import GradientMessage, LocalUpdateMessage, LossFunction
 from gradveil.models import count_classes
 from gradveil.theory import GaussianPrior
@@ -35,6 +36,8 @@ class Subject:
     """FedAvg's local steps; `None`: gradients are sent."""
     range_is_public: bool = True
     """Whether the range of inputs comes from elsewhere than the private examples."""
+    learned: LearnedPriors | None = None
+    """What a denoiser learned from public examples; then bounds take it in place of the prior."""
 
     def batch(self, index: int) -> Batch:
         """One of the private batches."""

@@ -4,8 +4,9 @@ import dataclasses
 import inspect
 from typing import Any
 
+from gradveil.attacks import Denoised
 from gradveil.plans import Shape
-from gradveil.theory import GaussianPrior
+from gradveil.theory import Prior
 
 from ._entries import EVERYTHING
 from ._parser import Unwritable
@@ -62,8 +63,10 @@ def _same(value: object, default: object) -> bool:
 
 
 def _value(value: object) -> Any:
-    if isinstance(value, GaussianPrior):  # samples have no specification
+    if isinstance(value, Prior):  # samples have no specification
         return Unwritable(value.name)
+    if isinstance(value, Denoised):  # nor have networks
+        return Unwritable("learned")
     if isinstance(value, Shape):
         return Unwritable(f"shape of {value.numbers} numbers")
     if isinstance(value, (list, tuple)):

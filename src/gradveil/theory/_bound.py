@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from gradveil._random import generator_or_fresh
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, values_of
 
+from ._bound_case import BoundCase
 from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
 from ._fisher import FisherInformation, MeanInformation
-from ._priors import GaussianPrior
+from ._largest import largest_eigenvalue
+from ._prior import Prior
 from ._selection import SHOWN, selects, shows_selection
 from ._smoothness import Smoothness
 
@@ -33,6 +35,9 @@ DENSE_LIMIT = 1024
 
 ENOUGH_BATCHES = 8
 """For a mean over the data. The value at fewer is given, and called no guarantee."""
+
+NEARLY = 0.02
+"""By what share the information may exceed what a prior was measured for: that of other probes."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +74,11 @@ class Bound:
         return not self.reason
 
 
-class BoundCase(NamedTuple):
-    """One batch of the population, and what is done to its message."""
-
-    message: Message
-    inputs: Tensor
-    mechanism: AnyMechanism
-
-
 def reconstruction_bound(
     message: Message,
     inputs: Tensor,
     mechanism: AnyMechanism,
-    prior: GaussianPrior | None = None,
+    prior: Prior | None = None,
     method: str = "full",
     *,
     planned_by: "Defense | None" = None,
@@ -135,7 +132,7 @@ def reconstruction_bound(
 
 def mean_bound(
     cases: Sequence[BoundCase],
-    prior: GaussianPrior | None = None,
+    prior: Prior | None = None,
     method: str = "full",
     *,
     planned_by: "Defense | None" = None,
@@ -161,6 +158,8 @@ def mean_bound(
     """
     _check(cases, prior, method, solver, probes, planned_by)
     generator = generator_or_fresh(generator)
+    if prior is not None:
+        cases = [case._replace(inputs=prior.drawn(case.inputs, generator)) for case in cases]
     try:
         information = MeanInformation([FisherInformation(*case) for case in cases])
         seen = information.smoothness(generator)
@@ -189,14 +188,12 @@ def mean_bound(
         counts_plan=planned_by is not None and not any(selects(c.mechanism) for c in cases),
         batches=len(cases),
         explained=seen.explained,
-        reason=_reason(seen, shown, total, len(cases)),
+        reason=_reason(seen, shown, total, len(cases)) or _excess(information, prior, generator),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
     )
 
 
-def _undifferentiable(
-    cases: Sequence[BoundCase], prior: GaussianPrior | None, method: str
-) -> Bound:
+def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:
     """No guarantee for a message that has values but no derivatives; its own error if neither."""
     for case in cases:
         values_of(case.message, case.inputs)
@@ -218,9 +215,22 @@ def _reason(seen: Smoothness, shown: bool, total: float, batches: int) -> str:
     return ""
 
 
+def _excess(information: MeanInformation, prior: Prior | None, generator: torch.Generator) -> str:
+    """Why a prior that is valid up to some information does not cover this message."""
+    if prior is None or prior.largest == float("inf"):
+        return ""
+    found = largest_eigenvalue(information, generator)
+    if found <= (1 + NEARLY) * prior.largest:
+        return ""
+    return (
+        f"the message tells {found:.3g} of one direction, where the prior was measured for at most"
+        f" {prior.largest:.3g}: measure it at noise {found**-0.5:.3g} or less"
+    )
+
+
 def _check(
     cases: Sequence[BoundCase],
-    prior: GaussianPrior | None,
+    prior: Prior | None,
     method: str,
     solver: str,
     probes: int,
@@ -232,7 +242,7 @@ def _check(
     if not cases:
         raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
     if prior is not None:
-        check_kind(prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+        check_kind(prior, "prior", Prior, "Use `GaussianPrior.fit(samples)`.")
     if planned_by is not None:
         known = "`OptimalNoise(scale=0.1)`"
         check_methods(planned_by, "planned_by", ("plan", "observe"), known)

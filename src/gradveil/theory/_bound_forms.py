@@ -12,7 +12,7 @@ from gradveil.sensitivity import measure
 
 from ._fisher import MeanInformation, fisher_trace
 from ._plan_leak import plan_information, plan_information_trace
-from ._priors import GaussianPrior
+from ._prior import Prior
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
@@ -35,7 +35,7 @@ class Formed(NamedTuple):
     """From the scatter of the batches."""
 
 
-def trace_error(trace: float, size: int, prior: GaussianPrior | None = None) -> float:
+def trace_error(trace: float, size: int, prior: Prior | None = None) -> float:
     """The trace form, the largest k² / (tr J_D + tr_k J_P) over leading directions k of the prior.
 
     For any k orthogonal directions V the errors along them are at least
@@ -48,7 +48,7 @@ def trace_error(trace: float, size: int, prior: GaussianPrior | None = None) -> 
 
 def trace_bound(
     information: MeanInformation,
-    prior: GaussianPrior | None,
+    prior: Prior | None,
     planned_by: "Defense | None",
     probes: int,
     generator: torch.Generator,
@@ -103,7 +103,7 @@ def _plan_traces(
 
 
 def dense_bound(
-    information: MeanInformation, prior: GaussianPrior | None, planned_by: "Defense | None"
+    information: MeanInformation, prior: Prior | None, planned_by: "Defense | None"
 ) -> Formed:
     """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
     each = _matrices(information, planned_by)
@@ -126,9 +126,7 @@ def _matrices(information: MeanInformation, planned_by: "Defense | None") -> Ite
         yield matrix
 
 
-def _inverse_root(
-    data: Tensor, prior: GaussianPrior | None, information: MeanInformation
-) -> Tensor | None:
+def _inverse_root(data: Tensor, prior: Prior | None, information: MeanInformation) -> Tensor | None:
     """R with R Rᵀ = (J_D + J_P)⁻¹; `None` where it does not exist.
 
     With a prior of covariance L Lᵀ, R = L U (1 + e)^{-½}, e and U of Lᵀ J_D L: the rounding errors
@@ -146,7 +144,7 @@ def _inverse_root(
 
 def iterative_bound(
     information: MeanInformation,
-    prior: GaussianPrior | None,
+    prior: Prior | None,
     planned_by: "Defense | None",
     probes: int,
     generator: torch.Generator,
@@ -178,7 +176,7 @@ def iterative_bound(
     return Formed(total, error, _reciprocal_spread(total, pulled))
 
 
-def _solved_in_white(information: MeanInformation, prior: GaussianPrior, signs: Tensor) -> Tensor:
+def _solved_in_white(information: MeanInformation, prior: Prior, signs: Tensor) -> Tensor:
     """A⁻¹ z for each row z."""
 
     def multiply(rows: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """What an attacker knows of the data before it sees a message."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -9,13 +8,15 @@ from torch import Tensor
 from gradveil._checks import check_count, check_inputs, check_not_negative, check_tensor
 from gradveil._random import generator_or_fresh
 
+from ._prior import Prior
+
 ROUNDING = 1e-10
 """What `fit` adds to the variance of each direction, over the norm of the covariance: enough to
 invert it in float64, and too little to show in a bound."""
 
 
 @dataclass(frozen=True)
-class GaussianPrior:
+class GaussianPrior(Prior):
     """Each example is N(mean, covariance), independently of the others.
 
     Of all distributions with this covariance the Gaussian has the smallest prior information
@@ -90,43 +91,6 @@ class GaussianPrior:
         within = "" if labels is None else " within classes"
         return cls(flat.mean(0), covariance, f"Gaussian{within} fitted to {len(flat)} samples")
 
-    @cached_property
-    def root(self) -> Tensor:
-        """L with covariance = L Lᵀ, lower triangular, float64."""
-        factor: Tensor = torch.linalg.cholesky(self.covariance.double())
-        return factor
-
-    @cached_property
-    def variances(self) -> Tensor:
-        """The eigenvalues of the covariance, the largest first, float64."""
-        values: Tensor = torch.linalg.eigvalsh(self.covariance.double()).flip(0)
-        return values.clamp(min=torch.finfo(torch.float64).tiny)
-
-    def leading(self, size: int, trace: float) -> tuple[int, float]:
-        """The directions of largest variance for which a bound on their error alone is largest.
-
-        For the k leading directions of each of B examples the error is at least
-        (kB)² / (tr J_D + B Σ_{i≤k} 1/λ_i). All directions are the usual trace form, which a single
-        direction without variance would turn into 0.
-
-        Returns:
-            kB and B Σ_{i≤k} 1/λ_i of the best k.
-        """
-        entries, known = self._leading_traces(size)
-        best = int((entries.square() / (trace + known)).argmax())
-        return int(entries[best]), float(known[best])
-
-    def allowed_trace(self, size: int, total: float) -> float:
-        """The largest tr J_D at which the trace form is `total`; not above 0 if there is none."""
-        entries, known = self._leading_traces(size)
-        return float((entries.square() / total - known).max())
-
-    def _leading_traces(self, size: int) -> tuple[Tensor, Tensor]:
-        examples = self._examples(size)
-        known = examples * self.variances.reciprocal().cumsum(0)
-        count = torch.arange(1, len(known) + 1, dtype=known.dtype, device=known.device)
-        return examples * count, known
-
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw examples, shape (count, n)."""
         check_count(count, "count")
@@ -135,45 +99,6 @@ class GaussianPrior:
         drawn = torch.empty(count, len(factor), dtype=factor.dtype, device=generator.device)
         noise = drawn.normal_(generator=generator).to(factor.device)
         return torch.add(self.mean, noise @ factor.T)
-
-    def matrix(self, size: int) -> Tensor:
-        """J_P of a batch with `size` entries in all: the precision, once for each example."""
-        blocks: Tensor = torch.block_diag(*[self.precision] * self._examples(size))
-        return blocks
-
-    def trace(self, size: int) -> float:
-        """tr J_P of a batch with `size` entries in all."""
-        return float(self.precision.trace()) * self._examples(size)
-
-    def multiply(self, rows: Tensor, inverse: bool = False) -> Tensor:
-        """J_P v, or J_P⁻¹ v, for each row v of a (k, size) tensor."""
-        matrix = self.covariance if inverse else self.precision
-        self._examples(rows.shape[-1])
-        return (rows.view(-1, len(self.mean)) @ matrix.to(rows)).view_as(rows)
-
-    def from_white(self, rows: Tensor, transposed: bool = False) -> Tensor:
-        """L v, or Lᵀ v, of each example in each row v of a (k, size) tensor."""
-        matrix = self.root if transposed else self.root.T
-        self._examples(rows.shape[-1])
-        return (rows.reshape(-1, len(self.mean)) @ matrix.to(rows)).view(rows.shape)
-
-    def check_examples(self, inputs: Tensor) -> None:
-        """Require that the prior is one of such examples."""
-        if inputs[0].numel() != len(self.mean):
-            raise ValueError(
-                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
-                f" prior of {len(self.mean)} entries and `inputs.shape = {tuple(inputs.shape)}`."
-                " Fit it to such examples."
-            )
-
-    def _examples(self, size: int) -> int:
-        n = len(self.mean)
-        if size % n:
-            raise ValueError(
-                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
-                f" prior of {n} entries for inputs of {size} in all. Fit it to such examples."
-            )
-        return size // n
 
 
 def _class_means(samples: Tensor, labels: Tensor) -> tuple[Tensor, int]:

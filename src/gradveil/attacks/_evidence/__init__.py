@@ -2,6 +2,7 @@
 
 from ._batch_norm import BatchNormDistance
 from ._channel import Channel, open_channel
+from ._denoised import Denoised, Near
 from ._label_counts import fit_counts, fit_counts_and_scale, fit_counts_of_trained
 from ._linear_layers import Call, input_layer, last_layer, linear_calls, random_inputs
 from ._matching import Evidence, cosine_distance, euclidean_evidence
@@ -12,9 +13,11 @@ __all__ = [
     "BatchNormDistance",
     "Call",
     "Channel",
+    "Denoised",
     "Energy",
     "Evidence",
     "GaussianEnergy",
+    "Near",
     "TotalVariation",
     "cosine_distance",
     "depends_on_inputs",

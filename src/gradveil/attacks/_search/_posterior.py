@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._evidence import Channel, Evidence, depends_on_inputs, energy_of, plan_channel
+from .._evidence import (
+    Channel,
+    Denoised,
+    Evidence,
+    depends_on_inputs,
+    energy_of,
+    plan_channel,
+)
 from .._observation import Observation
 from .._reconstruction import FINISHED, Reconstruction
 from ._candidates import message_of, noise_start
@@ -15,6 +22,7 @@ from ._consensus import consensus
 from ._optimise import SETTLED, Cost, Descent, Minimum, Watch, minimise
 from ._refine import Refined
 from ._smoothing import SmoothTwin
+from ._splitting import split
 from ._stages import Stages, refine_one
 
 if TYPE_CHECKING:
@@ -137,6 +145,10 @@ class PosteriorSearch:
         if self.attack.finish is None or polished.status != FINISHED:
             return best
         evidence, labels = self._final(channel), _labels(observation)
+        if isinstance(self.energy, Denoised):
+            told = self.energy.knowing(labels)
+            stages = Stages(observation, labels, evidence, told, self.attack.finish)
+            return split(stages, told, best.inputs, self.watch)
         stages = Stages(observation, labels, evidence, self.energy, self.attack.finish)
         for index in order:
             refined = refine_one(stages, polished.inputs[index], self.watch)

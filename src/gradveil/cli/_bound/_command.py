@@ -23,6 +23,13 @@ class Kind(str, Enum):
     candidates = "candidates"
 
 
+class PriorKind(str, Enum):
+    """What the Bayesian bound takes as known of the data."""
+
+    gaussian = "gaussian"
+    learned = "learned"
+
+
 class Rest(str, Enum):
     """What an attacker with candidates is told of the rest of the batch."""
 
@@ -33,7 +40,7 @@ class Rest(str, Enum):
 MODEL = ("dataset", "data", "model", "weights", "batch_size", "defense")
 ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
-    Kind.bayesian: (*MODEL, "sweep", "out"),
+    Kind.bayesian: (*MODEL, "prior", "sweep", "out"),
     Kind.fisher: MODEL,
     Kind.candidates: (*MODEL, "candidates", "trials", "rest"),
     Kind.recognition: ("guess", *ACCOUNT),
@@ -64,6 +71,12 @@ def bound(
         typer.Option(
             help="As 'optimal-noise(scale=0.1)'; amounts may be left out.",
             show_default="optimal-noise",
+        ),
+    ] = None,
+    prior: Annotated[
+        PriorKind | None,
+        typer.Option(
+            help="bayesian: gaussian, or learned (a denoiser; minutes).", show_default="gaussian"
         ),
     ] = None,
     sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
@@ -115,7 +128,7 @@ def bound(
         device,
     )
     if kind is Kind.bayesian:
-        show_bayesian(asked, sweep, out, format)
+        show_bayesian(asked, prior is PriorKind.learned, sweep, out, format)
     elif kind is Kind.fisher:
         show_statement(kind.value, fisher_facts(asked), format)
     elif kind is Kind.candidates:

@@ -1,0 +1,120 @@
+"""Small networks that predict what noise hides: for images a UNet, for vectors a perceptron."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+EMBEDDING = 64
+"""Of the noise level and the class, from which every block is scaled and shifted."""
+
+
+class ImageNet(nn.Module):
+    """A UNet of three sizes: half the image (four pixels become channels), a quarter and back.
+
+    Args:
+        shape: (channels, height, width) of one image, height and width divisible by 4.
+        classes: How many classes; one more row stands for "not told".
+        width: Channels at half size; twice as many at a quarter.
+        blocks: Residual blocks at each of the three places.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int, width: int = 32, blocks: int = 2):
+        super().__init__()
+        pixels = 4 * shape[0]
+        self.condition = Condition(classes)
+        self.fold, self.unfold = nn.PixelUnshuffle(2), nn.PixelShuffle(2)
+        self.enter = nn.Conv2d(pixels, width, 3, padding=1)
+        self.down = nn.Conv2d(width, 2 * width, 2, stride=2)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.first, self.middle, self.last = (
+            nn.ModuleList(ImageBlock(channels) for _ in range(blocks))
+            for channels in (width, 2 * width, width)
+        )
+        self.leave = nn.Conv2d(width, pixels, 3, padding=1)
+
+    def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
+        """The prediction; level and labels have one entry for each image."""
+        told = self.condition(level, labels)
+        wide = self.enter(self.fold(inputs))
+        for block in self.first:
+            wide = block(wide, told)
+        narrow = self.down(wide)
+        for block in self.middle:
+            narrow = block(narrow, told)
+        wide = wide + self.up(narrow)
+        for block in self.last:
+            wide = block(wide, told)
+        predicted: Tensor = self.unfold(self.leave(nn.functional.silu(wide)))
+        return predicted
+
+
+class ImageBlock(nn.Module):
+    """h + conv(silu(scale ⊙ conv(silu(h)) + shift)), scale and shift from the embedding."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.told = nn.Linear(EMBEDDING, 2 * channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, hidden: Tensor, told: Tensor) -> Tensor:
+        """The hidden maps after the block."""
+        scale, shift = self.told(told)[:, :, None, None].chunk(2, dim=1)
+        inner = self.first(nn.functional.silu(hidden)) * (1 + scale) + shift
+        moved: Tensor = hidden + self.second(nn.functional.silu(inner))
+        return moved
+
+
+class VectorNet(nn.Module):
+    """A residual perceptron, for examples that are no images.
+
+    Args:
+        shape: Of one example.
+        classes: How many classes; one more row stands for "not told".
+        width: Hidden units.
+        blocks: Residual layers.
+    """
+
+    def __init__(self, shape: Sequence[int], classes: int, width: int = 128, blocks: int = 3):
+        super().__init__()
+        size = math.prod(shape)
+        self.condition = Condition(classes)
+        self.enter, self.leave = nn.Linear(size, width), nn.Linear(width, size)
+        self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(blocks))
+
+    def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
+        """The prediction; level and labels have one entry for each example."""
+        told = self.condition(level, labels)
+        hidden = self.enter(inputs.flatten(1))
+        for layer in self.layers:
+            hidden = hidden + layer(nn.functional.silu(torch.cat([hidden, told], dim=1)))
+        predicted: Tensor = self.leave(nn.functional.silu(hidden)).view_as(inputs)
+        return predicted
+
+
+class Condition(nn.Module):
+    """The embedding of a noise level and a class."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.level = nn.Sequential(nn.Linear(5, EMBEDDING), nn.SiLU())
+        self.label = nn.Embedding(classes + 1, EMBEDDING)
+        self.mix = nn.Sequential(nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU())
+
+    def forward(self, level: Tensor, labels: Tensor) -> Tensor:
+        """Shape (examples, EMBEDDING), from the level's logarithm and two of its waves."""
+        waves = [f(k * level) for k in (1.0, 2.0) for f in (torch.sin, torch.cos)]
+        told: Tensor = self.mix(self.level(torch.stack([level, *waves], 1)) + self.label(labels))
+        return told
+
+
+def network_for(shape: Sequence[int], classes: int, width: int | None) -> nn.Module:
+    """The network for examples of this shape: an image's sides must be divisible by 4."""
+    image = len(shape) == 3 and shape[1] % 4 == 0 and shape[2] % 4 == 0
+    if not image:
+        return VectorNet(shape, classes, width or 128)
+    network: nn.Module = ImageNet(shape, classes, width or 32)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
