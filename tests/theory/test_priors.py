@@ -183,3 +183,15 @@ def test_products_are_on_the_device_of_the_rows(inverse: bool):
     product = prior.multiply(torch.ones(3, 4, device="meta", dtype=torch.float32), inverse)
     assert (product.device.type, product.dtype) == ("meta", torch.float32)
     assert product.shape == (3, 4)
+
+
+def test_pooled_classes_of_different_spread_err_upwards() -> None:
+    """The direction that the docstring states: the mean over classes is below the pooled bound."""
+    spreads, information = (0.1, 2.0), 4.0
+    draws = torch.Generator().manual_seed(0)
+    samples = torch.cat([s * torch.randn(4000, 1, generator=draws) for s in spreads]).double()
+    labels = torch.arange(2).repeat_interleave(4000)
+    pooled = GaussianPrior.fit(samples, labels=labels)
+    bound = 1 / (information + float(pooled.precision))
+    exact = sum(1 / (information + s**-2) for s in spreads) / 2
+    assert bound > 1.3 * exact

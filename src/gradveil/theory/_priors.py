@@ -64,7 +64,7 @@ class GaussianPrior(Prior):
     def fit(
         cls, samples: Tensor, ridge: float = 0.0, *, labels: Tensor | None = None
     ) -> "GaussianPrior":
-        """Mean and covariance of the samples, which claim no more than the samples show.
+        """Mean and covariance of the samples; without labels they claim no more than these show.
 
         tr (J_D + C⁻¹)⁻¹ is concave in C. So with the covariance of finitely many samples the bound
         is, in the mean over samples, below that with the covariance of the population, and equal
@@ -75,7 +75,9 @@ class GaussianPrior(Prior):
             ridge: Added to the variance of every direction. It makes the bound larger than the
                 data show; an attacker's search may need one to be well conditioned.
             labels: A class for each sample, where the attacker is told the labels: the covariance
-                is then that within classes, around the mean of each, pooled.
+                is then that within classes, around the mean of each, pooled. Where classes differ
+                in their covariance the bound is larger with the pooled one than in the mean over
+                classes, by the same concavity: it then errs upwards.
         """
         check_inputs(samples, "samples")
         check_not_negative(ridge, "ridge")
