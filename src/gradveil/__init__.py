@@ -40,6 +40,7 @@ from .messages import (
     LocalUpdateMessage,
     Message,
     ModelError,
+    TokenGradient,
 )
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
@@ -104,6 +105,7 @@ __all__ = [
     "Sketch",
     "Structured",
     "ThreatModel",
+    "TokenGradient",
     "Utility",
     "audit",
     "expected_decrease",

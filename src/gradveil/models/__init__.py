@@ -18,6 +18,7 @@ from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._registry import build_model, model_names, model_options
 from gradveil.models._simple_conv_net import SimpleConvNet
+from gradveil.models._token_transformer import TokenTransformer, next_token_loss
 
 __all__ = [
     "MLP",
@@ -25,10 +26,12 @@ __all__ = [
     "LeNet",
     "PatchTransformer",
     "SimpleConvNet",
+    "TokenTransformer",
     "build_fitting_model",
     "build_model",
     "count_classes",
     "default_model",
     "model_names",
     "model_options",
+    "next_token_loss",
 ]

@@ -25,6 +25,7 @@ from gradveil.messages import (
     LossFunction,
     Message,
     Metric,
+    gradient_of,
     values_of,
 )
 from gradveil.plans import Shape
@@ -160,7 +161,7 @@ class PrivateNoise(Defense):
         """Allow an empty batch, where its size says nothing: noise alone is sent then."""
         check_tensor(inputs, "inputs")
         if inputs.dim() == 0 or len(inputs) or self.unit == "client" or self.batch_size is None:
-            check_inputs(inputs)
+            check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator

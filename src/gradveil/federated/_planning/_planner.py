@@ -20,6 +20,7 @@ from gradveil.messages import (
     LocalSteps,
     LossFunction,
     check_match,
+    gradient_of,
     trainable_parameters,
 )
 from gradveil.plans import Shape, fit_shape, gather, trust_in
@@ -62,8 +63,9 @@ class Planner:
         seed: int = 0,
     ) -> None:
         inputs, targets = check_pair(public, "public")
-        check_inputs(inputs, "public inputs")
-        check_match(inputs, targets)
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "public inputs", tokens=tokens)
+        check_match(inputs, targets, tokens=tokens)
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
         check_count(refresh_every, "refresh_every")
         check_count(batch_size, "batch_size")
