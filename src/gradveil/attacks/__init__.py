@@ -1,7 +1,15 @@
 """Attacks that rebuild private data from what was sent, and the yardstick that scores them."""
 
 from gradveil.messages import LocalSteps
-from gradveil.scoring import Interval, Scores, bootstrap_interval, paired_interval, score
+from gradveil.scoring import (
+    Interval,
+    Scores,
+    TokenScores,
+    bootstrap_interval,
+    paired_interval,
+    score,
+    score_tokens,
+)
 
 from ._adaptive import Adaptive
 from ._analytic import Analytic
@@ -28,6 +36,7 @@ from ._peel import Peel
 from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar
+from ._text import SpanCheck, TokenRows
 from ._threat import ThreatModel
 from ._vertical import (
     VerticalNet,
@@ -65,7 +74,10 @@ __all__ = [
     "Progress",
     "Reconstruction",
     "Scores",
+    "SpanCheck",
     "ThreatModel",
+    "TokenRows",
+    "TokenScores",
     "TotalVariation",
     "Trial",
     "VerticalNet",
@@ -84,5 +96,6 @@ __all__ = [
     "progress_bar",
     "recover_labels",
     "score",
+    "score_tokens",
     "vertical_net",
 ]
