@@ -4,10 +4,12 @@ from gradveil.messages import LocalSteps
 from gradveil.scoring import (
     Interval,
     Scores,
+    TableScores,
     TokenScores,
     bootstrap_interval,
     paired_interval,
     score,
+    score_table,
     score_tokens,
 )
 
@@ -36,6 +38,7 @@ from ._peel import Peel
 from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar
+from ._tables import TabLeak, TableReconstruction
 from ._text import SpanCheck, TokenRows
 from ._threat import ThreatModel
 from ._vertical import (
@@ -75,6 +78,9 @@ __all__ = [
     "Reconstruction",
     "Scores",
     "SpanCheck",
+    "TabLeak",
+    "TableReconstruction",
+    "TableScores",
     "ThreatModel",
     "TokenRows",
     "TokenScores",
@@ -96,6 +102,7 @@ __all__ = [
     "progress_bar",
     "recover_labels",
     "score",
+    "score_table",
     "score_tokens",
     "vertical_net",
 ]

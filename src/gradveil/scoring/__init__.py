@@ -12,6 +12,7 @@ from ._match import match
 from ._quality import PSNR_LIMIT, psnr, structural_similarity
 from ._scores import Distance, Guess, Scores, score
 from ._shares import share_interval
+from ._tables import TableScores, score_table
 from ._tokens import TokenScores, score_tokens
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "Interval",
     "Nested",
     "Scores",
+    "TableScores",
     "TokenScores",
     "bootstrap_interval",
     "match",
     "paired_interval",
     "psnr",
     "score",
+    "score_table",
     "score_tokens",
     "share_interval",
     "structural_similarity",

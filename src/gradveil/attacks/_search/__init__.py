@@ -1,7 +1,7 @@
 """How attacks search: descent, second-order steps, L-BFGS, and where they start."""
 
 from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
-from ._consensus import consensus
+from ._consensus import consensus, order_like
 from ._head import Head, features_of, head_of
 from ._lbfgs import Point, minimise_lbfgs
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
@@ -40,6 +40,7 @@ __all__ = [
     "minimise",
     "minimise_lbfgs",
     "noise_start",
+    "order_like",
     "progress_bar",
     "refine",
     "refine_in_stages",

@@ -64,7 +64,9 @@ class Assembler:
         Logarithms, because layers differ in how far a wrong token elsewhere moves their inputs.
         """
         inputs = linear_inputs(self._message, ids)
-        parts = [(span.distances(inputs[k].inputs) + ROUNDING).log() for k, span in self._spans.items()]
+        parts = [
+            (span.distances(inputs[k].inputs) + ROUNDING).log() for k, span in self._spans.items()
+        ]
         counted = torch.tensor(self._places.decided, dtype=torch.float64)
         if end is not None:
             counted[end:] = 0.0

@@ -38,7 +38,10 @@ class TokenSearch:
         self.status = FINISHED
 
     def improve(self, candidates: list[Tensor], sweeps: int) -> None:
-        """Rounds over all places, each of which tries its candidates; and sequences that swap."""
+        """Rounds over all places: each tries its candidates, and to swap with other places.
+
+        In each round whole sequences swap first, where labels differ.
+        """
         for _ in range(sweeps):
             before = self.cost
             self._swap_sequences()
@@ -63,6 +66,13 @@ class TokenSearch:
             trial = self.ids.clone()
             trial[place] = token
             self._take(trial)
+        row, column = place
+        others = [(other, column) for other in range(row)]
+        for other in others + [(row, other) for other in range(column)]:
+            if self.ids[other] != self.ids[place]:
+                trial = self.ids.clone()
+                trial[place], trial[other] = self.ids[other], self.ids[place]
+                self._take(trial)
 
     def _swap_sequences(self) -> None:
         """Which sequence has which label, where labels differ."""
