@@ -92,8 +92,9 @@ class Assembler:
 
     def _by_changes(self) -> Tensor:
         found: list[Tensor] = []
-        for _ in range(STARTS * self._size):
-            ids = self._improved(self._start(found))
+        for number in range(STARTS * self._size):
+            start = self._shaken(found) if number % 2 and len(found) > 1 else self._start(found)
+            ids = self._improved(start)
             if not any(torch.equal(ids, other) for other in found):
                 found.append(ids)
             costs = self._costs(torch.stack(found))
@@ -110,6 +111,16 @@ class Assembler:
             left = tokens[used == used.min()]
             ids.append(left[torch.randint(len(left), (), generator=self._generator)])
         return torch.stack(ids)
+
+    def _shaken(self, found: list[Tensor]) -> Tensor:
+        """The best sequence that is not good enough, with two places drawn again."""
+        costs = self._costs(torch.stack(found))
+        bad = torch.where(costs < costs.min() + FOUND, torch.inf, costs)
+        ids = found[int(bad.argmin())].clone()
+        for place in torch.randperm(len(ids), generator=self._generator)[:2].tolist():
+            tokens = self._tokens[place]
+            ids[place] = tokens[torch.randint(len(tokens), (), generator=self._generator)]
+        return ids
 
     def _improved(self, ids: Tensor) -> Tensor:
         best = torch.inf

@@ -23,6 +23,10 @@ class Places(NamedTuple):
     decided: list[bool]
     """Whether the place's tokens lie in the first layer's span; the others are the likeliest."""
 
+    def allow(self, place: int, token: Tensor) -> bool:
+        """Whether a place can hold a token, as far as that is decided."""
+        return not self.decided[place] or bool((self.tokens[place] == token).any())
+
     def start(self, size: int) -> Tensor:
         """One token of each place for each of so many sequences."""
         rows = torch.arange(size)

@@ -80,7 +80,7 @@ class SpanCheck(Attack):
         start = self._assembled(message, spans, places, size, generator, watch)
         search = TokenSearch(observation, start, generator, watch)
         self._tell(1, search.cost)
-        search.improve(places.tokens, self.sweeps)
+        search.improve(places, self.sweeps)
         self._tell(2, search.cost)
         targets = targets_of(observation, search.ids)
         return Reconstruction(search.ids, targets, search.cost, status=search.status)

@@ -1,5 +1,7 @@
 """Search over tokens: changes one at a time, by the likelihood of what was sent."""
 
+from itertools import combinations, permutations
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,14 @@ from .._evidence import Evidence, euclidean_evidence, plan_channel
 from .._observation import Observation
 from .._reconstruction import FINISHED, TIME_BUDGET
 from .._search import Watch
+from ._places import Places
 from ._token_evidence import targets_of
 
 EXACT = 1e-6
 """A share of the message's power that is rounding."""
+
+FEW = 4
+"""Sequences of which all orders are tried."""
 
 LOOSENESS = 1e-3
 """Of entries without noise, as in `Adaptive`."""
@@ -37,18 +43,19 @@ class TokenSearch:
         self.cost = self._cost(start)
         self.status = FINISHED
 
-    def improve(self, candidates: list[Tensor], sweeps: int) -> None:
+    def improve(self, places: Places, sweeps: int) -> None:
         """Rounds over all places: each tries its candidates, and to swap with other places.
 
-        In each round whole sequences swap first, where labels differ.
+        In each round whole sequences change places first, where labels differ.
         """
         for _ in range(sweeps):
             before = self.cost
-            self._swap_sequences()
-            for place in self._places():
+            self._reorder()
+            for place in self._order():
                 if self.is_exact() or self._is_over():
                     return
-                self._change(place, candidates[place[1]])
+                self._change(place, places.tokens[place[1]])
+                self._swap(place, places)
             if not self.cost < before:
                 return
 
@@ -66,33 +73,37 @@ class TokenSearch:
             trial = self.ids.clone()
             trial[place] = token
             self._take(trial)
+
+    def _swap(self, place: tuple[int, int], places: Places) -> None:
+        """With the same place of other sequences, and with other places of the sequence."""
         row, column = place
         others = [(other, column) for other in range(row)]
         for other in others + [(row, other) for other in range(column)]:
-            if self.ids[other] != self.ids[place]:
+            mine, theirs = self.ids[place], self.ids[other]
+            fits = places.allow(other[1], mine) and places.allow(column, theirs)
+            if mine != theirs and fits:
                 trial = self.ids.clone()
-                trial[place], trial[other] = self.ids[other], self.ids[place]
+                trial[place], trial[other] = theirs, mine
                 self._take(trial)
 
-    def _swap_sequences(self) -> None:
-        """Which sequence has which label, where labels differ."""
-        if self._observation.targets_are_inputs:
-            return
+    def _reorder(self) -> None:
+        """Which sequence has which label: all orders of a few, else pairs that change places."""
         size = len(self.ids)
-        for first in range(size):
-            for second in range(first + 1, size):
-                if self._is_over():
-                    return
-                order = torch.arange(size)
-                order[[first, second]] = order[[second, first]]
-                self._take(self.ids[order])
+        if self._observation.targets_are_inputs or size < 2:
+            return
+        orders = list(permutations(range(size)))[1:] if size <= FEW else _exchanges(size)
+        start = self.ids
+        for order in orders:
+            if self._is_over():
+                return
+            self._take((start if size <= FEW else self.ids)[list(order)])
 
     def _take(self, trial: Tensor) -> None:
         cost = self._cost(trial)
         if cost < self.cost:
             self.ids, self.cost = trial, cost
 
-    def _places(self) -> list[tuple[int, int]]:
+    def _order(self) -> list[tuple[int, int]]:
         count, length = self.ids.shape
         order = torch.randperm(count * length, generator=self._generator).tolist()
         return [divmod(number, length) for number in order]
@@ -121,3 +132,13 @@ class TokenSearch:
         channel = plan_channel(observation, targets, start, 8, self._generator)
         evidence = channel.evidence(1.0, LOOSENESS, start.numel())
         return Evidence(*(None if part is None else part.double() for part in evidence))  # type: ignore[arg-type]
+
+
+def _exchanges(size: int) -> list[tuple[int, ...]]:
+    """All orders in which two are exchanged."""
+    orders = []
+    for first, second in combinations(range(size), 2):
+        order = list(range(size))
+        order[first], order[second] = second, first
+        orders.append(tuple(order))
+    return orders

@@ -16,7 +16,6 @@ from gradveil._checks import (
 )
 from gradveil._random import named_stream
 from gradveil.messages import (
-    GradientMessage,
     LocalSteps,
     LossFunction,
     check_match,
@@ -91,7 +90,7 @@ class Planner:
         """What the public batches prove, as far as the model shows that they are of its kind."""
         device = next(model.parameters()).device
         inputs, targets = (part.to(device) for part in self.public)
-        make = GradientMessage if self.local is None else self.local.message
+        make = gradient_of(inputs) if self.local is None else self.local.message
         whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
         parts = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(whole)]
         evidence = [
