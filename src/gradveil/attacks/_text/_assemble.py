@@ -48,7 +48,8 @@ class Assembler:
     ) -> None:
         self._message, self._spans, self._places = message, spans, places
         self._tokens = [
-            tokens if decided else tokens[:1] for tokens, decided in zip(*places, strict=True)
+            tokens if decided else tokens[:1]
+            for tokens, decided in zip(places.tokens, places.decided, strict=True)
         ]
         self._size, self._generator, self._watch = size, generator, watch
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradveil._extras import require
 from gradveil.messages import TokenGradient
 
 from .._observation import Observation
@@ -27,10 +28,28 @@ class Places(NamedTuple):
         """Whether a place can hold a token, as far as that is decided."""
         return not self.decided[place] or bool((self.tokens[place] == token).any())
 
+    likely: Tensor
+    """The tokens that stand out of all."""
+    costs: Tensor
+    """How badly each of these fits into each place."""
+
     def start(self, size: int) -> Tensor:
-        """One token of each place for each of so many sequences."""
+        """One token of each place for each of so many sequences.
+
+        Where nothing is decided, each likely token is used once, in the place that suits them all
+        best; what is left open gets the likeliest tokens of its place.
+        """
         rows = torch.arange(size)
-        return torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
+        ids = torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
+        if any(self.decided):
+            return ids
+        require("matching tokens", "gradveil[audit]", "scipy")
+        from scipy.optimize import linear_sum_assignment  # only attackers need it
+
+        costs = self.costs.repeat(1, size).cpu().numpy()  # a column for each place of each sequence
+        tokens, slots = (torch.as_tensor(part) for part in linear_sum_assignment(costs))
+        ids.view(-1)[slots] = self.likely[tokens]
+        return ids
 
 
 def find_places(
@@ -66,7 +85,8 @@ def find_places(
         order = (distances if found else open_cost)[:, place].argsort()
         tokens.append(order[: min(found, 4 * size) if found else open_count])
         decided.append(found > 0)
-    return Places(tokens, decided)
+    found_likely = likely.nonzero().flatten()
+    return Places(tokens, decided, found_likely, distances[found_likely])
 
 
 def _scores(
