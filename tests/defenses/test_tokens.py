@@ -106,3 +106,10 @@ def test_clipped_messages_of_tokens_have_no_bound():
     mechanism = defense.respond(message, IDS, generator()).mechanism
     with pytest.raises(TypeError, match="TokenGradient"):
         reconstruction_bound(defense.prepared(message), IDS, mechanism)
+
+
+def test_a_client_s_whole_update_is_clipped_for_tokens_too():
+    message = message_of(False, IDS)
+    values = PrivateNoise(1.0, 0.01, unit="client").respond(message, IDS, generator()).values
+    norm = torch.cat([value.flatten() for value in values.values()]).norm()
+    assert float(norm) == pytest.approx(0.01, rel=1e-3)

@@ -26,6 +26,7 @@ from gradveil.messages import (
     Message,
     Metric,
     gradient_of,
+    takes_tokens,
     values_of,
 )
 from gradveil.plans import Shape
@@ -168,6 +169,8 @@ class PrivateNoise(Defense):
     ) -> tuple[Tensors, Moments]:
         """The clipped values, and their moments."""
         self.check_batch(inputs)
+        if gradient_of(inputs).takes_tokens != takes_tokens(message):
+            check_inputs(inputs, tokens=takes_tokens(message))
         values = values_of(self.prepared(message), inputs)
         check_finite(values, "message(inputs)")
         return values, self.moments_of(values, inputs)
