@@ -49,6 +49,7 @@ from .messages import (
     LocalUpdateMessage,
     Message,
     ModelError,
+    TokenGradient,
 )
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
 from .theory import (
@@ -122,6 +123,7 @@ __all__ = [
     "Soteria",
     "Structured",
     "ThreatModel",
+    "TokenGradient",
     "Utility",
     "audit",
     "expected_decrease",

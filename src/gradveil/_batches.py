@@ -13,12 +13,16 @@ MOST_CLASSES = 2**20
 
 
 def check_batch(
-    batch: Any, name: str = "batch", num_classes: int | None = None
+    batch: Any, name: str = "batch", num_classes: int | None = None, *, tokens: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Require a pair of inputs and class labels, one label for each input; returns the pair."""
+    """Require a pair of inputs and class labels, one label for each input; returns the pair.
+
+    For tokens there may be one label for each token.
+    """
     inputs, targets = check_pair(batch, name)
-    check_inputs(inputs, "inputs")
-    labels = isinstance(targets, Tensor) and targets.dtype == torch.int64 and targets.dim() == 1
+    check_inputs(inputs, "inputs", tokens=tokens)
+    labels = isinstance(targets, Tensor) and targets.dtype == torch.int64
+    labels = labels and (targets.dim() == 1 or (tokens and targets.shape == inputs.shape))
     if not labels or len(targets) != len(inputs):
         kind = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
         raise ValueError(

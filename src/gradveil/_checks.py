@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-REAL = (torch.float32, torch.float64)
-"""The kinds of numbers that messages are made of: squares of float16 under- and overflow."""
+REAL, WHOLE = (torch.float32, torch.float64), (torch.int64, torch.int32)
+"""The numbers that messages are made of (squares of float16 under- and overflow), and of ids."""
 
 SEEDS = 2**64
 """Seeds are below this, as torch wants them."""
@@ -45,16 +45,16 @@ def check_tensor(value: object, name: str) -> None:
         )
 
 
-def check_inputs(inputs: Tensor, name: str = "inputs") -> None:
-    """Require a non-empty batch of finite floating-point numbers."""
+def check_inputs(inputs: Tensor, name: str = "inputs", *, tokens: bool = False) -> None:
+    """Require a non-empty batch of finite floating-point numbers, or of the ids of tokens."""
     check_tensor(inputs, name)
-    if inputs.dtype not in REAL:
-        raise TypeError(
-            f"Parameter `{name}` should be floating point, float32 or float64: the defenses"
-            f" differentiate with respect to it, and square what they find. Found"
-            f" `{name}.dtype = {inputs.dtype}`. Convert it with `.float()`, or, for token ids, pass"
-            " the embeddings instead."
-        )
+    if inputs.dtype not in (WHOLE if tokens else REAL):
+        wanted, advice = "the ids of tokens, int64 or int32", "`.long()`"
+        if not tokens:
+            wanted = "floating point, float32 or float64: defenses differentiate with respect to it"
+            advice = "`.float()`, or, for token ids, `TokenGradient(model, loss_fn, targets)`"
+        found = f"`{name}.dtype = {inputs.dtype}`"
+        raise TypeError(f"Parameter `{name}` should be {wanted}. Found {found}. Use {advice}.")
     if inputs.dim() == 0 or inputs.numel() == 0:
         raise ValueError(
             f"Parameter `{name}` should be a non-empty batch of shape (examples, ...). Found"

@@ -73,7 +73,7 @@ def local(**changes: Any) -> Any:
     (with_inputs(INPUTS.half()), "inputs", "torch.float16"),
     (with_inputs(INPUTS.bfloat16()), "inputs", "torch.bfloat16"),
     (with_inputs(INPUTS.to(torch.complex64)), "inputs", "torch.complex64"),
-    (with_inputs(INPUTS.long()), "inputs", "torch.int64"),
+    (with_inputs(INPUTS.long()), "model", "torch.int64"),
     (with_inputs(INPUTS.byte()), "inputs", "torch.uint8"),
     (with_inputs(INPUTS > 0), "inputs", "torch.bool"),
     (with_inputs(INPUTS.to_sparse()), "inputs", "torch.sparse_coo"),

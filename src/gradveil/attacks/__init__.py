@@ -1,7 +1,17 @@
 """Attacks that rebuild private data from what was sent, and the yardstick that scores them."""
 
 from gradveil.messages import LocalSteps
-from gradveil.scoring import Interval, Scores, bootstrap_interval, paired_interval, score
+from gradveil.scoring import (
+    Interval,
+    Scores,
+    TableScores,
+    TokenScores,
+    bootstrap_interval,
+    paired_interval,
+    score,
+    score_table,
+    score_tokens,
+)
 
 from ._adaptive import Adaptive
 from ._analytic import Analytic
@@ -30,6 +40,8 @@ from ._peel import Peel
 from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar
+from ._tables import TabLeak, TableReconstruction
+from ._text import SpanCheck, TokenRows
 from ._threat import ThreatModel
 from ._vertical import (
     VerticalNet,
@@ -72,7 +84,13 @@ __all__ = [
     "Progress",
     "Reconstruction",
     "Scores",
+    "SpanCheck",
+    "TabLeak",
+    "TableReconstruction",
+    "TableScores",
     "ThreatModel",
+    "TokenRows",
+    "TokenScores",
     "TotalVariation",
     "Trial",
     "VerticalNet",
@@ -91,5 +109,7 @@ __all__ = [
     "progress_bar",
     "recover_labels",
     "score",
+    "score_table",
+    "score_tokens",
     "vertical_net",
 ]

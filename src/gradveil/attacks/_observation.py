@@ -32,6 +32,8 @@ from gradveil.messages import (
     LocalSteps,
     LossFunction,
     Message,
+    TokenGradient,
+    gradient_of,
     trainable_parameters,
 )
 
@@ -71,6 +73,10 @@ class Observation:
     """Whether nothing private went into the plan: then its mask tells nothing of g."""
     server: str = "honest"
     """As in `ThreatModel`: whether the model may be one that the server made for its attack."""
+    tokens: bool = False
+    """Whether the inputs are integers: rows of tables that the model looks up."""
+    targets_are_inputs: bool = False
+    """Whether the targets are the inputs, as a language model's: then nobody is told of them."""
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
@@ -95,6 +101,8 @@ class Observation:
 
     def plain_message(self, targets: Any) -> Message:
         """The same without any defense."""
+        if self.tokens:
+            return TokenGradient(self.model, self.loss_fn, targets)
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
@@ -128,9 +136,17 @@ class Observation:
             )
 
 
-def check_observation(observation: object) -> None:
-    """Require an Observation."""
+def check_observation(observation: object, *, tokens: bool = False) -> None:
+    """Require an Observation, of numbers or of tokens."""
     check_kind(observation, "observation", Observation, "Make one with `observe`.")
+    assert isinstance(observation, Observation)
+    if observation.tokens != tokens:
+        wanted, found = ("tokens", "numbers") if tokens else ("numbers", "tokens")
+        other = "`TokenRows` or `SpanCheck`" if observation.tokens else "`InvertingGradients`"
+        raise ValueError(
+            f"Parameter `observation` should be of inputs that are {wanted}. Found {found}. Use"
+            f" {other}."
+        )
 
 
 def observe(
@@ -151,7 +167,8 @@ def observe(
     Args:
         model: The model that the server sent out.
         loss_fn: The loss of the training.
-        batch: The private inputs and their class labels.
+        batch: The private inputs and their class labels. Inputs may be the ids of tokens; then
+            targets may be the ids again (a language model), or have one class for each token.
         defense: What the client does to its message.
         threat: What the attacker is granted; the default is labels known, mechanism unknown.
         num_classes: Of the data.
@@ -167,10 +184,17 @@ def observe(
     check_classes(num_classes)
     if public_mechanism is not None:
         check_mechanism(public_mechanism, "public_mechanism")
-    inputs, targets = check_batch(batch, num_classes=num_classes)
+    tokens = _holds_tokens(batch)
+    inputs, targets = check_batch(batch, num_classes=num_classes, tokens=tokens)
+    predicts = tokens and inputs.shape == targets.shape and torch.equal(inputs, targets)
+    if tokens and local is not None:
+        raise ValueError(
+            "Parameter `local` should be left out for tokens: FedAvg's update is not supported for"
+            f" integer inputs. Found `local = {local}`."
+        )
     if input_range is not None:
         check_pair(input_range, "input_range")
-    counts = torch.bincount(targets, minlength=num_classes)
+    counts = torch.bincount(targets, minlength=num_classes) if targets.dim() == 1 else None
     low, high = input_range if input_range is not None and threat.statistics else (None, None)
     blank = Observation(
         model=model,
@@ -181,11 +205,13 @@ def observe(
         num_classes=num_classes,
         low=low,
         high=high,
-        labels=targets if threat.labels == "known" else None,
+        labels=targets if threat.labels == "known" and not predicts else None,
         label_counts=counts if threat.labels != "unknown" else None,
         defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
         server=threat.server,
+        tokens=tokens,
+        targets_are_inputs=predicts,
     )
     message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:
@@ -200,6 +226,12 @@ def observe(
         mechanism=defended.mechanism if known else None,
         plan_is_public=public,
     )
+
+
+def _holds_tokens(batch: object) -> bool:
+    """Whether the inputs of a batch are integers."""
+    first = batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else None
+    return gradient_of(first).takes_tokens
 
 
 def _respond_with(

@@ -16,12 +16,14 @@ from gradveil.data._normalization import (
     observed_normalization,
     resolve_normalization,
 )
+from gradveil.data._table_layout import TableLayout
 
 __all__ = [
     "IDENTITY",
     "Dataset",
     "Normalization",
     "NormalizationLike",
+    "TableLayout",
     "dataset_names",
     "load_dataset",
     "observed_normalization",

@@ -12,10 +12,10 @@ from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import (
-    GradientMessage,
     LossFunction,
     Message,
     check_message,
+    gradient_of,
 )
 from gradveil.plans import model_moments
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
@@ -196,7 +196,7 @@ class Defense(Identity, ABC):
 
     def check_batch(self, inputs: Tensor) -> None:
         """Require a batch that it can defend."""
-        check_inputs(inputs)
+        check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
@@ -247,7 +247,7 @@ class Defense(Identity, ABC):
         """
         self.check_batch(inputs)
         generator = generator_or_fresh(generator, secure=self.secure)
-        message = GradientMessage(model, loss_fn, targets, seed=seed_from(generator))
+        message = gradient_of(inputs)(model, loss_fn, targets, seed=seed_from(generator))
         sent = self(message, inputs, generator)
         advance(generator)  # a defense may have drawn nothing: the next call must differ
         add_to_grad(model, sent)

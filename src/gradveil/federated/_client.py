@@ -26,6 +26,7 @@ from gradveil.messages import (
     check_match,
     check_model,
     explained,
+    gradient_of,
     values_of,
 )
 from gradveil.plans import Shape
@@ -112,8 +113,9 @@ class Client:
         if local is not None:
             check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
         if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
-            check_inputs(inputs)
-            check_match(inputs, targets)
+            tokens = gradient_of(inputs).takes_tokens
+            check_inputs(inputs, tokens=tokens)
+            check_match(inputs, targets, tokens=tokens)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
         usual = "poisson" if is_private(defense, "example") else "shuffle"
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate)
@@ -195,7 +197,7 @@ class Client:
         device = next(model.parameters()).device
         inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
         seed = named_stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
-        message: AnyMessage = GradientMessage(model, loss_fn, targets, seed=seed)
+        message: AnyMessage = gradient_of(inputs)(model, loss_fn, targets, seed=seed)
         if self.guard is not None:
             self.guard.check(message, inputs)
         if self.local is not None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_callable, check_kind, check_tensor
-from gradveil.messages import LossFunction, check_match
+from gradveil.messages import LossFunction, check_match, gradient_of
 
 _CHUNK = 256
 
@@ -28,7 +28,7 @@ def evaluate(
     check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
     check_tensor(inputs, "inputs")
     check_tensor(targets, "targets")
-    check_match(inputs, targets)
+    check_match(inputs, targets, tokens=gradient_of(inputs).takes_tokens)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     loss, right, scored = 0.0, 0, True

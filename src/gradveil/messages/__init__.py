@@ -24,8 +24,9 @@ from ._layers import (
 )
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._mapped import MappedMessage
-from ._protocol import Message, MovableMessage, movable, separates, values_of
+from ._protocol import Message, MovableMessage, movable, separates, takes_tokens, values_of
 from ._size import size_in_bytes
+from ._tokens import TokenGradient, embedded, find_lookups, gradient_of, over_rows, random_ids
 
 __all__ = [
     "ClippedMessage",
@@ -46,17 +47,24 @@ __all__ = [
     "MovableMessage",
     "Recording",
     "ScaleUse",
+    "TokenGradient",
     "check_finite_message",
     "check_match",
     "check_message",
     "check_model",
+    "embedded",
     "example_gradients",
     "explained",
+    "find_lookups",
+    "gradient_of",
     "movable",
     "outputs_of",
+    "over_rows",
+    "random_ids",
     "record",
     "separates",
     "size_in_bytes",
+    "takes_tokens",
     "trainable_parameters",
     "values_of",
 ]

@@ -24,6 +24,7 @@ from gradveil._checks import (
 from gradveil._memory import is_out_of_memory
 
 from ._functional import check_match
+from ._protocol import takes_tokens
 
 EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
 
@@ -67,10 +68,11 @@ def check_finite_message(message: Any, inputs: Any, values: Any) -> None:
 def _raise_cause(message: Any, inputs: Any) -> None:
     """Evaluate a message plainly; an error names the first step that fails."""
     check_message(message)
-    check_inputs(inputs)
+    tokens = takes_tokens(message)
+    check_inputs(inputs, tokens=tokens)
     loss = getattr(message, "loss", None)
     if hasattr(loss, "loss_of_outputs"):
-        check_match(inputs, message.targets)
+        check_match(inputs, message.targets, tokens=tokens)
         outputs = _outputs(loss, inputs)
         _loss(loss, outputs, message.targets)
     else:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from gradveil._checks import REAL, check_callable, check_inputs, check_seed
+from gradveil._checks import REAL, WHOLE, check_callable, check_inputs, check_seed
 from gradveil._typing import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -68,9 +68,12 @@ class FunctionalLoss:
             buffers |= self._cast(frozen)
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
-            given = _everywhere(self.model, {**parameters, **buffers})
-            outputs = functional_call(self.model, given, (_own(inputs),), tie_weights=False)
+            outputs = self._call({**parameters, **buffers}, inputs)
             return outputs, not torch.equal(start, generator.get_state())
+
+    def _call(self, tensors: Tensors, inputs: Tensor) -> Any:
+        """The model with these tensors in place of its own."""
+        return call_with(self.model, tensors, _own(inputs))
 
     @property
     def is_plain(self) -> bool:
@@ -108,6 +111,11 @@ class FunctionalLoss:
                 f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
             )
         return loss
+
+
+def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Any:
+    """The model's outputs with these tensors in place of its own."""
+    return functional_call(model, _everywhere(model, tensors), (inputs,), tie_weights=False)
 
 
 def _everywhere(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -215,11 +223,12 @@ def _check_weights(model: nn.Module) -> bool:
     return trains
 
 
-def check_match(inputs: Tensor, targets: Any) -> None:
+def check_match(inputs: Tensor, targets: Any, *, tokens: bool = False) -> None:
     """Require a batch with one example for each target; NaN is not looked for here."""
-    usable = isinstance(inputs, Tensor) and inputs.dtype in REAL and inputs.numel() > 0
+    kinds = WHOLE if tokens else REAL
+    usable = isinstance(inputs, Tensor) and inputs.dtype in kinds and inputs.numel() > 0
     if not usable or inputs.is_meta or inputs.layout is not torch.strided:
-        check_inputs(inputs)
+        check_inputs(inputs, tokens=tokens)
     if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
         raise ValueError(
             "Parameter `inputs` should have one example for each of the `targets`. Found"

@@ -47,6 +47,9 @@ class GradientMessage:
     {'weight': (2, 3), 'bias': (2,)}
     """
 
+    takes_tokens = False
+    """Whether the inputs are integers; `TokenGradient` takes them."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -87,7 +90,7 @@ class GradientMessage:
         examples is cut right, whatever its weights. A model that mixes examples, draws random
         numbers or does not return one row for each example is not cut.
         """
-        check_match(inputs, self.targets)
+        check_match(inputs, self.targets, tokens=self.takes_tokens)
         outputs = None
         if size < len(inputs) and not couples_examples(self.loss.model):
             with torch.no_grad():
@@ -151,7 +154,7 @@ class GradientMessage:
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The gradient, by parameter name; differentiable with respect to the inputs."""
-        check_match(inputs, self.targets)
+        check_match(inputs, self.targets, tokens=self.takes_tokens)
         parameters = self.parameters
         if not is_transformed(inputs, *parameters.values()):
             with explained(self, inputs):
@@ -163,7 +166,7 @@ class GradientMessage:
 
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
-        check_match(inputs, self.targets)
+        check_match(inputs, self.targets, tokens=self.takes_tokens)
         values = None
         if self.loss.is_plain and not is_transformed(inputs):
             with explained(self, inputs), torch.enable_grad():

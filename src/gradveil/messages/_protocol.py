@@ -48,6 +48,11 @@ class MovableMessage(Message, Protocol):
         ...
 
 
+def takes_tokens(message: object) -> bool:
+    """Whether the inputs of a message are integers: rows of tables that its model looks up."""
+    return bool(getattr(message, "takes_tokens", False))
+
+
 def movable(message: Message) -> MovableMessage:
     """The message as one that can be made for other examples; an error where it cannot."""
     if not isinstance(message, MovableMessage):

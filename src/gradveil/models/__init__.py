@@ -19,6 +19,7 @@ from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._registry import build_model, model_names, model_options
 from gradveil.models._simple_conv_net import SimpleConvNet
+from gradveil.models._token_transformer import TokenTransformer, next_token_loss
 
 __all__ = [
     "MLP",
@@ -26,6 +27,7 @@ __all__ = [
     "LeNet",
     "PatchTransformer",
     "SimpleConvNet",
+    "TokenTransformer",
     "VariationalBottleneck",
     "build_fitting_model",
     "build_model",
@@ -33,5 +35,6 @@ __all__ = [
     "default_model",
     "model_names",
     "model_options",
+    "next_token_loss",
     "with_bottleneck",
 ]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_count
+from gradveil.models._block import Block
 
 
 class PatchTransformer(nn.Module):
@@ -44,7 +45,7 @@ class PatchTransformer(nn.Module):
         self.patches = nn.Unfold(patch, stride=patch)
         self.embed = nn.Linear(num_channels * patch**2, width)
         self.positions = nn.Parameter(0.02 * torch.randn((image // patch) ** 2, width))
-        self.blocks = nn.Sequential(*[_Block(width, heads) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, num_classes)
 
@@ -53,25 +54,3 @@ class PatchTransformer(nn.Module):
         tokens = self.embed(self.patches(x).transpose(1, 2)) + self.positions
         scores: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
         return scores
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        attended: Tensor = x + self.project(self._attend(self.qkv(self.norm1(x))))
-        transformed: Tensor = attended + self.mlp(self.norm2(attended))
-        return transformed
-
-    def _attend(self, qkv: Tensor) -> Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv.chunk(3, dim=-1))
-        weights = torch.softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, dim=-1)
-        mixed: Tensor = (weights @ v).transpose(1, 2).flatten(2)
-        return mixed

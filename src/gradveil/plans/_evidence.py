@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradveil._checks import check_count
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage, Message, separates
+from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
 from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
 
 
@@ -35,6 +35,11 @@ class Evidence:
         check_moments(self.moments)
         check_count(self.examples, "examples")
 
+    @property
+    def entries(self) -> int:
+        """What is differentiated of one example: its inputs, or the embeddings of its tokens."""
+        return self.moments.input_size // self.examples
+
     def squares(self, curvature: bool) -> Mapping[str, Tensor]:
         """What noise is weighted with where it costs: g², or h for the utility "curvature"."""
         known = self.moments
@@ -52,6 +57,9 @@ def gather(
 ) -> Evidence:
     """Measure a message at a public batch, and its examples one by one where they add up.
 
+    What it says of the rows of a table of tokens is spread over all rows: tokens that do not occur
+    here may occur elsewhere.
+
     Args:
         message: The message of these examples.
         inputs: The examples.
@@ -64,10 +72,15 @@ def gather(
     values, moments = measure_with_values(
         message, inputs, estimator, generator=generator, judged=judged, examples=alone
     )
-    moments = replace(moments, squared_values=dict(moments.squared_values))
+    moments = replace(moments, squared_values=over_rows(moments.squared_values, message, inputs))
     if not alone or moments.squared_example_values is None:
         return Evidence(moments, examples=len(inputs))
+    examples_alone = over_rows(moments.squared_example_values, message, inputs)
+    moments = replace(moments, squared_example_values=examples_alone)
+    if isinstance(message, TokenGradient):  # over batches, the gradients of a row have no mean
+        rows = message.tables(inputs)
+        values = {n: torch.zeros_like(v) if n in rows else v for n, v in values.items()}
     is_sum = getattr(message, "reduction", None) == "sum"
     share = 1.0 if is_sum else 1 / len(inputs)
-    squares = {name: share * h for name, h in moments.squared_example_values.items()}
+    squares = {name: share * h for name, h in examples_alone.items()}
     return Evidence(moments, values, squares, len(inputs), is_sum)

@@ -5,7 +5,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil.messages import GradientMessage, LocalUpdateMessage, Message, MovableMessage, movable
+from gradveil.messages import (
+    GradientMessage,
+    LocalUpdateMessage,
+    Message,
+    MovableMessage,
+    TokenGradient,
+    movable,
+    outputs_of,
+)
 
 from ._synthetic import synthetic
 
@@ -29,6 +37,9 @@ Real images have 0.25 to 4.5 after training, all others less than 0.09."""
 
 MADE_UP = 128
 """Made-up examples that tell a trained model from a fresh one."""
+
+MOST_OUTPUTS = 2**24
+"""Outputs of made-up examples: a language model has many for each."""
 
 TURNS = 5
 """Wrong orders of the targets that are tried."""
@@ -98,7 +109,8 @@ def freshness(message: Message, inputs: Tensor, generator: torch.Generator) -> f
     Of the inputs only shape, type and device are read. 1 where none can be made up.
     """
     try:
-        found = check_outputs(*synthetic(message, inputs, generator, MADE_UP))
+        count = min(MADE_UP, max(4, MOST_OUTPUTS // _outputs_of_one(message, inputs)))
+        found = check_outputs(*synthetic(message, inputs, generator, count))
     except (TypeError, ValueError):
         return 1.0
     return 1.0 if found is None else _falling(found.fault, TRUSTED, STRANGE)
@@ -119,6 +131,15 @@ def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
     turns = range(1, min(TURNS, len(inputs) - 1) + 1)
     wrong = torch.stack([_signals(message, outputs, targets.roll(n, 0)) for n in turns]).mean(0)
     return _compared(outputs.double().flatten(1), right, wrong)
+
+
+def _outputs_of_one(message: Message, inputs: Tensor) -> int:
+    """How many numbers the model returns for one example of tokens; 1 for other inputs."""
+    if not isinstance(message, TokenGradient):
+        return 1
+    blank = torch.zeros_like(inputs[:1])
+    outputs = outputs_of(message, blank)
+    return max(1, outputs.numel()) if isinstance(outputs, Tensor) else 1
 
 
 def _signals(message: MovableMessage, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ def released_moments(
         curvature: Plan for the utility "curvature".
     """
     batches, trust = _made_up(message, inputs, generator, curvature)
-    size, count = len(inputs), inputs.numel()
+    size = len(inputs)
+    count = size * batches[0].entries
     alone = all(batch.example_squares is not None for batch in batches)
     exponents = [trust * e for e in (EXPONENTS if alone else TENSORS)]
     shape = shape_with(batches, size, exponents, curvature=curvature)

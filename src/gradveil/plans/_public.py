@@ -51,7 +51,8 @@ def public_moments(
     ]
     trust = trust_in(own.of(targets), public, generator)
     shape = fit_shape(batches, size=size, trust=trust, curvature=curvature)
-    return shaped_moments(batches, shape, size, inputs.numel(), curvature=curvature)
+    count = size * batches[0].entries
+    return shaped_moments(batches, shape, size, count, curvature=curvature)
 
 
 def shuffled(

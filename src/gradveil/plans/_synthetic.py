@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
-from gradveil.messages import Message, MovableMessage, movable, outputs_of
+from gradveil.messages import (
+    Message,
+    MovableMessage,
+    TokenGradient,
+    movable,
+    outputs_of,
+    random_ids,
+)
 
 FEW = 2
 """Examples whose outputs show how many classes there are."""
@@ -18,11 +25,16 @@ def synthetic(
     """The same message for made-up examples, `size` of them or as many as there are, and those.
 
     Of the inputs and of the message's targets only shape, type and device are read, no value.
-    Inputs are drawn from N(0, 1). Targets that are integers are the classes of the model's outputs,
-    each equally often, in a random order; floating-point ones are drawn from N(0, 1).
+    Inputs are drawn from N(0, 1), ids of tokens evenly from all that there are. Targets that are
+    integers are the classes of the model's outputs, each equally often, in a random order;
+    floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
-    made = normal_like(_of_size(inputs, size or len(inputs)), generator)
+    like = _of_size(inputs, size or len(inputs))
+    if isinstance(message, TokenGradient):
+        made = random_ids(message, like, generator)
+    else:
+        made = normal_like(like, generator)
     return own.of(_targets(own, made, generator)), made
 
 

@@ -19,6 +19,8 @@ from ._match import match
 from ._quality import PSNR_LIMIT, psnr, structural_similarity
 from ._scores import Distance, Guess, Scores, score
 from ._shares import share_interval
+from ._tables import TableScores, score_table
+from ._tokens import TokenScores, score_tokens
 
 __all__ = [
     "CANNOT_JUDGE",
@@ -30,6 +32,8 @@ __all__ = [
     "Interval",
     "Nested",
     "Scores",
+    "TableScores",
+    "TokenScores",
     "against_guess",
     "bootstrap_interval",
     "gain_over_guess",
@@ -37,6 +41,8 @@ __all__ = [
     "paired_interval",
     "psnr",
     "score",
+    "score_table",
+    "score_tokens",
     "share_interval",
     "structural_similarity",
 ]

@@ -16,7 +16,15 @@ from gradveil._checks import (
 )
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.messages import Message, check_message, explained, separates
+from gradveil.messages import (
+    Message,
+    check_message,
+    embedded,
+    explained,
+    over_rows,
+    separates,
+    takes_tokens,
+)
 
 from ._auto import Auto
 from ._estimator import Estimator, Measurement, estimator_name
@@ -54,7 +62,8 @@ def measure(
 
     Args:
         message: What the client would send.
-        inputs: Its private batch, or public data for a plan that does not depend on it.
+        inputs: Its private batch, or public data for a plan that does not depend on it. For the
+            ids of tokens (`TokenGradient`) sensitivities are those to the embeddings.
         estimator: An estimator or its name: "auto" (the cheapest good one for this message),
             "layers" (enough for one level per tensor), "structured", "per-example", "sketch",
             "exact".
@@ -93,24 +102,25 @@ def measure_with_values(
 ) -> tuple[Tensors, Moments]:
     """The message's values beside its Moments, for a client that sends what it measured."""
     check_message(message)
-    check_inputs(inputs)
+    check_inputs(inputs, tokens=takes_tokens(message))
     if clip is not None:
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
     chosen, generator = named(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
-        values, measured = measure_in_range(chosen, message, inputs, generator)
-    squares = _checked(measured)
-    second = _second_squares(message, inputs, estimator, generator) if judged else None
-    hidden = find_hidden(message, inputs, values, squares, generator)
+        seen, at = embedded(message, inputs)
+        values, measured = measure_in_range(chosen, seen, at, generator)
+    squares = over_rows(_checked(measured), message, inputs)
+    second = _second_squares(seen, at, estimator, generator) if judged else None
+    hidden = find_hidden(seen, at, values, squares, generator)
     if hidden is not None:
         hidden.warn(sum(value.numel() for value in values.values()))
         squares = hidden.put_into(squares)
     moments = Moments(
         squared_values=SquaresOf(measured.values),
         squared_sensitivities=squares,
-        input_size=inputs.numel(),
-        second_squares=second,
+        input_size=at.numel(),
+        second_squares=None if second is None else over_rows(second, message, inputs),
         hidden=0 if hidden is None else hidden.count,
         estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
         squared_example_values=example_squares(message, inputs, values) if examples else None,

@@ -17,7 +17,7 @@ from gradveil._checks import (
 from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh
 from gradveil.mechanisms import AnyMechanism, check_mechanism
-from gradveil.messages import Message, ModelError, check_message, values_of
+from gradveil.messages import Message, ModelError, check_message, embedded, takes_tokens, values_of
 
 from ._bound_case import BoundCase
 from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
@@ -74,6 +74,12 @@ class Bound:
         return not self.reason
 
 
+TOKENS = (
+    "the inputs are tokens, which an attacker only has to tell apart: the bound is on the error of"
+    " embeddings that could be anything"
+)
+
+
 def reconstruction_bound(
     message: Message,
     inputs: Tensor,
@@ -95,9 +101,10 @@ def reconstruction_bound(
     - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
     - which entries are pruned or clamped can be seen, and the plan is not public.
 
-    The number is given, and `reason` says that it is no guarantee, where derivatives explain less
-    than nine tenths of how the message changes over small steps, of all inputs or of a few features
-    (ReLU, max-pooling, a feature behind `detach`), and at fewer than 8 batches, as here.
+    The number is given, and `reason` says that it is no guarantee, for tokens, where derivatives
+    explain less than nine tenths of how the message changes over small steps, of all inputs or of a
+    few features (ReLU, max-pooling, a feature behind `detach`), and at fewer than 8 batches, as
+    here.
 
     Args:
         message: What the client would send undefended.
@@ -156,6 +163,8 @@ def mean_bound(
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
     """
+    tokens = any(takes_tokens(case.message) for case in cases)
+    cases = [BoundCase(*_over_numbers(c.message, c.inputs), c.mechanism) for c in cases]
     _check(cases, prior, method, solver, probes, planned_by)
     generator = generator_or_fresh(generator)
     if prior is not None:
@@ -188,9 +197,18 @@ def mean_bound(
         counts_plan=planned_by is not None and not any(selects(c.mechanism) for c in cases),
         batches=len(cases),
         explained=seen.explained,
-        reason=_reason(seen, shown, total, len(cases)) or _excess(information, prior, generator),
+        reason=(TOKENS if tokens else "")
+        or _reason(seen, shown, total, len(cases))
+        or _excess(information, prior, generator),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
     )
+
+
+def _over_numbers(message: Message, inputs: Tensor) -> tuple[Message, Tensor]:
+    """Message and inputs, or for tokens those over their embeddings."""
+    if takes_tokens(message):
+        check_inputs(inputs, tokens=True)
+    return embedded(message, inputs)
 
 
 def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:

@@ -10,7 +10,7 @@ from gradveil._checks import check_finite, check_inputs, check_values
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
-from gradveil.messages import Message, explained
+from gradveil.messages import Message, embedded, explained, takes_tokens
 from gradveil.sensitivity import (
     Moments,
     check_moments,
@@ -74,7 +74,8 @@ class FisherInformation:
     """
 
     def __init__(self, message: Message, inputs: Tensor, mechanism: AnyMechanism) -> None:
-        check_inputs(inputs)
+        check_inputs(inputs, tokens=takes_tokens(message))
+        message, inputs = embedded(message, inputs)
         self.message, self.inputs, self.mechanism = message, inputs, mechanism
         with explained(message, inputs):
             values, self._pull_back = vjp(message, inputs)[:2]

@@ -6,7 +6,7 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, ReadableMechanism
-from gradveil.messages import Message, separates
+from gradveil.messages import Message, separates, takes_tokens
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
 from .._observation import Observation
@@ -35,7 +35,7 @@ def plan_channel(
         moments = _moments(observation.defense, message, values, estimate)
         if _looks_at_sensitivities(observation.defense):
             estimator: Estimator = Sketch(probes)
-            if separates(message, estimate):
+            if separates(message, estimate) and not takes_tokens(message):
                 estimator = PerExample(probes)
             moments = measure_with_values(
                 message,

@@ -1,7 +1,7 @@
 """How attacks search: descent, second-order steps, L-BFGS, and where they start."""
 
 from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
-from ._consensus import consensus
+from ._consensus import consensus, order_like
 from ._determined import determined_share
 from ._head import Head, features_of, head_of
 from ._head_equations import HeadEquations, features_from
@@ -45,6 +45,7 @@ __all__ = [
     "minimise",
     "minimise_lbfgs",
     "noise_start",
+    "order_like",
     "progress_bar",
     "refine",
     "refine_in_stages",

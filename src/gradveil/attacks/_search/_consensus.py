@@ -11,12 +11,12 @@ def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
 
     Images of one label come in any order, so each seed's are first matched to the first seed's.
     """
-    orders = [_order(seed, seeds[0], labels) for seed in seeds]
+    orders = [order_like(seed, seeds[0], labels) for seed in seeds]
     mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
     return torch.stack([mean[order.argsort()] for order in orders])
 
 
-def _order(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+def order_like(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
     """The images of a seed in the reference's order, exchanged only within a label."""
     order = torch.arange(len(labels), device=labels.device)
     for label in labels.unique():

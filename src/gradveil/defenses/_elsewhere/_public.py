@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count, check_inputs, check_tensor
-from gradveil.messages import Message, check_match
+from gradveil.messages import Message, check_match, gradient_of
 from gradveil.plans import public_moments
 from gradveil.sensitivity import Moments
 
@@ -78,6 +78,7 @@ def _check_examples(examples: object) -> None:
             f" {type(examples).__name__}. Give for example `dataset.batch(2000, 128)`."
         )
     inputs, targets = examples
-    check_inputs(inputs, "examples[0]")
+    tokens = gradient_of(inputs).takes_tokens
+    check_inputs(inputs, "examples[0]", tokens=tokens)
     check_tensor(targets, "examples[1]")
-    check_match(inputs, targets)
+    check_match(inputs, targets, tokens=tokens)

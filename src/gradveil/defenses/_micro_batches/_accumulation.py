@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gradveil._checks import check_choice, check_finite
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage, LossFunction, check_match
+from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
 
 from ._loss_weights import check_countable, reduction_at
 
@@ -66,14 +66,15 @@ class Accumulation:
                 "A micro-batch should be added inside of its block. Found it outside. Use"
                 " `with defense.accumulate(model, loss_fn) as step: step.add(inputs, targets)`."
             )
+        kind = gradient_of(inputs)
         self._defense.check_batch(inputs)
         if len(inputs):
-            check_match(inputs, targets)
+            check_match(inputs, targets, tokens=kind.takes_tokens)
         self._check_unmoved()
         if self.examples:
             advance(self._generator)  # a micro-batch has dropout of its own
         seed = seed_from(self._generator)
-        message = GradientMessage(self._model, self._loss_fn, targets, seed=seed)
+        message = kind(self._model, self._loss_fn, targets, seed=seed)
         reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
         past = fresh = 1.0
         count = self.examples + len(inputs)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradveil._checks import check_inputs, check_structure, check_values
 from gradveil._typing import Tensors
-from gradveil.messages import Message, check_finite_message, explained, values_of
+from gradveil.messages import Message, check_finite_message, explained, takes_tokens, values_of
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def observe_values(message: Message, inputs: Tensor) -> tuple[Tensors, Moments]:
 
 def checked_values(message: Message, inputs: Tensor) -> Tensors:
     """The message's values; what is wrong with them is an error."""
-    check_inputs(inputs)
+    check_inputs(inputs, tokens=takes_tokens(message))
     with explained(message, inputs):
         values = values_of(message, inputs)
     check_values(values, "message(inputs)")

@@ -26,6 +26,8 @@ from gradveil.messages import (
     LossFunction,
     Message,
     Metric,
+    gradient_of,
+    takes_tokens,
     values_of,
 )
 from gradveil.plans import Shape
@@ -188,13 +190,15 @@ class PrivateNoise(Defense):
         """Allow an empty batch, where its size says nothing: noise alone is sent then."""
         check_tensor(inputs, "inputs")
         if inputs.dim() == 0 or len(inputs) or self.unit == "client" or self.batch_size is None:
-            check_inputs(inputs)
+            check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
         """The clipped values, and their moments. On a grid sums are in float64, plans are not."""
         self.check_batch(inputs)
+        if gradient_of(inputs).takes_tokens != takes_tokens(message):
+            check_inputs(inputs, tokens=takes_tokens(message))
         values = values_of(self.prepared(message), inputs)
         check_finite(values, "message(inputs)")
         if self.unit == "client":

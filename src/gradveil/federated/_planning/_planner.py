@@ -16,10 +16,10 @@ from gradveil._checks import (
 )
 from gradveil._random import named_stream
 from gradveil.messages import (
-    GradientMessage,
     LocalSteps,
     LossFunction,
     check_match,
+    gradient_of,
     trainable_parameters,
 )
 from gradveil.plans import Shape, fit_shape, gather, trust_in
@@ -62,8 +62,9 @@ class Planner:
         seed: int = 0,
     ) -> None:
         inputs, targets = check_pair(public, "public")
-        check_inputs(inputs, "public inputs")
-        check_match(inputs, targets)
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "public inputs", tokens=tokens)
+        check_match(inputs, targets, tokens=tokens)
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
         check_count(refresh_every, "refresh_every")
         check_count(batch_size, "batch_size")
@@ -89,7 +90,7 @@ class Planner:
         """What the public batches prove, as far as the model shows that they are of its kind."""
         device = next(model.parameters()).device
         inputs, targets = (part.to(device) for part in self.public)
-        make = GradientMessage if self.local is None else self.local.message
+        make = gradient_of(inputs) if self.local is None else self.local.message
         whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
         parts = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(whole)]
         evidence = [

@@ -92,6 +92,11 @@ class ClippedMessage:
         return self.message.loss
 
     @property
+    def takes_tokens(self) -> bool:
+        """Whether the inputs are integers."""
+        return self.message.takes_tokens
+
+    @property
     def targets(self) -> Any:
         """The labels of the batch."""
         return self.message.targets
@@ -156,7 +161,7 @@ class ClippedMessage:
         return Metric(self.factors, self.parameters, self.grid)
 
     def _check(self, inputs: Tensor) -> None:
-        check_match(inputs, self.targets)
+        check_match(inputs, self.targets, tokens=self.takes_tokens)
         check_targets(self.targets, len(inputs))
         if is_transformed(inputs):  # inside of vmap nothing can be tested
             return

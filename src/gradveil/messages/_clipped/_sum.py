@@ -67,7 +67,9 @@ def clipped_sum(
 def _recorded(
     message: GradientMessage, own: Tensors, inputs: Tensor, opaque: frozenset[str]
 ) -> Recording[Any]:
-    x = inputs.detach().requires_grad_()  # what a layer takes must have a place in the graph
+    x = inputs.detach()
+    if x.is_floating_point():
+        x.requires_grad_()  # what a layer takes must have a place in the graph
     return record(
         lambda: message.loss.outputs(own, x.view_as(x)), own, len(x), opaque, embeddings=True
     )

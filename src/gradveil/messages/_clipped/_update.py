@@ -50,7 +50,7 @@ class ClippedUpdate:
 
     def __getattr__(self, name: str) -> Any:
         """Parameters, targets and loss are those of the message."""
-        if name not in ("parameters", "targets", "loss"):
+        if name not in ("parameters", "targets", "loss", "takes_tokens"):
             raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
         return getattr(self.message, name)
 

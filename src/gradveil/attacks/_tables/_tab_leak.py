@@ -1,0 +1,163 @@
+"""Rows of a table: softmax in place of categories, and the median over many starts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import (
+    check_count,
+    check_kind,
+    check_not_negative,
+    check_optional_callable,
+    check_positive,
+)
+from gradveil._random import generator_or_fresh
+from gradveil.data import TableLayout
+
+from .._attack import Attack, Progress
+from .._evidence import Evidence, cosine_distance, plan_channel
+from .._observation import Observation, check_observation
+from .._reconstruction import FINISHED, Reconstruction
+from .._search import (
+    Descent,
+    Minimum,
+    Watch,
+    labels_of,
+    message_of,
+    minimise,
+    noise_start,
+    order_like,
+    sent_row,
+)
+
+LOOSENESS = 3e-3
+"""Of entries without noise, as at the end of `Adaptive`."""
+
+
+@dataclass(frozen=True)
+class TableReconstruction(Reconstruction):
+    """Rows of a table, with what the starts agree on."""
+
+    entropy: Tensor = field(default_factory=lambda: torch.empty(0))
+    """The uncertainty of each column, shape (rows, columns), continuous ones first: of a category
+    the entropy of the mean distribution over starts, as a share of the largest one; of a number
+    that of a normal distribution with the spread of the starts, ½ log 2πe σ². Lower is surer."""
+
+
+@dataclass(frozen=True)
+class TabLeak(Attack):
+    """Gradient matching over rows z, where the model sees softmax(z) for each group of categories.
+
+    One-hot groups are relaxed: the search goes over logits, so that all candidates are mixtures of
+    categories. Many starts are run at once. Their rows, matched to the best start's within labels,
+    are pooled by the median; where starts disagree, `TableReconstruction.entropy` is high.
+
+    An attacker who knows the defense goes on from there with the likelihood of what was sent, as
+    `Adaptive` does (noise as 1/std², pruned entries as intervals), and a prior of standard normal
+    numbers: -log p(sent | g(x)) + ½ Σ x² over continuous columns. The starts are pooled again.
+
+    Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
+    arXiv:2210.01785. The second stage is ours.
+
+    Args:
+        layout: Which entries of a row are which columns.
+        steps: Of each start.
+        starts: How many, from N(0, I).
+        lr: Of Adam.
+        time_budget: Seconds after which the best so far is returned.
+        progress: Called with (step, steps, cost).
+    """
+
+    knows_defense = True
+
+    layout: TableLayout
+    steps: int = 500
+    starts: int = 16
+    lr: float = 0.06
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
+        check_count(self.steps, "steps")
+        check_count(self.starts, "starts")
+        check_positive(self.lr, "lr")
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> TableReconstruction:
+        """Attack one observation of rows."""
+        check_observation(observation)
+        start = noise_start(observation, self.starts, generator := generator_or_fresh(generator))
+        self.layout.check(start[0], "observation.input_shape")
+        labels, watch = labels_of(observation, generator), Watch(self.time_budget)
+        sent, message = sent_row(observation), message_of(observation)
+        found = self._minimise(
+            lambda x: cosine_distance(message(x, labels), sent), start, self.lr, watch
+        )
+        known = observation.defense is not None or observation.mechanism is not None
+        if known and found.status == FINISHED:
+            pooled, _ = self._pooled(found, labels)
+            channel = plan_channel(observation, labels, pooled, 8, generator)
+            evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
+            cost = self._posterior(evidence, lambda x: message(x, labels))
+            found = self._minimise(cost, found.inputs, self.lr / 3, watch)
+        return self._result(found, labels)
+
+    @property
+    def work(self) -> float:
+        """Both stages of all starts."""
+        return 2.0 * self.steps * self.starts
+
+    @property
+    def reports(self) -> float:
+        """One for each step."""
+        return 2.0 * self.steps
+
+    def _posterior(
+        self, evidence: Evidence, message: Callable[[Tensor], Tensor]
+    ) -> Callable[[Tensor], Tensor]:
+        def cost(x: Tensor) -> Tensor:
+            energy = 0.5 * self.layout.numbers(x).square().sum()
+            return evidence.misfit(message(x)) + energy
+
+        return cost
+
+    def _minimise(
+        self, cost: Callable[[Tensor], Tensor], start: Tensor, lr: float, watch: Watch
+    ) -> Minimum:
+        descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
+        return minimise(
+            lambda z, _: cost(self.layout.relax(z)), start, descent, progress=self.progress
+        )
+
+    def _pooled(self, found: Minimum, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The median over starts, and all starts in the best one's order."""
+        order = found.costs.argsort()
+        rows = self.layout.relax(found.inputs[order])
+        rows = torch.stack([each[order_like(each, rows[0], labels)] for each in rows])
+        return self.layout.harden(rows.median(0).values), rows
+
+    def _result(self, found: Minimum, labels: Tensor) -> TableReconstruction:
+        pooled, rows = self._pooled(found, labels)
+        history = [(step, float(costs.min())) for step, costs in found.history]
+        loss = float(found.costs.min())
+        uncertainty = column_entropy(rows, self.layout)
+        return TableReconstruction(pooled, labels, loss, history, found.status, uncertainty)
+
+
+def column_entropy(rows: Tensor, layout: TableLayout) -> Tensor:
+    """See `TableReconstruction.entropy`; rows of shape (starts, batch, width)."""
+    spread = layout.numbers(rows).var(0, unbiased=False).clamp(min=1e-12)
+    columns = [0.5 * (2 * math.pi * math.e * spread).log()]
+    for group in layout.categorical:
+        shares = rows[..., list(group)].mean(0)
+        entropy = torch.special.entr(shares).sum(-1, keepdim=True)
+        columns.append(entropy / math.log(len(group)))
+    return torch.cat(columns, -1)
