@@ -148,6 +148,19 @@ def test_a_round_configuration_within_the_limits_is_followed() -> None:
     assert_same(small.values_of(sent), own.reply(small.model(), cross_entropy).values)
 
 
+def test_no_size_within_the_limits_leaves_fewer_examples_than_the_least() -> None:
+    count = len(small.examples()[0])
+    limits = Limits(batch_size=(2, count))
+    for size in range(2, count + 1):
+        train, context = function(limits=limits), small.context(seed=0)
+        for _ in range(count):
+            sent = train(message(weights(), **{"batch-size": size}), context)
+            assert 2 <= next(iter(sent.content.metric_records.values()))["num-examples"] <= size
+    few = tuple(part[:1] for part in small.examples())
+    alone = train_function(small.model(1), cross_entropy, few, NoDefense(), limits=limits)
+    assert alone(message(weights()), small.context(seed=0)).has_error()
+
+
 def test_a_server_may_change_its_mind_about_a_cached_defense() -> None:
     limits = Limits(["cached(optimal-noise(0.1, plan='private'))", "gradient-noise(0.1)"])
     train, context = function(limits=limits), small.context(seed=0)

@@ -84,6 +84,8 @@ class Client:
             perfectly gives one, too.
         guard: Looks at each model before it is answered, and refuses those that were made to give
             single examples away; `None`: every model is answered.
+        least: The fewest examples that a reply is made of, but for Poisson samples: what is left
+            of an epoch is not taken if it is less.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Client:
         secure: bool | None = None,
         allow_zero: bool = False,
         guard: ModelGuard | None = None,
+        least: int = 1,
     ) -> None:
         check_not_negative_count(identifier, "identifier")
         check_tensor(inputs, "inputs")
@@ -118,7 +121,7 @@ class Client:
             check_match(inputs, targets, tokens=tokens)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
         usual = "poisson" if is_private(defense, "example") else "shuffle"
-        self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate)
+        self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate, least)
         self.batches.check_for(defense)
         self.defense = fixed_size(deepcopy(defense), batch_size)
         self.batch_size, self.seed, self.local = batch_size, seed, local
@@ -178,10 +181,12 @@ class Client:
 
     def next_indices(self) -> Tensor:
         """Which of the client's examples the next reply takes."""
-        if not len(self.inputs):
+        least = 1 if self.batches.rate is not None else self.batches.least
+        if len(self.inputs) < least:
+            wanted, found = "one example" if least == 1 else f"{least} examples", len(self.inputs)
             raise NoDataError(
-                f"Client {self.identifier} should have at least one example. Found none. Leave it"
-                " out, or choose a partition that gives it some."
+                f"Client {self.identifier} should have at least {wanted}. Found {found or 'none'}."
+                " Leave it out, or choose a partition that gives it some."
             )
         if self._drawn is None:
             drawn = self.batches.draw(self._root, self.identifier, self._step, secure=self.secure)

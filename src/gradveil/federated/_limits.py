@@ -40,7 +40,10 @@ class Limits:
         defenses: Specifications. A server may ask for one of them, or for the same with a larger
             `scale`, `ratio`, `step`, `target_error` or `noise_multiplier`; all other options must
             agree.
-        batch_size: The least and the most examples in a message.
+        batch_size: The least and the most examples in a message. A shorter rest of an epoch is left
+            out, whoever chose the size. A server that chooses it can still compare messages that
+            differ by an example; against that there is only noise. Where Poisson sampling has no
+            rate of its own, the rate is that of the size asked for: account for the largest.
         local_steps: The least and the most of FedAvg's local steps.
         local_lr: The least and the largest rate of those steps.
 
@@ -66,6 +69,11 @@ class Limits:
             build_defense(spec, allow_imports=self._imports())  # a mistake is an error now
         for name in ("batch_size", "local_steps", "local_lr"):
             _check_range(getattr(self, name), name)
+
+    @property
+    def least_examples(self) -> int:
+        """In a message, whatever is left of an epoch."""
+        return 1 if self.batch_size is None else math.ceil(self.batch_size[0])
 
     def defense(self, asked: str) -> Defense:
         """The defense that a server asked for, if it is within these limits."""

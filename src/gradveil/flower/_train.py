@@ -109,6 +109,7 @@ def train_function(
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
                 guard=guard,
+                least=1 if limits is None else limits.least_examples,
             )
             return client, _resolve(model, context)
 

@@ -116,3 +116,18 @@ def test_settings_that_make_no_sense() -> None:
             tried(NoDefense(), **{name: 0})
     with pytest.raises(ValueError, match="`labels` should be one of"):
         tried(NoDefense(), labels="counts")
+
+
+def test_the_rate_of_trials_that_share_draws_is_as_uncertain_as_the_draws() -> None:
+    """A third of the draws has a rate of ½, the others 1: Clopper-Pearson holds 5/6 in 74 %."""
+    held = 0
+    for seed in range(60):
+        chance = torch.rand(8, 9, generator=generator(seed))
+        first = chance[:, 1:] < torch.where(chance[:, :1] < 1 / 3, 0.5, 1.0)
+        trials = [
+            Trial(draw, 1.0, bool(one), 0.0, 0.0, 0.0) for draw in range(8) for one in first[draw]
+        ]
+        rate = IdentificationReport(2, tuple(trials)).rate
+        assert rate is not None
+        held += rate.low <= 5 / 6 <= rate.high
+    assert held >= 54

@@ -8,7 +8,8 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, PrivateNoise
-from gradveil.federated import Client, LocalSteps
+from gradveil.federated import Client, LocalSteps, NoDataError
+from gradveil.federated._sampling import Batches
 from gradveil.messages import ClippedMessage, GradientMessage
 from gradveil.privacy import SecureGenerator, discrete_normal, poisson_sample
 
@@ -92,6 +93,16 @@ def test_one_example_more_changes_neither_the_divisor_nor_what_is_told(options):
         size = options.get("batch_size", 2)
         assert asked.defense.batch_size == size
         assert asked.reply(model(), cross_entropy).examples == size
+
+
+def test_a_short_rest_of_an_epoch_is_left_out():
+    batches = Batches(10, 4, least=3)
+    drawn = [batches.draw(0, 0, step, secure=False) for step in range(4)]
+    assert [len(indices) for indices in drawn] == [4, 4, 4, 4]
+    assert len(torch.cat(drawn[:2]).unique()) == 8
+    assert len(Batches(10, 4, least=2).draw(0, 0, 2, secure=False)) == 2
+    with pytest.raises(NoDataError, match="at least 11 examples"):
+        client(noise=GradientNoise(0.1), least=11).next_indices()
 
 
 def test_an_update_clipped_as_a_whole_tells_no_number_either():

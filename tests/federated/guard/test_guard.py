@@ -44,6 +44,25 @@ def disguised():
     return planted
 
 
+class Disguise(nn.Module):
+    """An imprinted net whose first layer is kernels as large as the image, or has an axis more."""
+
+    def __init__(self, kind):
+        super().__init__()
+        planted = Imprint(64).plant(perceptron(), public())
+        self.kind, self.model = kind, planted.model
+        self.first = planted.imprint if kind == "axis" else nn.Conv2d(1, 64, 28)
+        self.back = nn.ConvTranspose2d(64, 1, 28, bias=False)
+        with torch.no_grad():
+            self.first.weight.copy_(planted.imprint.weight.view_as(self.first.weight))
+            self.first.bias.copy_(planted.imprint.bias)
+            self.back.weight.fill_(1 / 64)
+
+    def forward(self, x):
+        h = self.first(x.flatten(1).unsqueeze(1)) if self.kind == "axis" else self.first(x)
+        return self.model(x + self.back(h.relu().view(len(x), 64, 1, 1)))
+
+
 HONEST = {
     "perceptron": lambda: (perceptron(), (1, 28, 28)),
     "simple-conv-net": lambda: (build_model("simple-conv-net", seed=0), (1, 28, 28)),
@@ -54,6 +73,8 @@ HONEST = {
 PLANTED = {
     "imprint": (lambda: Imprint(64).plant(perceptron(), public()), "point the same way"),
     "disguised imprint": (disguised, "point the same way"),
+    "kernels": (lambda: Disguise("kernels"), "rows of `first.weight` that point the same way"),
+    "another axis": (lambda: Disguise("axis"), "rows of `first.weight` that point the same way"),
     "fishing": (lambda: Fishing(3).plant(perceptron()), "learns from 1.% of made-up"),
     "trap weights": (rare_units, "learns from 1.% of made-up"),
 }

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradveil._checks import check_count, check_ratio
 from gradveil._random import named_stream, normal_like
 from gradveil.messages import (
+    ConvUse,
     FunctionalLoss,
     GradientMessage,
     LayerUse,
@@ -35,13 +36,16 @@ class ModelGuard:
 
     Two signs, each of attacks by malicious servers that are known:
 
-    - many rows of a linear layer that point the same way (an imprint layer, `Imprint`);
+    - many rows of a linear layer, or kernels of the size of the image, that point the same way (an
+      imprint layer, `Imprint`);
     - a signal that comes from a small part of the examples only (fishing for a class, `Fishing`;
       units that fire rarely, "trap weights").
 
     The examples are made up, so that a refusal tells nothing of the client's data. It finds what
-    it looks for and proves nothing: what protects against every server is clipping
-    (`PrivateNoise`). It costs about one forward and backward pass of `examples` examples.
+    it looks for and proves nothing: rows that sort examples in eight directions instead of one pass
+    it, and so do weights that are used outside of layers, as in ``x @ w``. What protects against
+    every server is clipping (`PrivateNoise`). It costs about one forward and backward pass of
+    `examples` examples.
 
     Args:
         examples: How many are made up.
@@ -86,7 +90,7 @@ class ModelGuard:
             yield from self._signs_of(use, weight, normal_like(weight, generator))
 
     def _signs_of(self, use: LayerUse, weight: Tensor, chance: Tensor) -> Iterator[str]:
-        if isinstance(use, LinearUse) and not use.has_positions:
+        if _meets_once(use):
             rows = parallel_rows(weight)
             if rows > self.most_parallel + parallel_rows(chance):
                 yield f"{rows} of {len(weight)} rows of `{use.weight}` that point the same way"
@@ -96,6 +100,13 @@ class ModelGuard:
                 f"that `{use.weight}` learns from {effective:.0%} of made-up examples only,"
                 " whose classes are all equally frequent"
             )
+
+
+def _meets_once(use: LayerUse) -> bool:
+    """Whether each row meets a whole example: linear layers, kernels as large as the image."""
+    if isinstance(use, LinearUse):
+        return use.h[0].numel() == use.h.shape[-1]
+    return isinstance(use, ConvUse) and use.h[0].numel() == use.h.shape[1]
 
 
 def _of_any_brightness(made: Tensor, generator: torch.Generator) -> Tensor:

@@ -27,15 +27,18 @@ class Batches:
             divided by, whatever n and the rate are: a divisor made from n would tell n.
         sampling: "shuffle" or "poisson".
         rate: q of Poisson sampling; size/n if `None`, at most 1.
+        least: The fewest examples in a shuffled piece: a shorter rest of an epoch is left out.
     """
 
     count: int
     size: int
     sampling: str = "shuffle"
     rate: float | None = None
+    least: int = 1
 
     def __post_init__(self) -> None:
         check_count(self.size, "batch_size")
+        check_count(self.least, "least")
         check_choice(self.sampling, "sampling", SAMPLINGS)
         if self.sampling == "shuffle" and self.rate is not None:
             raise ValueError(
@@ -56,7 +59,8 @@ class Batches:
         if self.rate is not None:
             source = named_stream(root, "batches", identifier, step)
             return poisson_sample(self.count, self.rate, _secure() if secure else source)
-        epoch, position = divmod(step, -(-self.count // self.size))
+        whole, rest = divmod(self.count, self.size)
+        epoch, position = divmod(step, max(1, whole + (rest >= self.least)))
         generator = named_stream(root, "batches", identifier, epoch)
         order = torch.randperm(self.count, generator=generator)
         return order[position * self.size :][: self.size]

@@ -24,8 +24,8 @@ class ClippedMessage:
 
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
     replacing one by at most 2C. Rounding is on the safe side: C is taken smaller by 64 units in the
-    last place, and where terms of a norm cancel, the most that rounding can hide is added to it.
-    What is left is the rounding of the sum itself, for continuous noise. For noise on a `grid`, B ĝ
+    last place, and where the terms of a gradient cancel, what is added up is what was clipped. What
+    is left is the rounding of the sum itself, for continuous noise. For noise on a `grid`, B ĝ
     moves by C at most *after* it was rounded to the grid: `values` adds examples up in float64
     (n of them are off by n 2⁻⁵³ of their sizes), and C is smaller by √d steps, what rounding the
     sums with and without an example may add, and by 2⁻¹² of itself for the last bits of the other

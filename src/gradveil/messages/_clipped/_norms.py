@@ -3,16 +3,22 @@
 The gradient of a weight for example b is G_b = Σ_p δ_bp a_bpᵀ over positions p. Its norm needs no
 G_b: ‖G_b‖² = ‖δ_b‖² ‖a_b‖² with one position, and Σ_pq ⟨δ_bp, δ_bq⟩ ⟨a_bp, a_bq⟩ with several.
 In the norm of Σ, with r = rows × rest, δ is divided by √rows first and a by √rest.
+
+Terms of G_b may cancel, so that it is far smaller than they are, and then most of it is rounding.
+Norms hold all the same: where G_b is made, the numbers that are added up later are those whose norm
+was taken; where it is not, both are computed in float64.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, ScaleUse
-from ._metric import Metric, Weights, in_unit
+from ._metric import Metric, Weights
 
 ROOM = 2**23
 """How many numbers of examples × (a layer's weight) are held at a time, or kept for the sum."""
@@ -20,36 +26,32 @@ ROOM = 2**23
 CHUNK = 2**18
 """How many numbers are made wider at a time."""
 
-SLACK = 8
-"""Products of differences may cancel: so many units in the last place of the sum of their sizes
-are added to a squared norm, so that rounding never makes it smaller than it is."""
+SLACK = 4
+"""Units in the last place of float64 that are added to a squared norm for each term of a product,
+relative to the sum of the products' sizes, so that rounding never makes it smaller than it is."""
+
+Sum = Callable[[Tensor], Tensor]
+"""From the factors c_b to Σ_b c_b G_b, in their dtype."""
 
 
-def layer_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
+def layer_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Sum]:
     """Σ_i g_bi² / r_i over a layer's weight and bias, for each example, in float64.
 
-    Beside it the weight's gradients of all examples, where they had to be made and are few enough
-    to be kept.
+    Beside it what adds up the clipped gradients of the weight.
     """
-    squares, products = _weight_squares(use, metric)
+    squares, weight_sum = _weight_squares(use, metric)
     if use.bias is not None:
         squares = squares + metric.squares(use.bias, use.sums(use.signal))
-    return squares, products
+    return squares, weight_sum
 
 
 def clipped_gradients(
-    use: LayerUse, factors: Tensor, products: Tensor | None
+    use: LayerUse, factors: Tensor, weight_sum: Sum
 ) -> Iterator[tuple[str, Tensor]]:
     """Σ_b c_b g_b of a layer's weight and bias, in the dtype of c."""
-    if products is not None:
-        yield use.weight, weighted_sum(factors, products)
-        if use.bias is not None:
-            yield use.bias, weighted_sum(factors, use.sums(use.signal))
-        return
-    use.signal = use.signal * factors.view(-1, *[1] * (use.signal.dim() - 1))
-    if use.a.is_floating_point():  # not the indices of an embedding
-        use.a = use.a.detach().to(factors.dtype)
-    yield from use.gradient().items()
+    yield use.weight, weight_sum(factors)
+    if use.bias is not None:
+        yield use.bias, weighted_sum(factors, use.sums(use.signal))
 
 
 def weighted_sum(factors: Tensor, gradients: Tensor) -> Tensor:
@@ -64,19 +66,26 @@ def weighted_sum(factors: Tensor, gradients: Tensor) -> Tensor:
     return found.view(gradients.shape[1:])
 
 
-def _weight_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
-    weights = metric.weights(use.weight)
+def _weight_squares(use: LayerUse, metric: Metric) -> tuple[Tensor, Sum]:
+    weights, at_once = metric.weights(use.weight), partial(_sum_at_once, use)
     if isinstance(use, EmbeddingUse):
-        return _embedding(use, weights), None
+        return _embedding(use, weights), at_once
     if isinstance(use, LinearUse) and not use.has_positions:
-        return _outer(use.signal, use.a.detach(), weights), None
-    if isinstance(use, ScaleUse):
-        return metric.squares(use.weight, use.products(use.signal, use.a.detach())), None
-    if weights.entries is None:
+        return _outer(use.signal, use.a.detach(), weights), at_once
+    if weights.entries is None and not isinstance(use, ScaleUse):
         factors = _linear_factors(use) if isinstance(use, LinearUse) else _conv_factors(use)
         if factors is not None:
-            return _gram(*factors, weights), None
+            return _gram(*factors, weights), at_once
     return _by_products(use, metric)
+
+
+def _sum_at_once(use: LayerUse, factors: Tensor) -> Tensor:
+    """Σ_b c_b δ_b a_bᵀ in the dtype of c, without the gradient of any example."""
+    scaled = copy(use)
+    scaled.signal = use.signal * factors.view(-1, *[1] * (use.signal.dim() - 1))
+    if use.a.is_floating_point():  # not the indices of an embedding
+        scaled.a = use.a.detach().to(factors.dtype)
+    return scaled.weight_gradient()
 
 
 def _outer(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
@@ -117,43 +126,59 @@ def _conv_factors(use: LayerUse) -> tuple[Tensor, Tensor] | None:
 
 def _gram(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
     """Σ_pq ⟨δ_p, δ_q⟩ ⟨a_p, a_q⟩, summed over groups, and what rounding may have taken off it."""
+    signal, a = signal.double(), a.double()
     if weights.rows is not None:
-        rows = weights.rows.sqrt().view(signal.shape[1], 1, -1)
-        signal = signal * rows
+        signal = signal * weights.rows.double().sqrt().view(signal.shape[1], 1, -1)
     if weights.rest is not None:
-        a = a * weights.rest.sqrt().reshape(-1)
-    (signal, left), (a, right) = in_unit(signal), in_unit(a)
+        a = a * weights.rest.double().sqrt().reshape(-1)
     products = (signal @ signal.mT).mul_(a @ a.mT)
-    sizes = (signal.norm(dim=-1) * a.norm(dim=-1)).sum(2, dtype=torch.float64)
-    slack = SLACK * torch.finfo(signal.dtype).eps * sizes.square()
-    summed = products.sum((2, 3), dtype=torch.float64).clamp(min=0).add(slack).sum(1)
-    return summed * (left * right).square()
+    sizes = (signal.norm(dim=-1) * a.norm(dim=-1)).sum(2)
+    terms = signal.shape[-1] + a.shape[-1] + signal.shape[-2]
+    slack = _slack(terms) * sizes.square()
+    return products.sum((2, 3)).clamp(min=0).add(slack).sum(1)
+
+
+def _slack(terms: int) -> float:
+    return SLACK * terms * torch.finfo(torch.float64).eps
 
 
 def _embedding(use: EmbeddingUse, weights: Weights) -> Tensor:
     """Σ_pq ⟨δ_p, δ_q⟩ / r over pairs of positions that read the same row."""
     index = use.a.reshape(len(use.a), -1)
-    signal = use.own_signal(use.signal)
+    signal = use.own_signal(use.signal).double()
     for weight in (weights.rows, weights.entries):
         if weight is not None:
-            signal = signal * weight.sqrt()[index]
+            signal = signal * weight.double().sqrt()[index]
     if weights.rest is not None:
-        signal = signal * weights.rest.sqrt()
-    signal, size = in_unit(signal)
+        signal = signal * weights.rest.double().sqrt()
     same = index.unsqueeze(1) == index.unsqueeze(2)
     sizes = signal.norm(dim=-1)
-    products = (signal @ signal.mT * same).sum((1, 2), dtype=torch.float64)
-    most = (sizes.unsqueeze(1) * sizes.unsqueeze(2) * same).sum((1, 2), dtype=torch.float64)
-    slack = SLACK * torch.finfo(signal.dtype).eps * most
-    return products.clamp(min=0).add(slack) * size.square()
+    products = (signal @ signal.mT * same).sum((1, 2))
+    most = (sizes.unsqueeze(1) * sizes.unsqueeze(2) * same).sum((1, 2))
+    return products.clamp(min=0).add(_slack(sum(signal.shape[1:])) * most)
 
 
-def _by_products(use: LayerUse, metric: Metric) -> tuple[Tensor, Tensor | None]:
-    """From the weight's gradients of some examples at a time."""
-    a, examples = use.a.detach(), len(use.a)
-    size = max(1, ROOM // use.shape.numel())
-    parts = zip(use.signal.split(size), a.split(size), strict=True)
-    if size >= examples:
-        products = use.products(use.signal, a)
-        return metric.squares(use.weight, products), products
-    return torch.cat([metric.squares(use.weight, use.products(*part)) for part in parts]), None
+def _by_products(use: LayerUse, metric: Metric) -> tuple[Tensor, Sum]:
+    """From the weight's gradients of some examples at a time, which are kept if these are all."""
+    size = _examples_at_once(use)
+    kept = [*_products(use)] if len(use.a) <= size else None
+    squares = [metric.squares(use.weight, part) for part in kept or _products(use)]
+
+    def weight_sum(factors: Tensor) -> Tensor:
+        found = factors.new_zeros(use.shape)
+        for c, part in zip(factors.split(size), kept or _products(use), strict=True):
+            found += weighted_sum(c, part)
+        return found
+
+    return torch.cat(squares), weight_sum
+
+
+def _products(use: LayerUse) -> Iterator[Tensor]:
+    """The weight's gradients, of some examples at a time; the same numbers each time."""
+    size = _examples_at_once(use)
+    for part in zip(use.signal.split(size), use.a.detach().split(size), strict=True):
+        yield use.products(*part)
+
+
+def _examples_at_once(use: LayerUse) -> int:
+    return max(1, ROOM // use.shape.numel())

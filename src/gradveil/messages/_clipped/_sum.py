@@ -59,8 +59,8 @@ def clipped_sum(
         found = _other_sums(message, inputs, delta, set(others), factors)
     else:
         found = dict(_other_gradients(others, outputs, delta, factors))
-    for use, (_, products) in zip(run.uses, layers, strict=True):
-        found.update(clipped_gradients(use, factors, products))
+    for use, (_, weight_sum) in zip(run.uses, layers, strict=True):
+        found.update(clipped_gradients(use, factors, weight_sum))
     return zeros({name: p for name, p in own.items() if name not in found}, dtype) | found
 
 

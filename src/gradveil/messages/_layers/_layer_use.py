@@ -45,12 +45,13 @@ class LayerUse:
 
     def gradient(self) -> Tensors:
         """The plain gradient of the layer's parameters."""
-        gradients = {self.weight: self._weight_gradient()}
+        gradients = {self.weight: self.weight_gradient()}
         if self.bias is not None:
             gradients[self.bias] = self.sums(self.signal).sum(0)
         return gradients
 
-    def _weight_gradient(self) -> Tensor:
+    def weight_gradient(self) -> Tensor:
+        """Of all examples together."""
         return self.products(self.signal, self.a.detach()).sum(0)
 
 
@@ -75,7 +76,8 @@ class LinearUse(LayerUse):
         """Over all axes but the first and the last."""
         return signal.flatten(1, -2).sum(1) if signal.dim() > 2 else signal
 
-    def _weight_gradient(self) -> Tensor:
+    def weight_gradient(self) -> Tensor:
+        """One product of matrices."""
         return self.signal.flatten(0, -2).T @ self.a.detach().flatten(0, -2)
 
 
@@ -105,7 +107,8 @@ class ConvUse(LayerUse):
         """Over the positions."""
         return signal.flatten(2).sum(2)
 
-    def _weight_gradient(self) -> Tensor:
+    def weight_gradient(self) -> Tensor:
+        """One convolution."""
         weight = self.a.new_empty(1).expand(self.shape)
         gradient: Tensor = torch.ops.aten.convolution_backward(
             self.signal, self.a.detach(), weight, None, *self.geometry, [False, True, False]
@@ -142,6 +145,7 @@ class EmbeddingUse(LayerUse):
             signal = signal.masked_fill((self.a == self.padding).unsqueeze(-1), 0.0)
         return signal.reshape(len(signal), -1, self.shape[-1])
 
-    def _weight_gradient(self) -> Tensor:
+    def weight_gradient(self) -> Tensor:
+        """Rows of the table, at the indices."""
         rows = self.own_signal(self.signal).flatten(0, 1)
         return rows.new_zeros(self.shape).index_add_(0, self.a.flatten(), rows)
