@@ -29,6 +29,7 @@ from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar
 from ._threat import ThreatModel
+from ._unpooling import Cooling, Unpool
 from ._vertical import (
     VerticalNet,
     VerticalObservation,
@@ -50,6 +51,7 @@ __all__ = [
     "CallableAttack",
     "CandidateBound",
     "CandidatePoint",
+    "Cooling",
     "Descent",
     "Finish",
     "GradInversion",
@@ -68,6 +70,7 @@ __all__ = [
     "ThreatModel",
     "TotalVariation",
     "Trial",
+    "Unpool",
     "VerticalNet",
     "VerticalObservation",
     "VerticalWorker",

@@ -40,6 +40,7 @@ from ._search import (
     refine_in_stages,
     sent_row,
 )
+from ._unpooling import Unpool
 
 DISTANCES = {"cosine": cosine_distance, "euclidean": relative_misfit}
 
@@ -69,6 +70,8 @@ class InvertingGradients(Attack):
         peel: Solves the model's last layers first, with no more steps for them than the attack
             itself has. Where that is known to be right, nothing else is done; elsewhere the descent
             runs as without it, and of the two the one with the less cost is kept.
+        unpool: Solves the stages of a convolutional model one after the other from its end, where
+            the last layers alone do not show the inputs; where that works, nothing else is done.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -92,6 +95,7 @@ class InvertingGradients(Attack):
     chunk: int | None = None
     progress: Progress | None = None
     peel: Peel | None = None
+    unpool: Unpool | None = None
 
     def __post_init__(self) -> None:
         check_not_negative(self.total_variation, "total_variation")
@@ -102,7 +106,7 @@ class InvertingGradients(Attack):
         check_choice(self.distance, "distance", tuple(DISTANCES))
         if self.total_variation_end is not None:
             check_not_negative(self.total_variation_end, "total_variation_end")
-        for name, kind in (("finish", Finish), ("peel", Peel)):
+        for name, kind in (("finish", Finish), ("peel", Peel), ("unpool", Unpool)):
             if getattr(self, name) is not None:
                 check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
 
@@ -113,7 +117,7 @@ class InvertingGradients(Attack):
 
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
-        """Peeling; annealed total variation and activations, restarts, a second-order finish."""
+        """Unpooling, peeling; annealed total variation and activations, restarts, a finish."""
         tuned: dict[str, Any] = {
             "total_variation": 3e-2,
             "total_variation_end": 3e-3,
@@ -122,6 +126,7 @@ class InvertingGradients(Attack):
             "smoothing": 0.3,
             "finish": Finish(),
             "peel": Peel(),
+            "unpool": Unpool(),
         }
         return cls(**{**tuned, **changes})
 
@@ -183,10 +188,22 @@ class InvertingGradients(Attack):
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
+        unpooled = self._unpooled(observation, labels, generator, watch)
+        if unpooled is not None:
+            return Peeled(unpooled, solved=True, sure=True)
         if self.peel is None or watch.is_over():
             return None
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
         return peel.solve(observation, labels, generator, watch, self.progress)
+
+    def _unpooled(
+        self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
+    ) -> Reconstruction | None:
+        if self.unpool is None or watch.is_over():
+            return None
+        aside = torch.Generator().manual_seed(seed_from(generator))  # peeling stays the same
+        unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
+        return unpool.solve(observation, labels, aside, watch, self.progress)
 
     def _better(
         self, observation: Observation, result: Reconstruction, found: Peeled | None, watch: Watch

@@ -36,14 +36,17 @@ class Equations:
         self.window = (int(gradient.shape[2]), int(gradient.shape[3]))
         self.gradient = gradient.to(outputs).flatten(1)
         rows, columns = stage.padding
-        self.map = (size[0] + 2 * rows - self.window[0] + 1, size[1] + 2 * columns - self.window[1] + 1)
+        self.map = (
+            size[0] + 2 * rows - self.window[0] + 1,
+            size[1] + 2 * columns - self.window[1] + 1,
+        )
         self.cells = _cells(self.count, self.map, stage.pool).to(outputs.device)
-        positive, kernel_channels = outputs > 0, outputs.shape[1]
-        self.seen = positive | (stage.slope > 0)
+        positive, channels = outputs > 0, outputs.shape[1]
+        seen = positive | (stage.slope > 0)
         values = torch.where(positive, outputs, outputs / (stage.slope or 1.0))
         sizes = slopes * torch.where(positive, 1.0, stage.slope) * self.stage.scale.view(-1, 1, 1)
         self.values, self.weights, self.seen = (
-            part.transpose(0, 1).reshape(kernel_channels, -1) for part in (values, sizes, self.seen)
+            part.transpose(0, 1).reshape(channels, -1) for part in (values, sizes, seen)
         )
 
     @property
@@ -53,7 +56,7 @@ class Equations:
 
     @property
     def is_overdetermined(self) -> bool:
-        """Whether the gradient alone fixes the inputs once the positions are known, with a margin."""
+        """Whether the gradient fixes the inputs once the positions are known, with a margin."""
         return len(self.gradient) * self.window[0] * self.window[1] >= 1.5 * self.unknowns
 
     def even(self) -> Tensor:

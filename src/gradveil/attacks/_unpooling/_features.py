@@ -43,9 +43,7 @@ class Kronecker(NamedTuple):
 
     def inverse(self) -> "Kronecker":
         """With the precisions in place of the covariances."""
-        return Kronecker(
-            self.mean, torch.linalg.inv(self.channels), torch.linalg.inv(self.places)
-        )
+        return Kronecker(self.mean, torch.linalg.inv(self.channels), torch.linalg.inv(self.places))
 
     def multiply(self, maps: Tensor) -> Tensor:
         """The covariance times each of some maps."""

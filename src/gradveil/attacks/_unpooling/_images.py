@@ -11,7 +11,7 @@ from gradveil._random import normal_like
 from .._attack import Progress
 from .._evidence import TotalVariation, random_inputs
 from .._observation import Observation
-from .._search import Cost, Descent, Minimum, Watch, minimise
+from .._search import Cost, Descent, Minimum, Watch, clamp, minimise
 from ._chain import Stage
 from ._equations import Equations
 from ._features import Cooling, units
@@ -42,7 +42,7 @@ class ImageSearch:
         self, start: Tensor, deviation: Tensor, watch: Watch, progress: Progress | None
     ) -> Minimum:
         """From a start; the deviation is that of the stage's inputs."""
-        rate = 0.2 * self._width()
+        rate = 0.4 * self._width()
         descent = Descent(
             self.cooling.steps, rate, "adam", "cosine", time_budget=watch.left(), settled=1.0
         )
@@ -78,7 +78,8 @@ class ImageSearch:
         spread = spread - torch.einsum("oki,kij,okj->", expected, products, expected)
         values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
         values = (values * equations.seen[:, :, None]).sum()
-        return 0.5 * (residual.square().sum() + spread) / noise**2 + values
+        total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
+        return total
 
     def _width(self) -> float:
         """A quarter of the range, about one standard deviation."""
@@ -104,21 +105,21 @@ def smooth_images(observation: Observation, count: int, generator: torch.Generat
     noise = normal_like(blank.new_empty(shape), generator)
     noise = noise[:, 1:] * 0.4 + noise[:, :1]
     frequency = _frequencies(noise)
-    drawn = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real[..., :rows, :columns]
+    spectrum = torch.fft.fft2(noise) / frequency
+    drawn: Tensor = torch.fft.ifft2(spectrum).real[..., :rows, :columns]
     drawn = drawn / drawn.std()
     if observation.low is None or observation.high is None:
         return drawn
     low, high = observation.low.to(drawn), observation.high.to(drawn)
-    return ((low + high) / 2 + drawn * (high - low) / 4).clamp(low, high)
+    return clamp((low + high) / 2 + drawn * (high - low) / 4, low, high)
 
 
 def _frequencies(like: Tensor) -> Tensor:
     rows, columns = (torch.fft.fftfreq(n, dtype=like.dtype) for n in like.shape[-2:])
     sizes = (rows[:, None].square() + columns.square()).sqrt()
-    return sizes.clamp(min=1 / max(like.shape[-2:])).to(like.device)
+    least: Tensor = sizes.clamp(min=1 / max(like.shape[-2:])).to(like.device)
+    return least
 
 
 def _soft(equations: Equations, features: Tensor, blur: Tensor) -> Tensor:
     return torch.softmax(-equations.gaps(features) / blur, -1)
-
-

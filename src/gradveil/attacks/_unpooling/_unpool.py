@@ -1,7 +1,7 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from gradveil._checks import check_count, check_kind, check_not_negative
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
-from .._attack import Attack, Progress
+from .._attack import Attack, Progress, shorter
 from .._evidence import TotalVariation, random_inputs
 from .._observation import Observation
 from .._peel import _solve_head as solve_head
@@ -40,6 +40,10 @@ NEAR = 0.1
 """The relative residual at the first pool up to which images count as found."""
 
 
+def _image_cooling() -> Cooling:
+    return Cooling(200, (30.0, 0.1), (1.0, 0.03))
+
+
 @dataclass(frozen=True)
 class Unpool(Attack):
     """Exact features stage by stage from the end of a convolutional model, then the images.
@@ -66,7 +70,7 @@ class Unpool(Attack):
     """
 
     features: Cooling = field(default_factory=Cooling)
-    images: Cooling = Cooling(200, (30.0, 0.3), (1.0, 0.1))
+    images: Cooling = field(default_factory=_image_cooling)
     total_variation: float = 1.0
     time_budget: float | None = None
     progress: Progress | None = None
@@ -95,6 +99,26 @@ class Unpool(Attack):
             )
         return found
 
+    def configured(
+        self,
+        steps: int | None = None,
+        time_budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> "Unpool":
+        """The attack with other settings: the steps are those of the images."""
+        images = self.images if steps is None else replace(self.images, steps=steps)
+        return replace(
+            self,
+            images=images,
+            progress=progress or self.progress,
+            time_budget=shorter(self.time_budget, time_budget),
+        )
+
+    @property
+    def work(self) -> float:
+        """The first-order steps of the images."""
+        return float(self.images.steps)
+
     def solve(
         self,
         observation: Observation,
@@ -118,8 +142,9 @@ class Unpool(Attack):
         if known is None:
             return None
         inputs, status = self._images(stages, observation, known, samples, watch, progress)
-        own = relative_misfit(message_of(observation)(inputs, labels), sent_row(observation))
-        own = float(own.detach())
+        with torch.no_grad():
+            message = message_of(observation)(inputs, labels)
+        own = float(relative_misfit(message, sent_row(observation)))
         result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status)
         fits = _misfit(stages, observation, known, inputs) < NEAR
         return result if fits or status == INTERRUPTED else None
