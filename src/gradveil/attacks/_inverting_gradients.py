@@ -188,22 +188,16 @@ class InvertingGradients(Attack):
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
-        unpooled = self._unpooled(observation, labels, generator, watch)
-        if unpooled is not None:
-            return Peeled(unpooled, solved=True, sure=True)
+        if self.unpool is not None and not watch.is_over():
+            aside = torch.Generator().manual_seed(seed_from(generator))  # peeling stays the same
+            unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
+            found = unpool.solve(observation, labels, aside, watch, self.progress)
+            if found is not None:
+                return Peeled(found, solved=True, sure=True)
         if self.peel is None or watch.is_over():
             return None
         peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
         return peel.solve(observation, labels, generator, watch, self.progress)
-
-    def _unpooled(
-        self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
-    ) -> Reconstruction | None:
-        if self.unpool is None or watch.is_over():
-            return None
-        aside = torch.Generator().manual_seed(seed_from(generator))  # peeling stays the same
-        unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
-        return unpool.solve(observation, labels, aside, watch, self.progress)
 
     def _better(
         self, observation: Observation, result: Reconstruction, found: Peeled | None, watch: Watch

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ class Stage:
 
     def to(self, like: Tensor) -> "Stage":
         """In the precision of a tensor."""
-        tensors = (part.to(like) for part in (self.kernel, self.shift, self.scale))
-        return Stage(self.name, *tensors, self.padding, self.slope, self.pool)
+        kernel, shift, scale = (part.to(like) for part in (self.kernel, self.shift, self.scale))
+        return replace(self, kernel=kernel, shift=shift, scale=scale)
 
 
 def chain_of(observation: Observation, features: Tensor, probe: Tensor) -> list[Stage] | None:
@@ -118,10 +118,10 @@ def _extend(stage: Stage, module: nn.Module) -> Stage | None:
         shift = (shift - module.running_mean) * factor
         shift = shift if module.bias is None else shift + module.bias.detach()
         kernel, scale = kernel * factor.view(-1, 1, 1, 1), scale * factor
-        return Stage(stage.name, kernel, shift, scale, stage.padding, 1.0, 1)
+        return replace(stage, kernel=kernel, shift=shift, scale=scale)
     if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
         slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
-        return Stage(stage.name, kernel, shift, scale, stage.padding, slope, 1)
+        return replace(stage, slope=slope)
     return None
 
 
@@ -130,8 +130,7 @@ def _pooled(stage: Stage, pool: nn.MaxPool2d) -> Stage | None:
     if len(sizes) > 1 or _pair(pool.padding) != (0, 0) or pool.ceil_mode:
         return None
     rows, columns = sizes.pop()
-    parts = (stage.name, stage.kernel, stage.shift, stage.scale, stage.padding, stage.slope)
-    return Stage(*parts, rows) if rows == columns else None
+    return replace(stage, pool=rows) if rows == columns else None
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -213,4 +213,4 @@ def _ridged(matrix: Tensor, share: float) -> Tensor:
 
 
 def _between(ends: tuple[float, float], share: float) -> float:
-    return ends[0] * (ends[1] / ends[0]) ** share
+    return ends[0] * math.exp(share * math.log(ends[1] / ends[0]))
