@@ -189,7 +189,7 @@ class InvertingGradients(Attack):
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
         if self.unpool is not None and not watch.is_over():
-            aside = torch.Generator().manual_seed(seed_from(generator))  # peeling stays the same
+            aside = generator.clone_state()  # peeling stays the same
             unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
             found = unpool.solve(observation, labels, aside, watch, self.progress)
             if found is not None:

@@ -4,10 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import GradientNoise
-from gradveil.attacks import InvertingGradients, Unpool, Watch, score
+from gradveil import GradientNoise, NoDefense
+from gradveil.attacks import (
+    Adaptive,
+    InvertingGradients,
+    Reconstruction,
+    ThreatModel,
+    Unpool,
+    Watch,
+    observe,
+    score,
+)
 
-from ..small import observed, seeded, smooth_images
+from ..small import LOSS, RANGE, observed, seeded, smooth_images
 from .nets import small_net
 
 QUICK = Unpool().configured(steps=150)
@@ -24,6 +33,19 @@ def test_images_that_descent_does_not_find():
     assert now > 28
     assert now > before + 5
     assert found.loss < 1e-2
+    assert found.is_certain
+
+
+def test_the_adaptive_attack_keeps_what_is_certain(monkeypatch):
+    batch = smooth_images(1, 3, 12, 12)
+    threat = ThreatModel(mechanism="known")
+    observation = observe(
+        small_net(), LOSS, batch, NoDefense(), threat=threat, num_classes=10, input_range=RANGE
+    )
+    guess = Reconstruction(batch[0] * 0.9, batch[1], 0.1, is_certain=True)
+    monkeypatch.setattr(Unpool, "solve", lambda *_: guess)
+    found = Adaptive(InvertingGradients.strong(steps=2))(observation, seeded())
+    torch.testing.assert_close(found.inputs, guess.inputs)
 
 
 def test_noise_is_left_to_others():

@@ -145,8 +145,8 @@ class Unpool(Attack):
         with torch.no_grad():
             message = message_of(observation)(inputs, labels)
         own = float(relative_misfit(message, sent_row(observation)))
-        result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status)
         fits = _misfit(stages, observation, known, inputs) < NEAR
+        result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status, fits)
         return result if fits or status == INTERRUPTED else None
 
     def _peel(
