@@ -116,6 +116,7 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: InvertingGradients(smoothing=NAN), "smoothing", "nan"),
     (lambda: InvertingGradients(finish=True), "finish", "True"),
     (lambda: InvertingGradients(peel="yes"), "peel", "'yes'"),
+    (lambda: InvertingGradients(unpool="yes"), "unpool", "'yes'"),
     (lambda: InvertingGradients(history_every=0), "history_every", "0"),
     (lambda: InvertingGradients(time_budget=-1.0), "time_budget", "-1.0"),
     (lambda: InvertingGradients(time_budget=NAN), "time_budget", "nan"),

@@ -43,6 +43,7 @@ from ._search import Descent, Finish, Watch, minimise, progress_bar
 from ._tables import TabLeak, TableReconstruction
 from ._text import SpanCheck, TokenRows
 from ._threat import ThreatModel
+from ._unpooling import Cooling, Unpool
 from ._vertical import (
     VerticalNet,
     VerticalObservation,
@@ -64,6 +65,7 @@ __all__ = [
     "CallableAttack",
     "CandidateBound",
     "CandidatePoint",
+    "Cooling",
     "Denoised",
     "Descent",
     "ExactInversion",
@@ -93,6 +95,7 @@ __all__ = [
     "TokenScores",
     "TotalVariation",
     "Trial",
+    "Unpool",
     "VerticalNet",
     "VerticalObservation",
     "VerticalWorker",

@@ -41,6 +41,7 @@ from ._search import (
     refine_in_stages,
     sent_row,
 )
+from ._unpooling import Unpool
 
 DISTANCES = {"cosine": cosine_distance, "euclidean": relative_misfit}
 
@@ -71,6 +72,8 @@ class InvertingGradients(Attack):
             solves the last layers first, with no more steps for them than the attack itself has.
             Where that is known to be right, nothing else is done; elsewhere the descent runs as
             without it, and of the two the one with the less cost is kept.
+        unpool: Solves the stages of a convolutional model one after the other from its end, where
+            the last layers alone do not show the inputs; where that works, nothing else is done.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -94,6 +97,7 @@ class InvertingGradients(Attack):
     chunk: int | None = None
     progress: Progress | None = None
     peel: Peel | None = None
+    unpool: Unpool | None = None
 
     def __post_init__(self) -> None:
         check_not_negative(self.total_variation, "total_variation")
@@ -104,7 +108,7 @@ class InvertingGradients(Attack):
         check_choice(self.distance, "distance", tuple(DISTANCES))
         if self.total_variation_end is not None:
             check_not_negative(self.total_variation_end, "total_variation_end")
-        for name, kind in (("finish", Finish), ("peel", Peel)):
+        for name, kind in (("finish", Finish), ("peel", Peel), ("unpool", Unpool)):
             if getattr(self, name) is not None:
                 check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
 
@@ -115,7 +119,7 @@ class InvertingGradients(Attack):
 
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
-        """Peeling; annealed total variation and activations, restarts, a second-order finish."""
+        """Unpooling, peeling; annealed total variation and activations, restarts, a finish."""
         tuned: dict[str, Any] = {
             "total_variation": 3e-2,
             "total_variation_end": 3e-3,
@@ -124,6 +128,7 @@ class InvertingGradients(Attack):
             "smoothing": 0.3,
             "finish": Finish(),
             "peel": Peel(),
+            "unpool": Unpool(),
         }
         return cls(**{**tuned, **changes})
 
@@ -185,6 +190,12 @@ class InvertingGradients(Attack):
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
+        if self.unpool is not None and not watch.is_over():
+            aside = generator.clone_state()  # peeling stays the same
+            unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
+            found = unpool.solve(observation, labels, aside, watch, self.progress)
+            if found is not None:
+                return Peeled(found, solved=True, sure=True)
         if self.peel is None or watch.is_over():
             return None
         exact = ExactInversion().solve(observation, labels, generator, watch, self.progress)

@@ -21,3 +21,5 @@ class Reconstruction:
     history: list[tuple[int, float]] = field(default_factory=list)
     """(step, best cost so far), every so many steps."""
     status: str = FINISHED
+    is_certain: bool = False
+    """Whether the attack's own equations confirm it, so that no other need be looked for."""

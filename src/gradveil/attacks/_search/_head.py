@@ -41,6 +41,8 @@ class Head:
     probe: Tensor
     outputs: Tensor
     """U at random inputs."""
+    is_last: bool = False
+    """Whether U is what the model returns."""
 
     @property
     def layer(self) -> nn.Linear:
@@ -52,6 +54,8 @@ class Head:
     def gradients(self, outputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
         """Of the loss, with respect to the later parameters and to U."""
         loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        if self.is_last:
+            return {}, grad(loss.loss_fn)(outputs, labels)
 
         def loss_of(parameters: Tensors, outputs: Tensor) -> Tensor:
             with _hooked(self.layer, lambda *_: outputs):
@@ -93,7 +97,9 @@ def head_of(observation: Observation, generator: torch.Generator) -> Head | None
         twin = SmoothTwin(double, 1.0)
         outputs = call.layer(call.inputs).detach().double()
         head = Head(twin.observation, twin, call.name, probe[:1].double(), outputs)
-        return head if _is_a_cut(head, probe.double()) else None
+        if not _is_a_cut(head, probe.double()):
+            return None
+        return replace(head, is_last=_is_last(head))
     return None
 
 
@@ -144,3 +150,12 @@ def _is_a_cut(head: Head, probe: Tensor) -> bool:
             return False
     same = isinstance(outputs[0], Tensor) and outputs[0].shape[:1] == probe.shape[:1]
     return same and torch.equal(*outputs)
+
+
+def _is_last(head: Head) -> bool:
+    """Whether the model returns U as it is."""
+    loss = FunctionalLoss(head.observation.model, head.observation.loss_fn, seed=0)
+    marked = torch.arange(head.outputs[:1].numel()).to(head.outputs).view_as(head.outputs[:1])
+    with torch.no_grad(), _hooked(head.layer, lambda *_: marked):
+        returned = loss.outputs(loss.parameters, head.probe)
+    return isinstance(returned, Tensor) and torch.equal(returned, marked)

@@ -77,6 +77,8 @@ class PosteriorSearch:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
         if bool((channel.low < channel.high).any() | channel.std.any() | channel.silent.any()):
             return False
+        if result.is_certain:
+            return True
         values = message_of(observation)(result.inputs, _labels(observation))
         return channel.unexplained(self._final(channel), values) < SOLVED
 

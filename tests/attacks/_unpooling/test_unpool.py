@@ -1,0 +1,86 @@
+"""Unpooling finds images that the descent does not, and gives way where it cannot work."""
+
+import pytest
+import torch
+from torch import nn
+
+from gradveil import GradientNoise, NoDefense
+from gradveil.attacks import (
+    Adaptive,
+    InvertingGradients,
+    Reconstruction,
+    ThreatModel,
+    Unpool,
+    Watch,
+    observe,
+    score,
+)
+
+from ..small import LOSS, RANGE, observed, seeded, smooth_images
+from .nets import small_net
+
+QUICK = Unpool().configured(steps=150)
+
+
+def test_images_that_descent_does_not_find():
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    strong = InvertingGradients.strong(steps=150, restarts=1, finish=None, smoothing=0, peel=None)
+    plain = InvertingGradients(150, total_variation=1e-2)
+    before = float(score(plain(observation, seeded()), batch, ssim=False).psnr)
+    found = strong(observation, seeded())
+    now = float(score(found, batch, ssim=False).psnr)
+    assert now > 28
+    assert now > before + 5
+    assert found.loss < 1e-2
+    assert found.is_certain
+
+
+def test_the_adaptive_attack_keeps_what_is_certain(monkeypatch):
+    batch = smooth_images(1, 3, 12, 12)
+    threat = ThreatModel(mechanism="known")
+    observation = observe(
+        small_net(), LOSS, batch, NoDefense(), threat=threat, num_classes=10, input_range=RANGE
+    )
+    guess = Reconstruction(batch[0] * 0.9, batch[1], 0.1, is_certain=True)
+    monkeypatch.setattr(Unpool, "solve", lambda *_: guess)
+    found = Adaptive(InvertingGradients.strong(steps=2))(observation, seeded())
+    torch.testing.assert_close(found.inputs, guess.inputs)
+
+
+def test_noise_is_left_to_others():
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known", defense=GradientNoise(0.01))
+    assert QUICK.solve(observation, batch[1], seeded(), Watch(None)) is None
+    with pytest.raises(ValueError, match="not determined"):
+        QUICK(observation, seeded())
+
+
+def test_a_wide_head_is_left_to_peeling():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8 * 144, 10)
+    )
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(model, batch, labels="known")
+    assert QUICK.solve(observation, batch[1], seeded(), Watch(None)) is None
+
+
+def test_out_of_time_nothing_is_found():
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    assert QUICK.solve(observation, batch[1], seeded(), Watch(0.0)) is None
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="total_variation"):
+        Unpool(total_variation=-1.0)
+    with pytest.raises((TypeError, ValueError), match="features"):
+        Unpool(features="slow")
+
+
+@pytest.mark.slow
+def test_same_seed_same_images():
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    first, second = (QUICK(observation, seeded(3)) for _ in range(2))
+    torch.testing.assert_close(first.inputs, second.inputs, rtol=0, atol=0)
