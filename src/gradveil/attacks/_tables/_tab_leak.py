@@ -148,8 +148,9 @@ class TabLeak(Attack):
         pooled, rows = self._pooled(found, labels)
         history = [(step, float(costs.min())) for step, costs in found.history]
         loss = float(found.costs.min())
-        uncertainty = column_entropy(rows, self.layout)
-        return TableReconstruction(pooled, labels, loss, history, found.status, uncertainty)
+        return TableReconstruction(
+            pooled, labels, loss, history, found.status, entropy=column_entropy(rows, self.layout)
+        )
 
 
 def column_entropy(rows: Tensor, layout: TableLayout) -> Tensor:
