@@ -100,10 +100,10 @@ def test_the_tests_above_see_every_kind_of_import():
 
 def test_what_is_private_to_whom():
     assert is_private_to_another("gradveil.auditing._audit", "gradveil.attacks._search")
-    assert is_private_to_another("gradveil.attacks._peel", "gradveil.attacks._search._head")
-    assert not is_private_to_another("gradveil.attacks._peel", "gradveil.attacks._search")
+    assert is_private_to_another("gradveil.attacks._dlg", "gradveil.attacks._search._head")
+    assert not is_private_to_another("gradveil.attacks._dlg", "gradveil.attacks._search")
     assert not is_private_to_another(
         "gradveil.attacks._search._head", "gradveil.attacks._observation"
     )
-    assert not is_private_to_another("gradveil.attacks", "gradveil.attacks._peel")
-    assert not is_private_to_another("gradveil.attacks._peel", "gradveil._checks")
+    assert not is_private_to_another("gradveil.attacks", "gradveil.attacks._dlg")
+    assert not is_private_to_another("gradveil.attacks._dlg", "gradveil._checks")

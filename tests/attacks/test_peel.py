@@ -16,7 +16,7 @@ from gradveil.attacks import (
     observe,
     score,
 )
-from gradveil.attacks._peel import Peeled
+from gradveil.attacks._peeling import Peeled
 from gradveil.attacks._search import head_of, sent_row
 from gradveil.models import build_model
 

@@ -36,7 +36,7 @@ from ._inverting_gradients import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
 from ._malicious import Fishing, Imprint, ImprintedNet
 from ._observation import Observation, observe
-from ._peel import Peel
+from ._peeling import Peel
 from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._search import Descent, Finish, Watch, minimise, progress_bar

@@ -19,10 +19,10 @@ from gradveil._random import generator_or_fresh, seed_from
 from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
+from ._closed_forms import closed_form
 from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
-from ._exact import ExactInversion
 from ._observation import Observation
-from ._peel import Peel, Peeled
+from ._peeling import Peel, Peeled
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (
     SETTLED,
@@ -190,21 +190,16 @@ class InvertingGradients(Attack):
     def _peeled(
         self, observation: Observation, labels: Tensor, generator: torch.Generator, watch: Watch
     ) -> Peeled | None:
-        if self.unpool is not None and not watch.is_over():
-            aside = generator.clone_state()  # peeling stays the same
-            unpool = self.unpool.configured(steps=min(self.unpool.images.steps, self.steps))
-            found = unpool.solve(observation, labels, aside, watch, self.progress)
-            if found is not None:
-                return Peeled(found, solved=True, sure=True)
-        if self.peel is None or watch.is_over():
-            return None
-        exact = ExactInversion().solve(observation, labels, generator, watch, self.progress)
-        if exact is not None:
-            return Peeled(exact, solved=True, sure=True)
-        if watch.is_over():
-            return None
-        peel = replace(self.peel, steps=min(self.peel.steps, self.steps))
-        return peel.solve(observation, labels, generator, watch, self.progress)
+        peel, unpool = self.peel, self.unpool
+        return closed_form(
+            observation,
+            labels,
+            generator,
+            watch,
+            unpool=unpool and unpool.configured(steps=min(unpool.images.steps, self.steps)),
+            peel=peel and replace(peel, steps=min(peel.steps, self.steps)),
+            progress=self.progress,
+        )
 
     def _better(
         self, observation: Observation, result: Reconstruction, found: Peeled | None, watch: Watch

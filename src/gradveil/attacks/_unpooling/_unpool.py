@@ -14,7 +14,7 @@ from gradveil._tensors import relative_misfit
 from .._attack import Attack, Progress, shorter
 from .._evidence import TotalVariation, random_inputs
 from .._observation import Observation
-from .._peel import _solve_head as solve_head
+from .._peeling import solve_head
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from .._search import (
     Head,

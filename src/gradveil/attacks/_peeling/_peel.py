@@ -6,20 +6,17 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_count, check_not_negative, check_positive
-from gradveil._random import generator_or_fresh, normal_like
+from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
-from ._attack import Attack, Progress
-from ._evidence import TotalVariation, random_inputs, total_variation
-from ._observation import Observation
-from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._search import (
-    Cost,
+from .._attack import Attack, Progress
+from .._evidence import random_inputs, total_variation
+from .._observation import Observation
+from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
+from .._search import (
     Descent,
     Head,
-    HeadEquations,
     Minimum,
-    Objective,
     SmoothTwin,
     Watch,
     clamp,
@@ -31,12 +28,10 @@ from ._search import (
     message_of,
     minimise,
     noise_start,
-    refine,
     sent_row,
 )
+from ._solve_head import solve_head
 
-SOLVED = 1e-3
-"""The relative misfit of the head's equations that counts as 0."""
 FOUND = 1e-6
 """That of an image's features, relative to random inputs', from which on it is not tried again."""
 CLOSE = 1e-3
@@ -48,7 +43,6 @@ RANDOM = 8
 DETERMINED, WORTH = 0.99, 0.5
 """The share of an input that the features show (`determined_share`) where they determine it, and
 where finding it is tried at all."""
-STARTS = 64
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,7 @@ class Peel(Attack):
         progress: Progress | None,
     ) -> "Peeled":
         """The best guess; noise where the head was not solved."""
-        outputs, status = _solve_head(head, labels, self.steps, generator, watch, progress)
+        outputs, status = solve_head(head, labels, self.steps, generator, watch, progress)
         inputs, most = noise_start(observation, 1, generator)[0], False
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:
@@ -237,34 +231,3 @@ def _width(observation: Observation) -> Tensor:
     assert observation.high is not None
     width: Tensor = observation.high - observation.low
     return width.mean()
-
-
-def _solve_head(
-    head: Head,
-    labels: Tensor,
-    steps: int,
-    generator: torch.Generator,
-    watch: Watch,
-    progress: Progress | None,
-) -> tuple[Tensor | None, str]:
-    """U from many starts around what random inputs give."""
-    equations = HeadEquations(head, labels)
-    scale = float(head.outputs.square().mean().sqrt())
-    blank = head.outputs.new_empty(STARTS, len(labels), head.outputs.shape[1])
-    start = head.outputs.mean(0) + scale * normal_like(blank, generator)
-    descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=watch.left(), settled=0.9)
-    minimum = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
-    head.twin.set_width(1e-4 * scale)
-    best = minimum.inputs[int(minimum.costs.argmin())]
-    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
-    refined = refine(objective, best, steps=10, products=100, watch=watch, tolerance=1e-3)
-    status = minimum.status if minimum.status != FINISHED else refined.status
-    return (refined.inputs if refined.cost < SOLVED else None), status
-
-
-def _annealed(equations: HeadEquations, head: Head, scale: float) -> Cost:
-    def cost(outputs: Tensor, progress: float) -> Tensor:
-        head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
-        return equations.evidence.misfit(equations(outputs))
-
-    return cost

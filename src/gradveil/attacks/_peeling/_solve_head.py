@@ -1,0 +1,46 @@
+"""The outputs of a model's first linear layer, from the head's own equations."""
+
+import torch
+from torch import Tensor
+
+from gradveil._random import normal_like
+
+from .._attack import Progress
+from .._evidence import TotalVariation
+from .._reconstruction import FINISHED
+from .._search import Cost, Descent, Head, HeadEquations, Objective, Watch, minimise, refine
+
+SOLVED = 1e-3
+"""The relative misfit of the head's equations that counts as 0."""
+STARTS = 64
+
+
+def solve_head(
+    head: Head,
+    labels: Tensor,
+    steps: int,
+    generator: torch.Generator,
+    watch: Watch,
+    progress: Progress | None,
+) -> tuple[Tensor | None, str]:
+    """U from many starts around what random inputs give."""
+    equations = HeadEquations(head, labels)
+    scale = float(head.outputs.square().mean().sqrt())
+    blank = head.outputs.new_empty(STARTS, len(labels), head.outputs.shape[1])
+    start = head.outputs.mean(0) + scale * normal_like(blank, generator)
+    descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=watch.left(), settled=0.9)
+    minimum = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
+    head.twin.set_width(1e-4 * scale)
+    best = minimum.inputs[int(minimum.costs.argmin())]
+    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
+    refined = refine(objective, best, steps=10, products=100, watch=watch, tolerance=1e-3)
+    status = minimum.status if minimum.status != FINISHED else refined.status
+    return (refined.inputs if refined.cost < SOLVED else None), status
+
+
+def _annealed(equations: HeadEquations, head: Head, scale: float) -> Cost:
+    def cost(outputs: Tensor, progress: float) -> Tensor:
+        head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
+        return equations.evidence.misfit(equations(outputs))
+
+    return cost
