@@ -73,7 +73,9 @@ def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
     }
     found = played(settings, tmp_path, {**options, "num-rounds": 5})
     assert [row["epsilon"] for row in found["rounds"]] == spent[:2]
-    assert {row["num-examples"] for row in found["rounds"]} == {44}  # 1 % of 2,244, twice
+    assert {row["num-examples"] for row in found["rounds"]} == {
+        32
+    }  # the batch size that is told, twice
     assert (found["privacy"]["unit"], found["privacy"]["sample_rate"]) == ("example", rate)
     assert found["stopped"].startswith("After 2 rounds ε is")
     assert found["skipped"] == 0

@@ -111,6 +111,7 @@ def audit(
         progress: Called with (what is running, the share that is done).
         names: What to call "data", "model" and its "weights" in the result, and its "command".
 
+    >>> import torch
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[4, 6, 2])
     >>> private = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])

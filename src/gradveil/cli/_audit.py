@@ -196,7 +196,7 @@ def parse_threat(parts: list[str]) -> ThreatModel:
     """`labels=known,mechanism=unknown` and the like; what is not named is known.
 
     >>> parse_threat(["labels=counts,statistics=unknown"])
-    ThreatModel(labels='counts', mechanism='known', statistics=False)
+    ThreatModel(labels='counts', mechanism='known', statistics=False, server='honest')
     """
     granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
     given: set[str] = set()
