@@ -5,26 +5,16 @@ from dataclasses import dataclass
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Moments, check_moments
 
-from ._base import Defense
+from ._planning import FixedDefense
 
 
 @dataclass(frozen=True)
-class NoDefense(Defense):
+class NoDefense(FixedDefense):
     """Sends the message itself. No guarantee of any kind."""
 
     label = "no defense"
     family = "none"
     is_undefended = True
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never."""
-        return False
 
     def plan(self, moments: Moments) -> Mechanism:
         """No noise, nothing pruned."""

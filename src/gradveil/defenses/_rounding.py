@@ -6,11 +6,11 @@ from gradveil._checks import check_positive
 from gradveil.mechanisms import RoundingMechanism, constant_like
 from gradveil.sensitivity import Moments, check_moments
 
-from ._base import Defense
+from ._planning import FixedDefense
 
 
 @dataclass(frozen=True)
-class Rounding(Defense):
+class Rounding(FixedDefense):
     """y_i = step · round(g_i / step). Deterministic, so it has no bound and no guarantee.
 
     Args:
@@ -25,16 +25,6 @@ class Rounding(Defense):
 
     def __post_init__(self) -> None:
         check_positive(self.step, "step")
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never: the grid is given."""
-        return False
 
     def plan(self, moments: Moments) -> RoundingMechanism:
         """The same step everywhere."""

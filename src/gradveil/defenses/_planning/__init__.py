@@ -1,6 +1,7 @@
 """Parts that defenses plan with: the base of noise defenses, shapes, selection."""
 
 from ._adam_shape import TooMuch, adam_levels
+from ._fixed import FixedDefense
 from ._noise import NoiseDefense, allowed_trace, roots
 from ._plan_option import check_plan_from, takes_plan
 from ._selection import keep_lowest, keep_within
@@ -9,6 +10,7 @@ from ._typical import median_level, raise_to_least
 from ._wrapper import Wrapper
 
 __all__ = [
+    "FixedDefense",
     "NoiseDefense",
     "TooMuch",
     "Wrapper",

@@ -33,9 +33,9 @@ from gradveil.messages import (
 from gradveil.plans import Shape
 from gradveil.sensitivity import Moments
 
-from .._base import Defense
 from .._defended import Defended
 from .._micro_batches import Accumulation, Observer
+from .._planning import FixedDefense
 from ._clipped_moments import ClippedMoments, ClippedObserver
 from ._range import above_0, check_range
 
@@ -47,7 +47,7 @@ LEAST_ON_GRID = 1e-4
 
 
 @dataclass(frozen=True)
-class PrivateNoise(Defense):
+class PrivateNoise(FixedDefense):
     """y = (1/B) (Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖) + z C Σ^{1/2} ε), ε ~ N(0, I).
 
     g_b is the gradient of the loss of example b alone, Σ = diag(r) / mean(r) for a public shape r.
@@ -149,16 +149,6 @@ class PrivateNoise(Defense):
     def clamp(self) -> None:
         """No entry is clamped: norms are clipped."""
         return None
-
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def reads_moments(self) -> bool:
-        """Never: only names, shapes and the number of examples."""
-        return False
 
     @property
     def plan_is_private(self) -> bool:

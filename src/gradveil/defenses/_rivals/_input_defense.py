@@ -12,7 +12,7 @@ from gradveil.sensitivity import Moments
 
 from .._micro_batches import observe_values
 from .._no_defense import NoDefense
-from ._fixed import FixedDefense
+from .._planning import FixedDefense
 
 
 class InputDefense(FixedDefense):

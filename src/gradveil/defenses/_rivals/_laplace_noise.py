@@ -6,7 +6,7 @@ from gradveil._checks import check_at_most, check_not_negative
 from gradveil.mechanisms import LaplaceMechanism, constant_like
 from gradveil.sensitivity import Moments, check_moments
 
-from ._fixed import FixedDefense
+from .._planning import FixedDefense
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from gradveil._checks import check_count
 from gradveil.mechanisms import QuantisationMechanism
 from gradveil.sensitivity import Moments, check_moments
 
-from ._fixed import FixedDefense
+from .._planning import FixedDefense
 
 
 @dataclass(frozen=True)

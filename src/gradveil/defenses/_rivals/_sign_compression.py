@@ -10,7 +10,7 @@ from gradveil.mechanisms import SignMechanism
 from gradveil.messages import MappedMessage, Message
 from gradveil.sensitivity import Moments, check_moments
 
-from ._fixed import FixedDefense
+from .._planning import FixedDefense
 
 
 @dataclass(frozen=True)
