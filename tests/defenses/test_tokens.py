@@ -6,6 +6,7 @@ import torch
 from gradveil import (
     DPSGD,
     GradientNoise,
+    GradientPruning,
     OptimalDPSGD,
     OptimalNoise,
     PrivateNoise,
@@ -64,6 +65,18 @@ def test_a_plan_from_the_model_reads_no_id():
         for ids in (IDS, other)
     ]
     torch.testing.assert_close(*plans, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [OptimalNoise(0.1), OptimalNoise(0.1, plan="private"), DPSGD(0.1, 1.0), GradientPruning(0.5)],
+    ids=["model", "private", "clamped", "pruned"],
+)
+def test_a_table_with_sparse_gradients_is_like_any_other(defense):
+    models = transformer(False), transformer(False)
+    models[1].embed.sparse = True
+    plain, sparse = (defense(message_of(False, IDS, m), IDS, generator()) for m in models)
+    torch.testing.assert_close(sparse, plain)
 
 
 def test_examples_are_clipped_one_by_one():

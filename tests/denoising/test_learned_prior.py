@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import BoundCase, Mechanism, mean_bound, reconstruction_bound
+from gradveil import BoundCase, Mechanism, OptimalNoise, mean_bound, reconstruction_bound
 from gradveil.denoising import Denoiser, LearnedPrior
 from tests.theory.oracles import linear, normal, seeded
 
@@ -121,6 +121,15 @@ def test_a_message_that_tells_more_than_the_prior_was_measured_for_has_no_guaran
     assert bound.total > 0
     assert "at noise 0.1 or less" in bound.reason
     assert mean_bound([case] * 8, prior.smoothed()).holds
+
+
+def test_levels_that_tell_of_the_batch_are_not_covered():
+    prior = LearnedPrior(torch.eye(2).double(), 0.5)
+    case = BoundCase(lambda x: {"w": x.square() + x}, torch.ones(1, 2).double(), Mechanism(std=9.0))
+    private = OptimalNoise(9.0, plan="private")
+    fixed, told = (mean_bound([case] * 8, prior, planned_by=d) for d in (None, private))
+    assert fixed.holds
+    assert "fixed levels" in told.reason
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.5])

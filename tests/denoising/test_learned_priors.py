@@ -35,6 +35,13 @@ def test_the_largest_information_is_the_largest_eigenvalue():
     assert largest_information(cases, seeded()) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize("top", [1.1, 1.5])
+def test_one_direction_among_many_is_found(top: float):
+    factors = torch.ones(600, dtype=torch.float64).index_fill(0, torch.tensor(3), top**0.5)
+    case = BoundCase(lambda x: {"w": (factors * x).flatten()}, normal(1, 600), Mechanism(std=1.0))
+    assert largest_information([case], seeded()) == pytest.approx(top, rel=1e-3)
+
+
 def test_the_covering_prior_is_one_for_which_the_bound_holds():
     cases = [BoundCase(linear(), normal(2, 3), Mechanism(std=0.7))] * 8
     prior = fitted().covering(cases, seeded(2))

@@ -32,6 +32,11 @@ def test_one_near_copy_shows_that_it_works_whatever_the_mean():
     assert found.gain.mean < 0
 
 
+@pytest.mark.parametrize(("gain", "works"), [(6.0, False), (12.0, True)])
+def test_a_single_example_has_no_interval_so_only_a_copy_counts(gain, works):
+    assert against_guess(torch.tensor([gain]), seeded()).works is works
+
+
 def test_guesses_of_no_skill_are_rarely_taken_for_an_attack():
     """Of attacks that are as good as the guess, the margin lets few pass."""
     works = [

@@ -185,7 +185,7 @@ class GradientMessage:
         gradients = torch.autograd.grad(
             loss, list(own.values()), allow_unused=True, materialize_grads=True
         )
-        return dict(zip(own, gradients, strict=True))
+        return {name: _dense(g) for name, g in zip(own, gradients, strict=True)}
 
     def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
         """The gradient by plain autograd, which costs half a transform's time on a small batch.
@@ -207,7 +207,7 @@ class GradientMessage:
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return dict(zip(own, gradients, strict=True))
+        return {name: _dense(g) for name, g in zip(own, gradients, strict=True)}
 
     def output_gradient(self, inputs: Tensor) -> Tensor:
         """δ = ∇_outputs L, one row for each example."""
@@ -255,3 +255,8 @@ class GradientMessage:
         with torch.no_grad():
             outputs = self.loss.outputs(self.parameters, inputs)
         return is_sum_over_examples(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """As it is, or with all rows: `nn.Embedding(sparse=True)` gives those of its tokens only."""
+    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -28,8 +28,9 @@ class AgainstGuess:
 
     @property
     def works(self) -> bool:
-        """Whether the attack beats the guess by a clear margin."""
-        return self.copies > 0 or (self.gain.mean >= MARGIN and self.gain.low > 0)
+        """Whether the attack beats the guess by a clear margin: a single example by a copy only."""
+        clear = self.gain.mean >= MARGIN and self.gain.low > 0
+        return self.copies > 0 or (self.examples > 1 and clear)
 
 
 def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:

@@ -199,7 +199,7 @@ def mean_bound(
         explained=seen.explained,
         reason=(TOKENS if tokens else "")
         or _reason(seen, shown, total, len(cases))
-        or _excess(information, prior, generator),
+        or _excess(information, prior, planned_by, generator),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
     )
 
@@ -233,10 +233,17 @@ def _reason(seen: Smoothness, shown: bool, total: float, batches: int) -> str:
     return ""
 
 
-def _excess(information: MeanInformation, prior: Prior | None, generator: torch.Generator) -> str:
+def _excess(
+    information: MeanInformation,
+    prior: Prior | None,
+    planned_by: object,
+    generator: torch.Generator,
+) -> str:
     """Why a prior that is valid up to some information does not cover this message."""
     if prior is None or prior.largest == float("inf"):
         return ""
+    if planned_by is not None:
+        return "the noise levels tell of the batch, too, and the prior is for fixed levels"
     found = largest_eigenvalue(information, generator)
     if found <= (1 + NEARLY) * prior.largest:
         return ""

@@ -80,5 +80,5 @@ def _sentence(
         return f"W{numbers}."
     return (
         f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}: w{numbers}. At least {MARGIN:g} dB in the"
-        " mean and an interval above 0 are needed."
+        " mean and an interval above 0 are needed, or a near copy."
     )

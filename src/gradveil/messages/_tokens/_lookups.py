@@ -66,8 +66,9 @@ class _Move(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call it, and add."""
-        output = func(*args, **(kwargs or {}))
+        """Call it, and add; sparse gradients, which torch differentiates once, are made dense."""
+        dense = {"sparse": False} if func is F.embedding else {}
+        output = func(*args, **{**(kwargs or {}), **dense})
         if func is F.embedding:
             move = self._moves.get(self._calls)
             output = output if move is None else output + move.reshape(output.shape)
