@@ -1,5 +1,6 @@
 """On data of the prior that it assumes, no attack's mean error is below the full bound."""
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -10,6 +11,7 @@ from gradveil.theory import FisherInformation
 from .tiny import conv_net, generator
 
 
+@pytest.mark.slow
 def test_attacks_stay_above_the_bound():
     draws, shape, std = 32, (1, 4, 4), 0.3
     model = conv_net(1, (4, 4)).double()

@@ -68,6 +68,7 @@ def test_a_sweep_draws_a_rising_curve():
     assert [float(row["bound_mse"]) for row in rows] == errors
 
 
+@pytest.mark.slow
 def test_a_sweep_over_ratios():
     spec = "optimal-pruning(noise=gradient-noise(0.1))"
     points = json.loads(bound("--sweep", "--defense", spec, "--format", "json"))

@@ -80,6 +80,7 @@ def test_without_any_extra() -> None:
     assert json.loads(done.stdout) == {"error": line, "kind": "ModuleNotFoundError"}
 
 
+@pytest.mark.slow
 def test_listing_bounding_and_training_need_the_command_line_only() -> None:
     without = tuple({*OPTIONAL} - {"typer", "rich", "click", "mlxtend"})
     done = run_without(without, RUN_ALL)
