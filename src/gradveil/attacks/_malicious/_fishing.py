@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gradveil._checks import check_kind, check_not_negative_count, check_positive
 from gradveil._random import generator_or_fresh
 
-from .._attack import Attack, Progress, shorter
+from .._attack import Attack, Progress
 from .._inverting_gradients import InvertingGradients
 from .._labels import labels_or_unknown
 from .._observation import Observation, check_observation
@@ -72,9 +72,7 @@ class Fishing(Attack):
         check_planted(observation, "Fishing")
         generator = generator_or_fresh(generator)
         count = self._count(observation)
-        inner = self.attack.configured(
-            time_budget=shorter(self.time_budget, None), progress=self.progress
-        )
+        inner = self.attack.configured(time_budget=self.time_budget, progress=self.progress)
         caught = inner(self._of_class(observation, count), generator)
         inputs = caught.inputs.new_zeros(observation.batch_size, *observation.input_shape)
         inputs[:count] = caught.inputs
