@@ -11,6 +11,7 @@ from gradveil.catalog import build_defense, name_of
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
+from ._frontier import Frontier
 from ._privacy import PrivacyResult, privacy_columns
 from ._restore import restore
 from ._told_apart import ToldApart
@@ -209,6 +210,8 @@ class AuditResult:
     """Why it is not complete; `None` if it is, and for results of versions that did not say."""
     undefended: Undefended | None = None
     """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
+    frontier: Frontier | None = None
+    """Curves over strengths and the answers; `None` where defenses were compared at one point."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""
