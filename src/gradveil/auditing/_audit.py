@@ -163,7 +163,10 @@ def audit(
         attacked = runs.run()
     else:
         attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = describe_setup(subject, seeds, seed, match, threat, budget, requested, names)
+    is_solved = any(one.open for one in requested)
+    equal = budget.explain() if is_solved else "Nothing: all amounts were given."
+    match = match if is_solved else "given"
+    setup = describe_setup(subject, seeds, seed, match, threat, equal, names)
     return _result(subject, setup, solved, measured, attackers, attacked, threat)
 
 

@@ -27,7 +27,9 @@ STREAM = 5
 """The place of its random numbers in those of an audit."""
 
 
-def told_apart(subject: "Subject", defense: Defense, seed: int) -> ToldApart | None:
+def told_apart(
+    subject: "Subject", defense: Defense, seed: int, trials: int = TRIALS
+) -> ToldApart | None:
     """The rate and the bits for one defense; `None` where they cannot be computed.
 
     Candidates are public examples where there are any, of one class where one has enough. A
@@ -39,7 +41,7 @@ def told_apart(subject: "Subject", defense: Defense, seed: int) -> ToldApart | N
     count, one_class = candidate_choice(examples[1], subject.batch_size)
     if count < 2:
         return None
-    trials = _trials(subject, count)
+    trials = _trials(subject, count, trials)
     try:
         report = identify_trials(
             subject.model,
@@ -81,7 +83,7 @@ def candidate_choice(
     return min(most, left), False
 
 
-def _trials(subject: "Subject", candidates: int) -> int:
+def _trials(subject: "Subject", candidates: int, most: int) -> int:
     """Fewer for large models."""
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
-    return max(LEAST_TRIALS, min(TRIALS, MOST_WORK // (candidates * entries)))
+    return max(LEAST_TRIALS, min(most, MOST_WORK // (candidates * entries)))
