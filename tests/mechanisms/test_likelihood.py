@@ -203,3 +203,60 @@ def test_steps_in_doubt_are_drawn_as_the_likelihood_says() -> None:
 def test_values_and_sent_must_fit(mechanism: LikelihoodMechanism) -> None:
     with pytest.raises(ValueError, match="`sent` should have the shapes"):
         mechanism.log_likelihood(row(ROW), row(ROW[:2]))
+
+
+TABLES = {
+    "one level": Mechanism(0.3),
+    "levels": Mechanism({"w": torch.tensor([[0.1, 2.0], [0.5, 1.0]]), "b": torch.ones(3)}),
+    "clamped": Mechanism(0.2, clip=0.4),
+    "masked": Mechanism(
+        {"w": torch.tensor([[0.1, 0.0], [0.5, 0.0]]), "b": torch.zeros(3)},
+        {"w": torch.tensor([[1.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([True, True, False])},
+    ),
+    "mixed": Mechanism(0.5, {"w": torch.full((2, 2), 0.3), "b": torch.tensor([1.0, 0.0, 0.9])}),
+    "bare": Mechanism(0.0),
+    "nearly bare": Mechanism(1e-7),
+    "all pruned": Mechanism(0.0, keep=0.0),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [2, 2**15])
+def test_a_table_has_the_likelihood_of_each_pair(
+    case: str, dtype: torch.dtype, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradveil.mechanisms._likelihood.COLUMNS", columns)
+    draws, mechanism = torch.Generator().manual_seed(0), TABLES[case]
+
+    def message() -> Tensors:
+        shapes = {"w": (2, 2), "b": (3,)}
+        drawn = {n: torch.randn(s, generator=draws, dtype=dtype) for n, s in shapes.items()}
+        return {name: 5 + 0.3 * value for name, value in drawn.items()}
+
+    values = [message() for _ in range(4)]
+    values.append({name: value.clone() for name, value in values[0].items()})  # a twin
+    sent = [mechanism.apply(values[k], draws) for k in (0, 2, 3)]
+    found = mechanism.log_likelihoods(values, sent)
+    expected = torch.stack(
+        [torch.stack([mechanism.log_likelihood(v, y) for v in values]) for y in sent]
+    )
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-6)
+    torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=1e-6, atol=1e-9)
+
+
+def test_a_tensor_of_zeros_without_noise_has_a_table_too() -> None:
+    zeros = [row(torch.zeros(3, dtype=torch.float64))] * 2
+    assert Mechanism(0.0).log_likelihoods(zeros, zeros).tolist() == [[0.0, 0.0]] * 2
+
+
+def test_mechanisms_are_equal_where_all_levels_are() -> None:
+    level = {"w": torch.tensor([0.1, 0.2])}
+    one = Mechanism(level, clip=1.0)
+    assert one.equals(Mechanism({"w": level["w"].clone()}, clip=1.0))
+    assert not one.equals(Mechanism(level))
+    assert not one.equals(Mechanism({"w": torch.tensor([0.1, 0.3])}, clip=1.0))
+    assert not one.equals(Mechanism(0.1, clip=1.0))
+    assert not one.equals(Mechanism({"v": level["w"]}, clip=1.0))
+    assert Mechanism(0.1, keep=0.5).equals(Mechanism(0.1, keep=0.5))

@@ -1,5 +1,6 @@
 """The mechanism of clipping, pruning and Gaussian noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,9 +12,12 @@ from gradveil._typing import Level, Tensors
 
 from ._doubt import Doubt, doubt_on_levels, shares_kept
 from ._doubtful_likelihood import TensorDoubt, doubtful_log_likelihood
-from ._levels import check_level, check_level_structure, level_of, raised
-from ._likelihood import channel_log_likelihood
+from ._levels import check_level, check_level_structure, level_of, raised, same_level
+from ._likelihood import Table, channel_log_likelihood, channel_table
 from ._reading import Reading, as_tensors
+
+SURE = 1e-6
+"""Errors of a log-likelihood that change no result."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,24 @@ class Mechanism:
         terms = [self._log_likelihood(n, v, sent[n], doubt) for n, v in values.items()]
         return torch.stack(terms).sum()
 
+    def log_likelihoods(self, values: Sequence[Tensors], sent: Sequence[Tensors]) -> Tensor:
+        """`log_likelihood` of all messages (rows) under all values (columns), by matrix products.
+
+        Where so much cancels that rounding could change who is the most likely, as for entries
+        without noise, those that come into question are computed again, one by one.
+        """
+        for one in values:
+            self._check_structure(one)
+        for one in sent:
+            check_structure(one, values[0], "sent", "values")
+        tables = [self._table(name, values, sent) for name in values[0]]
+        logs, error = (torch.stack([table[k] for table in tables]).sum(0) for k in (0, 1))
+        hopeless = logs + error < (logs - error).amax(1, keepdim=True)
+        unsure = ~(error <= SURE) & ~hopeless  # also where something is not finite
+        for row, column in unsure.nonzero().tolist():
+            logs[row, column] = self.log_likelihood(values[column], sent[row])
+        return logs
+
     def doubt(self, other: "Mechanism", like: Tensors) -> Doubt:
         """How far another plan from the same values is from this one; `like` gives the shapes."""
         doubt = doubt_on_levels(as_tensors(self.std, like), as_tensors(other.std, like))
@@ -110,6 +132,11 @@ class Mechanism:
         std = {name: torch.where(pruned[name], 0.0, level) for name, level in noise.items()}
         return Reading(dict(sent), dict(sent), std, as_tensors(clip, sent), pruned)
 
+    def equals(self, other: "Mechanism") -> bool:
+        """Whether both do the same to every message."""
+        mine, others = (self.std, self.keep, self.clip), (other.std, other.keep, other.clip)
+        return all(same_level(a, b) for a, b in zip(mine, others, strict=True))
+
     def with_least_noise(self, share: float) -> "Mechanism":
         """No standard deviation below this share of the root mean square of those above 0."""
         std = raised(self.std, share)
@@ -128,6 +155,11 @@ class Mechanism:
         level, shared = doubt.levels.get(name, 0.0), doubt.shared.get(name, 0.0)
         known = TensorDoubt(level, shared, doubt.kept, doubt.pruned)
         return doubtful_log_likelihood(sent, clipped, as_tensors(self.std, one)[name], keep, known)
+
+    def _table(self, name: str, values: Sequence[Tensors], sent: Sequence[Tensors]) -> Table:
+        clipped = [self._clipped(name, one[name]) for one in values]
+        own = [one[name] for one in sent]
+        return channel_table(own, clipped, level_of(self.std, name), self._keep(name))
 
     def _pruned(self, sent: Tensors, realised: bool) -> Tensors:
         if self.keep is None:
