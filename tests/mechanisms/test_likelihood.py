@@ -260,3 +260,56 @@ def test_mechanisms_are_equal_where_all_levels_are() -> None:
     assert not one.equals(Mechanism(0.1, clip=1.0))
     assert not one.equals(Mechanism({"v": level["w"]}, clip=1.0))
     assert Mechanism(0.1, keep=0.5).equals(Mechanism(0.1, keep=0.5))
+
+
+def doubted(sent: Tensor, value: Tensor, std: Tensor, keep: Tensor, doubt: Doubt) -> float:
+    """Entry by entry, where pruned entries are 0: the mask, and the normal density of the rest."""
+    size = float(sent.double().square().mean().sqrt())
+    kept = [float(s) for s, k in zip(std, keep, strict=True) if k > 0]
+    typical = math.sqrt(sum(s**2 for s in kept) / max(1, len(kept)))
+    total = 0.0
+    for y, v, s, k in zip(*(x.double().tolist() for x in (sent, value, std, keep)), strict=True):
+        chance = k * doubt.kept + (1 - k) * doubt.pruned
+        error = 16 * torch.finfo(sent.dtype).eps * (abs(y) + size)
+        level = s if k > 0 else typical
+        if y == 0:
+            unseen = level == 0 and abs(v) <= error
+            total += math.log(1 - chance + chance * unseen)
+        else:
+            total += math.log(chance) + norm.logpdf(y, v, math.sqrt(level**2 + error**2))
+    return total
+
+
+@pytest.mark.parametrize("noise", ["none", "levels", "some"])
+@pytest.mark.parametrize("shares", ["mask", "mixed", "all pruned"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mask_in_doubt_is_weighed_entry_by_entry(
+    noise: str, shares: str, dtype: torch.dtype
+) -> None:
+    keep = {
+        "mask": torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
+        "mixed": torch.tensor([1.0, 0.0, 0.3, 0.0, 1.0, 0.9, 0.0, 0.0]),
+        "all pruned": torch.zeros(8),
+    }[shares].to(dtype)
+    levels = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0 if noise == "some" else 0.5, 0.6, 0.7, 0.8])
+    std = (levels * (noise != "none")).to(dtype) * (keep > 0)
+    value = torch.tensor([0.3, 0.2, -0.4, 0.0, 0.0, 1.0, 0.0, 0.5], dtype=dtype)
+    sent = torch.tensor([0.35, 0.0, 0.0, 0.2, 0.0, 0.9, 0.0, 0.5], dtype=dtype)
+    doubt = Doubt(kept=0.95, pruned=0.02)
+    mechanism = Mechanism(row(std), row(keep))
+    found = mechanism.log_likelihood(row(value), row(sent), doubt)
+    assert float(found) == pytest.approx(doubted(sent, value, std, keep, doubt), rel=1e-9)
+
+
+@pytest.mark.parametrize("keep", [None, "mask"])
+def test_messages_in_doubt_have_a_table_too(keep: str | None) -> None:
+    draws, mask = torch.Generator().manual_seed(0), torch.tensor([1.0, 0.0, 1.0, 1.0])
+    shares = None if keep is None else row(mask)
+    mechanism = Mechanism(row(torch.tensor([0.1, 0.0, 0.3, 0.2])), shares)
+    doubt = Doubt({"w": 0.3}, {"w": 0.1}, kept=0.9, pruned=0.05)
+    values = [row(torch.randn(4, generator=draws)) for _ in range(3)]
+    sent = [mechanism.apply(value, draws) for value in values[:2]]
+    found = mechanism.log_likelihoods(values, sent, doubt)
+    for line, y in zip(found, sent, strict=True):
+        for log, value in zip(line, values, strict=True):
+            torch.testing.assert_close(log, mechanism.log_likelihood(value, y, doubt))

@@ -30,13 +30,13 @@ def rounding_error(
     wide = sent.double()
     chosen = wide if where is None else wide[where.expand(wide.shape)]
     size = chosen.square().mean().sqrt() if chosen.numel() else wide.new_zeros(())
-    return _rounding(sent, size + least)
+    return rounding_at(sent.dtype, wide, size + least)
 
 
-def _rounding(sent: Tensor, size: Tensor) -> Tensor:
-    """τ_i of entries in messages of this size."""
-    known = torch.finfo(sent.dtype)
-    error: Tensor = ROUNDING * known.eps * (sent.double().abs() + size)
+def rounding_at(dtype: torch.dtype, sent: Tensor, size: Tensor) -> Tensor:
+    """τ_i of entries of this type, given in float64, in a tensor of this size."""
+    known = torch.finfo(dtype)
+    error: Tensor = ROUNDING * known.eps * (sent.abs() + size)
     return error.clamp(min=known.tiny)
 
 
@@ -98,10 +98,10 @@ def channel_table(
     for start in range(0, y.shape[1], COLUMNS):
         part = slice(start, start + COLUMNS)
         spread = level[part].expand(1, -1)
+        own, other = y[:, part].double(), v[:, part].double()
         if sizes is not None:
-            error = _rounding(y[:, part], sizes)
-            spread = torch.where(bare[part], error, spread)
-        block = y[:, part].double(), v[:, part].double(), spread, share[part]
+            spread = torch.where(bare[part], rounding_at(y.dtype, own, sizes), spread)
+        block = own, other, spread, share[part]
         _add_sharp(logs, terms, *block)
         _add_mixed(logs, *block)
     constant = (-level[~bare].log() - LOG_ROOT_TAU).sum()

@@ -38,18 +38,18 @@ def likelihood_table(
     The candidates outside, some at a time: memory for few messages beside those that were sent.
     """
     table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
+    sent = [observation.sent for observation in observations]
     if plans_again(observations[0]):
         for column, hypothesis in enumerate(_planned(candidates, generator)):
-            for row, observation in enumerate(observations):
-                table[row, column] = _log_likelihood(hypothesis, observation.sent)
+            table[:, column] = _log_likelihoods(hypothesis, [hypothesis.values], sent)[:, 0].cpu()
         return table
     plans = _by_plan(_public(observations, candidates, generator))
     count = max(1, NUMBERS // sum(value.numel() for value in observations[0].sent.values()))
     each, start = iter(candidates.values()), 0
     while values := list(islice(each, count)):
         for plan, rows in plans:
-            sent = [observations[row].sent for row in rows]
-            table[rows, start : start + len(values)] = _log_likelihoods(plan, values, sent).cpu()
+            found = _log_likelihoods(plan, values, [sent[row] for row in rows])
+            table[rows, start : start + len(values)] = found.cpu()
         start += len(values)
     return table
 
@@ -134,9 +134,9 @@ def _at(
 
 def _log_likelihoods(plan: Hypothesis, values: list[Tensors], sent: list[Tensors]) -> Tensor:
     """A row for each message, a column for each candidate's values."""
-    if isinstance(plan.mechanism, Mechanism) and plan.doubt is None:
+    if isinstance(plan.mechanism, Mechanism):
         own = [{name: one[name] for name in values[0]} for one in sent]
-        return plan.mechanism.log_likelihoods(values, own)
+        return plan.mechanism.log_likelihoods(values, own, plan.doubt)
     rows = [[_log_likelihood(plan._replace(values=v), one) for v in values] for one in sent]
     return torch.stack([torch.stack(row) for row in rows])
 
