@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
-from gradveil.attacks import ThreatModel, Watch
+from gradveil.attacks import Lineups, ThreatModel, Watch
 from gradveil.catalog import build_attack, build_defense
 from gradveil.defenses import Defense
 from gradveil.studies.runner import Settings, Value
@@ -20,10 +20,11 @@ from .._defense_measurement import measure_defense
 from .._meter import Meter
 from .._privacy import Releases
 from .._subject import Batch, Subject
-from .._told_apart import told_apart
+from .._told_apart import lineups_of, told_apart
 from ._training import DivergedError, Training, evaluate_on, make_pool, trained_model
 
 _HELD: dict[str, Subject] = {}
+_LINEUPS: dict[tuple[str, int, int], Lineups | None] = {}
 
 
 def hold(fingerprint: str, subject: Subject) -> None:
@@ -85,7 +86,8 @@ def identify(settings: Settings) -> dict[str, Value]:
     """What the exact attacker reaches, at one moment of the training."""
     subject = _moved(settings)
     defense = warmed(subject, planned(subject, _defense(settings)), settings["seed"])
-    found = told_apart(subject, defense, settings["seed"], trials=settings["trials"])
+    lineups = _lineups(settings, subject)
+    found = told_apart(subject, defense, settings["seed"], lineups)
     return {"told_apart": None if found is None else asdict(found)}
 
 
@@ -103,6 +105,17 @@ def detail(settings: Settings) -> dict[str, Value]:
     defense = warmed(subject, planned(subject, _defense(settings)), settings["seed"])
     releases = Releases(**settings["releases"])
     return asdict(measure_defense(subject, defense, settings["seed"], releases))
+
+
+def _lineups(settings: Settings, subject: Subject) -> Lineups | None:
+    """The candidates; drawn once in a process for the model as given, which all defenses share."""
+    seed, trials = settings["seed"], settings["trials"]
+    if settings["round"]:
+        return lineups_of(subject, seed, trials)
+    key = (settings["subject"], seed, trials)
+    if key not in _LINEUPS:
+        _LINEUPS[key] = lineups_of(subject, seed, trials)
+    return _LINEUPS[key]
 
 
 def _subject(settings: Settings) -> Subject:
