@@ -113,8 +113,8 @@ class FisherInformation:
     def _squares(self, directions: Tensor) -> Tensor:
         tangents = self._known.derivatives(self.inputs, directions)
         each = [
-            tangent.flatten(1).double().square() @ self._weights[name].flatten().double()
-            for name, tangent in tangents.items()
+            t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
+            for name, t in tangents.items()
         ]
         return torch.stack(each).sum(0)
 
