@@ -164,7 +164,7 @@ def mean_bound(
         generator: For those probes.
     """
     tokens = any(takes_tokens(case.message) for case in cases)
-    cases = [BoundCase(*_over_numbers(c.message, c.inputs), c.mechanism) for c in cases]
+    cases = [BoundCase(*_over_numbers(c.message, c.inputs), *c[2:]) for c in cases]
     _check(cases, prior, method, solver, probes, planned_by)
     generator = generator_or_fresh(generator)
     if prior is not None:

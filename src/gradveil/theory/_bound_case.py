@@ -7,6 +7,8 @@ from torch import Tensor
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 
+from ._evaluations import Evaluations
+
 
 class BoundCase(NamedTuple):
     """One batch of the population, and what is done to its message."""
@@ -14,3 +16,5 @@ class BoundCase(NamedTuple):
     message: Message
     inputs: Tensor
     mechanism: AnyMechanism
+    known: Evaluations | None = None
+    """Of this message, to share them between the bounds of several mechanisms."""

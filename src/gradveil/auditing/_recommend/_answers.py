@@ -8,8 +8,8 @@ from .._amounts import plan_of, planned
 from .._frontier import Answer, Point
 from .._subject import Subject
 from ._goal import Goal
+from ._measuring import Plan
 from ._paste import python_line, toml_line
-from ._plan import Plan
 from ._solve import Setting, Solved
 
 

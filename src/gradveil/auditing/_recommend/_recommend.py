@@ -24,11 +24,9 @@ from .._settings import chosen_attacks
 from .._subject import Batch, make_subject
 from .._undefended import blind_guess
 from ._axis import axes_of, usual_amounts
-from ._cells import hold
 from ._goal import Goal
-from ._plan import Plan, subject_fingerprint
+from ._measuring import Plan, Training, hold, subject_fingerprint
 from ._search import PLAIN, Search
-from ._training import Training
 from ._whole import expected_work, run_search
 
 DEFENSES = (
