@@ -47,13 +47,10 @@ def messages(features: int = 20) -> list[tuple[Counted, Tensor]]:
 def bound(
     pairs: list[tuple[Counted, Tensor]], mechanism: Mechanism, known: list[Evaluations] | None
 ) -> Bound:
-    cases = [
-        BoundCase(message, inputs, mechanism, known[k] if known else None)
-        for k, (message, inputs) in enumerate(pairs)
-    ]
+    cases = [BoundCase(message, inputs, mechanism) for message, inputs in pairs]
     prior = GaussianPrior.fit(normal(40, pairs[0][1].shape[1], seed=9))
     generator = torch.Generator().manual_seed(1)
-    return mean_bound(cases, prior, "trace", public_plan=True, generator=generator)
+    return mean_bound(cases, prior, "trace", public_plan=True, generator=generator, known=known)
 
 
 @pytest.mark.parametrize(("most", "features"), [(10**9, 3), (10**9, 20), (2000, 20), (1, 20)])

@@ -17,6 +17,7 @@ from gradveil.sensitivity import measure_with_values
 
 from ._amounts import (
     Budget,
+    PublicPlans,
     RequestedDefense,
     make_budget,
     moving,
@@ -37,7 +38,7 @@ from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks, describe_setup
 from ._subject import Batch, Subject, make_subject
 from ._summary import nested_runs
-from ._training import defended_training
+from ._training import client_batches, defended_training
 from ._undefended import beats_guess, blind_guess, check_undefended
 from .report import pictures, verdict
 
@@ -194,11 +195,11 @@ def _solved(
         examples=match == "training" or any(one.defense.needs_curvature for one in requested),
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    solved = {}
+    solved, plans = {}, PublicPlans(subject, seed)
     for one in requested:
-        source = source_of(subject, one.defense, moments, seed)
+        source = source_of(subject, one.defense, moments, seed, plans)
         defense = planned(subject, solve(one, budget, moments, source))
-        solved[one.name] = warmed(subject, defense, seed)
+        solved[one.name] = warmed(subject, defense, seed, plans)
     return budget, solved
 
 
@@ -218,7 +219,8 @@ def _measured(
             meter.start(f"measuring {name}", MEASURING)
             costs = measure_defense(subject, defense, seed, releases, shared)
             meter.at(0.7)
-            trained = defended_training(subject, moving(defense), seed) if training else None
+            own = moving(defense, len(client_batches(subject)))
+            trained = defended_training(subject, own, seed) if training else None
             measured[name] = _Measured(costs, trained)
     except KeyboardInterrupt:
         pass

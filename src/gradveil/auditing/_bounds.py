@@ -58,7 +58,8 @@ def guarantee_of(
         population: `population_of(subject)`, which saves time where several defenses are bounded.
         full: Whether the full form is wanted.
     """
-    cases = bound_cases(subject, defense, seed, population)
+    population = population or population_of(subject)
+    cases, known = bound_cases(subject, defense, seed, population), [p.known for p in population]
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
     private = defense.plan_is_private
@@ -72,6 +73,7 @@ def guarantee_of(
         planned_by=defense if private and _has_levels(cases) else None,
         public_plan=not private,
         generator=numbered_stream(seed),
+        known=known,
     )
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
@@ -83,6 +85,7 @@ def guarantee_of(
             public_plan=True,
             probes=probes,
             generator=numbered_stream(seed),
+            known=known,
         )
     return Guarantee(_result(subject, best, trace), trace.reason)
 
@@ -106,7 +109,7 @@ def bound_cases(
             mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
         if mechanism is None:
             return None
-        cases.append(BoundCase(defense.prepared(message), inputs, mechanism, known))
+        cases.append(BoundCase(defense.prepared(message), inputs, mechanism))
     return cases
 
 

@@ -7,8 +7,6 @@ from torch import Tensor
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message
 
-from ._evaluations import Evaluations
-
 
 class BoundCase(NamedTuple):
     """One batch of the population, and what is done to its message."""
@@ -16,5 +14,3 @@ class BoundCase(NamedTuple):
     message: Message
     inputs: Tensor
     mechanism: AnyMechanism
-    known: Evaluations | None = None
-    """Of this message, to share them between the bounds of several mechanisms."""

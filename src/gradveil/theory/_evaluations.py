@@ -24,8 +24,8 @@ class Evaluations:
     """One message at given points, each value and each derivative computed once.
 
     Bounds of several mechanisms on the same message need it at the same points, as long as they
-    draw the same random directions: give this to `BoundCase`, and a generator with one seed to
-    `mean_bound`. Results are found by the contents of points and directions, so that other ones
+    draw the same random directions: give this and a generator with one seed to `mean_bound`.
+    Results are found by the contents of points and directions, so that other ones
     are never mixed up; they are only not faster.
 
     Args:
