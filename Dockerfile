@@ -1,6 +1,7 @@
-# The audit in a container. The report is written to the volume:
-#   docker run --rm -v "$PWD/report:/report" gradveil audit --quick
-#   docker run --rm -v "$PWD/report:/report" -v "$PWD:/data:ro" gradveil audit --data /data/mine.npz
+# The audit in a container, for a user without rights. Reports are written to the volume /report:
+#   docker run --rm --user "$(id -u)" -v "$PWD/report:/report" gradveil audit --quick
+#   docker run --rm --user "$(id -u)" -v "$PWD/report:/report" -v "$PWD:/data:ro" \
+#     gradveil audit --data /data/mine.npz
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS build
