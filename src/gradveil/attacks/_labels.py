@@ -56,6 +56,12 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     check_observation(observation)
     if observation.labels is not None:
         return observation.labels
+    if observation.task != "classification":
+        raise ValueError(
+            "Parameter `observation` should be of class labels where these are read off the last"
+            f" layer. Found targets that are {observation.task}. Grant them"
+            " (`ThreatModel(labels='known')`), or use an attack that looks for them, as `DLG`."
+        )
     counts = observation.label_counts
     if counts is None:
         counts = estimate_label_counts(observation, generator)

@@ -12,6 +12,9 @@ from ._defaults import BOUND_PROBES, FULL_LIMIT
 from ._result import BoundResult
 from ._subject import Subject
 
+TOKENS = "bounds are on the error of numbers, and tokens are none"
+"""Why there is no bound for them."""
+
 
 class Guarantee(NamedTuple):
     """What the theory says of a defense."""
@@ -30,6 +33,8 @@ def guarantee_of(
     The full form where it can be computed, beside the trace form. Where the plan is private, each
     batch has its own, and the bound (the trace form) counts what the plan itself reveals.
     """
+    if subject.tokens:
+        return Guarantee(None, TOKENS)
     cases = bound_cases(subject, defense, seed)
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")

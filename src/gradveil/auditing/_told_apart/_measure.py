@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradveil._batches import task_of
 from gradveil._random import numbered_stream
 from gradveil.attacks import identify_trials
 from gradveil.defenses import Defense
@@ -73,8 +74,10 @@ def told_apart(subject: "Subject", defense: Defense, seed: int) -> ToldApart | N
 def candidate_choice(
     targets: torch.Tensor, batch_size: int, most: int = CANDIDATES
 ) -> tuple[int, bool]:
-    """How many candidates, and whether all of one class."""
+    """How many candidates, and whether all of one class; other targets have none."""
     left = len(targets) - (batch_size - 1)
+    if task_of(targets) != "classification":
+        return min(most, left), False
     largest = min(int(torch.bincount(targets).max()), left)
     if largest >= FEWEST:
         return min(most, largest), True
