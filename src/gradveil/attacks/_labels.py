@@ -53,7 +53,8 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
         observation: What was sent.
         generator: For the random inputs.
     """
-    check_observation(observation)
+    tokens = isinstance(observation, Observation) and observation.tokens
+    check_observation(observation, tokens=tokens)
     if observation.labels is not None:
         return observation.labels
     if observation.task != "classification":

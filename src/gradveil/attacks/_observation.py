@@ -204,6 +204,8 @@ def observe(
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     if public_mechanism is not None:
         check_mechanism(public_mechanism, "public_mechanism")
+    if num_classes is not None:
+        check_classes(num_classes)
     tokens = _holds_tokens(batch)
     inputs, targets = check_examples(batch, num_classes=num_classes, tokens=tokens)
     task = task_of(targets)
@@ -257,11 +259,11 @@ def _label_counts(
 ) -> Tensor | None:
     """How often each class occurs, where targets are classes and the attacker is told."""
     threat.check_task(task)
-    if task == "classification" or num_classes is not None:
-        check_classes(num_classes)
-    if task != "classification" or threat.labels == "unknown":
+    if task != "classification":
         return None
-    return torch.bincount(targets, minlength=num_classes or 1)
+    check_classes(num_classes)
+    counts = torch.bincount(targets, minlength=num_classes or 1)
+    return None if threat.labels == "unknown" else counts
 
 
 def _holds_tokens(batch: object) -> bool:

@@ -118,7 +118,8 @@ class AttackRuns:
 
     def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
         """Attacks that take several observations and do not look at the defense get all at once."""
-        if attack.knows and self.threat.mechanism == "unknown":
+        needs = attack.knows and attack.attack.needs_defense
+        if needs and self.threat.mechanism == "unknown":
             self.attacked.note(
                 f"`{attack.spec}` was left out: the threat model does not tell the mechanism."
             )

@@ -63,7 +63,8 @@ def build_loss(
         if task == "numbers":
             raise ValueError(
                 "Parameter `loss` should be given where targets are numbers. Found none. Use 'mse'"
-                " (regression), 'bce' (several yes-or-no labels), or 'package.module:function'."
+                " (regression), 'bce' (several yes-or-no labels), or 'package.module:function'; or"
+                " save classes as integers."
             )
         return functional.cross_entropy if task == "classification" else class_scores_loss
     check_kind(name, "loss", str, "Use for example 'mse'.")

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradveil._batches import check_labels, check_pair, check_targets
 from gradveil._checks import check_choice, check_inputs
 from gradveil._random import generator_or_fresh
+from gradveil.messages import gradient_of
 
 from .._observation import Observation, check_observation
 from ._candidates import Candidates
@@ -70,13 +71,14 @@ class Identify:
 
     def __post_init__(self) -> None:
         inputs, targets = check_pair(self.candidates, "candidates")
-        check_inputs(inputs, "candidates")
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "candidates", tokens=tokens)
         if targets is not None:
             _check_labels(targets, len(inputs), "candidates")
         others = 0
         if self.rest is not None:
             known, labels = check_pair(self.rest, "rest")
-            check_inputs(known, "rest")
+            check_inputs(known, "rest", tokens=tokens)
             _check_labels(labels, len(known), "rest")
             others = len(known)
         check_choice(self.labels, "labels", LABELS)
@@ -146,7 +148,7 @@ class Identify:
         return own.expand(len(inputs), 1, *own.shape)
 
     def _check(self, observation: Any) -> None:
-        check_observation(observation)
+        check_observation(observation, tokens=gradient_of(self.candidates[0]).takes_tokens)
         shape = tuple(self.candidates[0].shape[1:])
         size = 1 + (0 if self.rest is None else len(self.rest[0]))
         if shape != tuple(observation.input_shape) or size != observation.batch_size:

@@ -72,6 +72,7 @@ class TabLeak(Attack):
     """
 
     knows_defense = True
+    needs_defense = False
 
     layout: TableLayout | None = None
     steps: int = 500

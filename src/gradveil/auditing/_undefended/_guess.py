@@ -20,6 +20,8 @@ class BlindGuess:
     name: str
     errors: Tensor
     """Squared, of each private example, in [0, 1] units."""
+    unit: str = "a mean squared error, of values in [0, 1], of"
+    """What errors are, in words."""
 
 
 def blind_guess(subject: "Subject", labels_known: bool) -> BlindGuess:
@@ -68,7 +70,8 @@ def _of_tokens(subject: "Subject") -> BlindGuess:
     """The most frequent token of each place; the errors are the shares of wrong ones."""
     kind = "private" if subject.public is None else "public"
     wrong = (subject.data.inputs != subject.guess).double().mean(1)
-    return BlindGuess(f"the most frequent {kind} token of each place", wrong)
+    name = f"the most frequent {kind} token of each place"
+    return BlindGuess(name, wrong, "a share of wrong tokens of")
 
 
 def _errors(subject: "Subject", guess: Tensor) -> Tensor:
