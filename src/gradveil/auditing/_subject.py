@@ -150,7 +150,7 @@ def make_subject(
     data = data if layout is None else replace(data, layout=layout)
     within = labels_known and data.task == "classification"
     prior = None if data.tokens else _prior((inputs, targets), others, within)
-    private = others is None and normalization is None
+    private = others is None and normalization is None and not data.tokens
     outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
     return Subject(model, loss_fn, data, size, others, prior, local, not (private and outside))
 
