@@ -15,6 +15,9 @@ from ._defaults import BOUND_PROBES, FULL_LIMIT
 from ._result import BoundResult
 from ._subject import Subject
 
+TOKENS = "bounds are on the error of numbers, and tokens are none"
+"""Why there is no bound for them."""
+
 
 class Guarantee(NamedTuple):
     """What the theory says of a defense."""
@@ -58,6 +61,8 @@ def guarantee_of(
         population: `population_of(subject)`, which saves time where several defenses are bounded.
         full: Whether the full form is wanted.
     """
+    if subject.tokens:
+        return Guarantee(None, TOKENS)
     population = population or population_of(subject)
     cases, known = bound_cases(subject, defense, seed, population), [p.known for p in population]
     if cases is None:

@@ -143,7 +143,7 @@ def recommend(
     training = Training() if training is None else training
     plan = Plan(
         subject=subject_fingerprint(subject),
-        attacks=tuple(spec_of(one) for one in chosen_attacks(attacks, steps, subject.is_image)),
+        attacks=tuple(spec_of(one) for one in chosen_attacks(attacks, steps, subject.data)),
         threat=threat,
         training=training.for_messages("gradient" if local is None else "update"),
         releases=Releases(rounds, delta, sample_rate),
