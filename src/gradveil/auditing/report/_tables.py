@@ -106,13 +106,13 @@ def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditRe
         Cell(defense.name, defense.name, shown_text(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
-        _estimate_cell(training.loss_after if training else None),
+        estimate_cell(training.loss_after if training else None),
         _bound_cell(bound),
     ]
     if result.setup.is_image:
         cells.append(Cell(NO_GUARANTEE) if bound is None else _cell(bound.psnr_ceiling))
     results = (attack_on(defense, spec) for spec in attacks)
-    cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
+    cells += [estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
     if _tells_apart(result):
         cells.append(_told_apart_cell(defense))
     cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
@@ -125,9 +125,9 @@ def _attack_row(defense: DefenseResult, attack: AttackResult, name: str, image: 
     cells = [
         Cell(defense.name, defense.name),
         Cell(name, name, knows),
-        _estimate_cell(attack.mse),
+        estimate_cell(attack.mse),
     ]
-    cells += [_estimate_cell(attack.psnr), _estimate_cell(attack.ssim)] if image else []
+    cells += [estimate_cell(attack.psnr), estimate_cell(attack.ssim)] if image else []
     labels = attack.label_accuracy
     cells.append(Cell(percent(labels), labels))
     cells.append(_cell(attack.seconds))
@@ -195,7 +195,8 @@ def _cell(value: float | None) -> Cell:
     return Cell(number(value), value if value is not None and math.isfinite(value) else None)
 
 
-def _estimate_cell(value: Interval | None) -> Cell:
+def estimate_cell(value: Interval | None) -> Cell:
+    """A mean with its interval below it."""
     return replace(_cell(value.mean), note=interval(value)) if value else _cell(None)
 
 

@@ -57,11 +57,11 @@ def verdict(
         else "recovered much of the values",
         "blurred": f"recovered blurred or partial {what}" if is_image else "recovered some values",
         "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
-    }[_grade(ratio)]
-    if _grade(ratio) != "copy":
+    }[grade(ratio)]
+    if grade(ratio) != "copy":
         outcome += _copies(best, guess_error)
     who = "that knows the defense" if best.knows_defense else "that does not know the defense"
-    only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
+    only = "; a stronger one may find more" if grade(ratio) in ("blurred", "nothing") else ""
     return (
         f"In this run the strongest attack, one {who}, {outcome} ({_numbers(best, ratio)}){only};"
         f" {promise}."
@@ -87,10 +87,11 @@ def _copies(attack: AttackResult, guess_error: float) -> str:
     return f", among them near copies of {copies} of {len(errors)}" if copies else ""
 
 
-def _grade(ratio: float) -> str:
-    for grade, limit in (("copy", COPY), ("recognisable", RECOGNISABLE), ("blurred", NOTHING)):
+def grade(ratio: float) -> str:
+    """ "copy", "recognisable", "blurred" or "nothing", from the error over that of a guess."""
+    for name, limit in (("copy", COPY), ("recognisable", RECOGNISABLE), ("blurred", NOTHING)):
         if ratio <= limit:
-            return grade
+            return name
     return "nothing"
 
 

@@ -1,4 +1,4 @@
-"""An audit's result for the terminal, in 100 columns."""
+"""A comparison of defenses at one point each for the terminal."""
 
 from collections.abc import Mapping
 from math import log2
@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult, ToldApart
-from gradveil.auditing.report import estimate, number, plural, size, weights
-from gradveil.catalog import shown_amounts, shown_name
+from gradveil.auditing.report import estimate, number, plural, setting, size
+from gradveil.catalog import shown_name
 
 NOTE = (
     "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
@@ -29,17 +29,8 @@ NAME = 21
 """Letters of a defense's name in a line: "optimal noisy pruning"."""
 
 
-def show_audit(result: AuditResult, console: Console) -> None:
+def show_comparison(result: AuditResult, console: Console) -> None:
     """The tables, the verdicts, and what one should know."""
-    setup = result.setup
-    console.print(
-        f"[bold]{escape(setup.model)}[/] ({setup.parameters:,} parameters,"
-        f" {escape(weights(result))}) on {escape(setup.data)}, {setup.date}, gradveil"
-        f" {setup.versions.get('gradveil', '')}:"
-        f" {setup.batches} × {setup.batch_size} examples, {setup.seeds} seed(s),"
-        f" {setup.message} sent. {setup.equal}",
-        highlight=False,
-    )
     console.print(_cost_table(result))
     if any(defense.attacks for defense in result.defenses):
         console.print(_attack_table(result))
@@ -134,20 +125,6 @@ def _bound(bound: BoundResult) -> str:
     mark = "" if bound.holds else " †"
     trace = f" ({number(bound.trace_mse)})" if bound.method != "trace" else ""
     return f"{number(bound.mse)}{trace}{mark}"
-
-
-def setting(spec: str) -> str:
-    """The solved numbers of a specification, short.
-
-    >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
-    'ratio 0.778, scale 0.0123'
-    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
-    'noise multiplier 1, clip 0.5'
-    >>> setting("no-defense")
-    '-'
-    """
-    amounts = shown_amounts(spec)
-    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in amounts) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:
