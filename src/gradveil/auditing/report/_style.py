@@ -160,7 +160,9 @@ def marks(result: AuditResult) -> list[Mark]:
     """The bound first, where there is any, then the attacks."""
     symbols: Sequence[str] = list(SHAPES)
     bound_and_attacks = (
-        [Mark(BOUND, "lower bound", symbols[0])] if any(d.bound for d in result.defenses) else []
+        [Mark(BOUND, "reference error", symbols[0])]
+        if any(d.bound for d in result.defenses)
+        else []
     )
     for place, (spec, name) in enumerate(attack_names(result).items()):
         bound_and_attacks.append(Mark(spec, name, symbols[1 + place % (len(symbols) - 1)]))

@@ -13,16 +13,16 @@ from gradveil.auditing.report import estimate, number, plural, setting, size
 from gradveil.catalog import shown_name
 
 NOTE = (
-    "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
-    " a Gaussian reference error, not a guarantee for images: no attacker's mean squared error per"
-    " entry, in normalised units, is below it on Gaussian data of the prior. †: its"
-    " assumptions fail for this model, it is no guarantee. [..]: 95 % interval over images,"
-    " batches and seeds."
+    "U1: how much of a training step is kept (1 is all). U2: how much noise makes it vary (0 is not"
+    " at all). Reference: the squared error per entry that no attacker would go below if the data"
+    " were Gaussian, in brackets its simple form (from the trace of the information); real images"
+    " are easier to guess, so it is no guarantee. †: not even that, for this model. [..]: 95 %"
+    " interval over images, batches and seeds."
 )
 
 TOLD_APART = (
-    " Told apart: how often an attacker who knows the other examples of the batch and is given the"
-    " candidates picks the right one; bits: what a message tells of it."
+    " Picked out: how often an attacker who knows the other examples of the batch picks the right"
+    " one of the candidates. Bits: what a message tells of it."
 )
 
 NAME = 21
@@ -49,17 +49,21 @@ def show_comparison(result: AuditResult, console: Console) -> None:
     console.print()
     priors = {d.bound.prior for d in result.defenses if d.bound}
     batches = {d.bound.batches for d in result.defenses if d.bound}
-    over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
-    prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
+    over = f", over {plural(max(batches), 'batch')}" if batches else ""
+    prior = (
+        f"Reference errors are for data that are: {', '.join(sorted(priors))}{over}. "
+        if priors
+        else ""
+    )
     text = escape(f"{prior}{NOTE}{TOLD_APART if told else ''} {' '.join(result.notes)}")
     console.print(text, style="dim", highlight=False)
 
 
 def _told_apart_table(result: AuditResult, told: Mapping[str, ToldApart]) -> Table:
     one = next(iter(told.values()))
-    table = _blank(f"Who is told apart of {one.candidates} candidates (chance: {one.chance:.1%})")
+    table = _blank(f"Who is picked out of {one.candidates} candidates (chance: {one.chance:.1%})")
     _add_defenses(table, result)
-    for name in ("told apart", "interval", "bits told", "mean rank"):
+    for name in ("picked out", "interval", "bits told", "mean rank"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, found in told.items():
         table.add_row(
@@ -98,7 +102,7 @@ def _cost_table(result: AuditResult) -> Table:
     table = _blank("What it costs and what it guarantees")
     _add_defenses(table, result)
     table.add_column("setting")
-    for name in ("U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
+    for name in ("U1", "U2", "loss", "sent", "time", "reference", "dB ≤"):
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         table.add_row(*_cost_row(defense))
