@@ -30,7 +30,7 @@ from ._amounts import (
 )
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES, PLAN_NOTE, RANGE_NOTE
-from ._defense_measurement import Measurement, measure_defense
+from ._defense_measurement import Measurement, Shared, measure_defense
 from ._meter import Meter, Progress
 from ._privacy import Releases
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
@@ -163,7 +163,10 @@ def audit(
         attacked = runs.run()
     else:
         attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = describe_setup(subject, seeds, seed, match, threat, budget, requested, names)
+    is_solved = any(one.open for one in requested)
+    equal = budget.explain() if is_solved else "Nothing: all amounts were given."
+    match = match if is_solved else "given"
+    setup = describe_setup(subject, seeds, seed, match, threat, equal, names)
     return _result(subject, setup, solved, measured, attackers, attacked, threat)
 
 
@@ -210,9 +213,10 @@ def _measured(
     """All defenses, or those that were finished before Ctrl-C."""
     measured: dict[str, _Measured] = {}
     try:
+        shared = Shared.of(subject, seed)
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
-            costs = measure_defense(subject, defense, seed, releases)
+            costs = measure_defense(subject, defense, seed, releases, shared)
             meter.at(0.7)
             trained = defended_training(subject, moving(defense), seed) if training else None
             measured[name] = _Measured(costs, trained)

@@ -23,12 +23,13 @@ class Guarantee(NamedTuple):
 
 
 def guarantee_of(
-    subject: Subject, defense: Defense, seed: int, probes: int = BOUND_PROBES
+    subject: Subject, defense: Defense, seed: int, probes: int = BOUND_PROBES, full: bool = True
 ) -> Guarantee:
     """The bound with the information averaged over batches.
 
-    The full form where it can be computed, beside the trace form. Where the plan is private, each
-    batch has its own, and the bound (the trace form) counts what the plan itself reveals.
+    The full form where it can be computed, and is asked for, beside the trace form. Where the plan
+    is private, each batch has its own, and the bound (the trace form) counts what the plan itself
+    reveals.
     """
     cases = bound_cases(subject, defense, seed)
     if cases is None:
@@ -48,7 +49,7 @@ def guarantee_of(
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
     best = trace
-    if prior is not None and _size(cases) <= FULL_LIMIT and not private:
+    if full and prior is not None and _size(cases) <= FULL_LIMIT and not private:
         best = mean_bound(
             cases,
             prior,

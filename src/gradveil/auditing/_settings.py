@@ -19,7 +19,7 @@ from gradveil._checks import (
 from gradveil.attacks import Attack, ThreatModel, as_attack
 from gradveil.catalog import build_attack, spec_of
 
-from ._amounts import MATCHES, Budget, RequestedDefense
+from ._amounts import MATCHES, RequestedDefense
 from ._defaults import STEPS, default_attacks
 from ._result import Setup
 from ._subject import Subject
@@ -103,14 +103,12 @@ def describe_setup(
     seed: int,
     match: str,
     threat: ThreatModel,
-    budget: Budget,
-    requested: Sequence[RequestedDefense],
+    equal: str,
     names: Mapping[str, str],
 ) -> Setup:
     """What was audited, and with which versions."""
     from gradveil import __version__
 
-    solved = any(one.open for one in requested)
     return Setup(
         data=subject.data.name,
         model=names.get("model", type(subject.model).__name__),
@@ -120,7 +118,7 @@ def describe_setup(
         batches=subject.batches,
         seeds=seeds,
         seed=seed,
-        match=match if solved else "given",
+        match=match,
         message="gradient" if subject.local is None else "update",
         threat_labels=threat.labels,
         threat_statistics=threat.statistics,
@@ -128,7 +126,7 @@ def describe_setup(
         device=str(subject.data.inputs.device),
         command=names.get("command", ""),
         threat_mechanism=threat.mechanism,
-        equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        equal=equal,
         weights=names.get("weights", "as given"),
         date=date.today().isoformat(),
         versions={

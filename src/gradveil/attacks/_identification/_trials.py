@@ -62,7 +62,8 @@ def identify_trials(
         generator: For all draws.
     """
     inputs, targets = check_batch(examples, "examples", num_classes)
-    _check_settings(candidates, batch_size, trials, per_draw, labels)
+    check_trials(candidates, batch_size, trials, per_draw)
+    check_choice(labels, "labels", LABELS)
     check_classes(num_classes)
     check_flag(one_class, "one_class")
     check_flag(among, "among")
@@ -123,9 +124,8 @@ def judged(number: int, found: Identification, truth: Tensor, place: int | None)
     )
 
 
-def _check_settings(
-    candidates: int, batch_size: int, trials: int, per_draw: int, labels: str
-) -> None:
+def check_trials(candidates: int, batch_size: int, trials: int, per_draw: int) -> None:
+    """Require counts."""
     for name, value in (
         ("candidates", candidates),
         ("batch_size", batch_size),
@@ -133,4 +133,3 @@ def _check_settings(
         ("per_draw", per_draw),
     ):
         check_count(value, name)
-    check_choice(labels, "labels", LABELS)
