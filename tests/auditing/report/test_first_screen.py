@@ -79,7 +79,7 @@ def test_a_telephone_shows_answer_and_images_first_and_cards_for_rows(phone: Any
     for cells in ("#table-points td", ".card", "#chart-frontier", ".legend button", "select"):
         assert page.locator(cells).evaluate_all(wide) == 0, cells
     first = page.locator("#table-points tbody tr").nth(1)
-    assert first.locator("td").count() == len(first.locator("td:visible").all()) == 9
+    assert first.locator("td").count() == len(first.locator("td:visible").all()) == 10
     label = "(e) => getComputedStyle(e, '::before').content"
     assert first.locator("td").nth(1).evaluate(label) == '"Error left"'
 

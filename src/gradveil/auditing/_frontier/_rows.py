@@ -31,6 +31,7 @@ def _point(point: Point) -> dict[str, Any]:
         "defense": point.defense,
         "amount": point.amount,
         **_ends("loss", point.loss),
+        **_ends("extra_loss", point.extra_loss),
         **_ends("accuracy", point.accuracy),
         "bound": point.bound,
         "bound_holds": point.bound_holds,

@@ -34,6 +34,8 @@ class Column:
     hint: str = ""
     words: bool = False
     """Whether its cells hold words rather than numbers."""
+    on_paper: bool = True
+    """Whether it is printed."""
 
 
 @dataclass(frozen=True)

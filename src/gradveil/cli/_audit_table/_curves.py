@@ -47,7 +47,8 @@ def _show_answer(answer: Answer, console: Console) -> None:
     goals = ", ".join(answer.goals)
     mark = "" if answer.reached else ", not reached"
     console.print(f"[bold]{escape(answer.title)}[/] ({escape(goals)}{mark})", highlight=False)
-    parts = [answer.sentence, answer.shortfall]
+    missed = "" if answer.shortfall in answer.sentence else answer.shortfall
+    parts = [answer.sentence, missed]
     if answer.equal:
         parts.append(f"As good, as far as measured: {', '.join(answer.equal)}.")
     _print(" ".join(part for part in parts if part), console)
@@ -91,7 +92,7 @@ def _points(result: AuditResult, frontier: Frontier) -> Table:
 
 def _row(result: AuditResult, curve: Curve | None, point: Point) -> list[str]:
     leak, told = strongest_leak(point), most_told(point)
-    amount = strength(curve, point).replace("noise multiplier", "multiplier")
+    amount = strength(curve, point)
     cells = [escape(curve.name) if curve else "no defense", escape(amount)]
     cells.append(_shares(leak.error if leak else None))
     if result.setup.is_image:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gradveil.auditing._frontier import Curve, Frontier, Point
+from gradveil.auditing._frontier import Answer, Curve, Frontier, Point
 from gradveil.auditing._result import AuditResult
 from gradveil.scoring import Interval
 
@@ -98,7 +98,7 @@ def _rings(frontier: Frontier, metric: Metric, axis: Across) -> Iterator[Figure]
             "name": plain(answer.title),
             "x": [x.mean],
             "y": [metric.height(y.mean)],
-            "text": ["<b>recommended</b>" if answer is main else ""],
+            "text": [_name(answer, main)],
             "textposition": _textposition(x, axis, frontier),
             "textfont": {"size": 14},
             "hoverinfo": "skip",
@@ -110,6 +110,12 @@ def _rings(frontier: Frontier, metric: Metric, axis: Across) -> Iterator[Figure]
             },
             "meta": {"defense": curve.name},
         }
+
+
+def _name(answer: Answer, main: Answer | None) -> str:
+    if answer is not main:
+        return ""
+    return "<b>recommended</b>" if answer.reached else "<b>nearest</b>"
 
 
 def _textposition(x: Interval, axis: Across, frontier: Frontier) -> str:

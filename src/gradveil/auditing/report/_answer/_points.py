@@ -2,7 +2,7 @@
 
 import math
 
-from gradveil.auditing._frontier import Curve, Frontier, Point
+from gradveil.auditing._frontier import Answer, Curve, Frontier, Point
 from gradveil.auditing._result import AuditResult
 from gradveil.scoring import Interval
 
@@ -23,12 +23,13 @@ def points_table(result: AuditResult, frontier: Frontier) -> Table:
         Column("Defense", words=True),
         Column("Strength", words=True),
         Column("Error left", "in % of a blind guess's"),
-        *([Column("PSNR", "dB; less is safer")] if image else []),
-        Column("Near copies"),
+        *([Column("PSNR", "dB; less is safer", on_paper=False)] if image else []),
+        Column("Near copies", on_paper=False),
         Column("Picked out", f"right one of {count}" if count else "not measured"),
         Column("Loss", f"after {trained}"),
-        Column("Right classes", "on other examples"),
-        Column("Reference error", "theory, per entry"),
+        Column("Extra loss", "over undefended", on_paper=False),
+        Column("Right classes", "on other examples", on_paper=False),
+        Column("Reference error", "theory, per entry", on_paper=False),
         Column("ε", "promise"),
     ]
     rows = [_row(None, "", frontier.undefended, image)]
@@ -49,7 +50,7 @@ def _row(curve: Curve | None, note: str, point: Point, image: bool) -> list[Cell
     cells.append(_share_cell(error))
     cells += [estimate_cell(leak.psnr if leak else None)] if image else []
     cells += [copies, _share_cell(told.rate if told else None), _loss(point)]
-    cells.append(_share_cell(point.accuracy))
+    cells += [_extra(point), _share_cell(point.accuracy)]
     holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
     cells.append(Cell(number(point.bound), point.bound, holds))
     cells.append(Cell(number(point.epsilon), point.epsilon))
@@ -63,11 +64,20 @@ def _share_cell(value: Interval | None) -> Cell:
     return Cell(share(value.mean), value.mean, ends)
 
 
+def _extra(point: Point) -> Cell:
+    extra = point.extra_loss
+    if extra is None or not math.isfinite(extra.mean):
+        return Cell(ABSENT)
+    low, mean, high = (f"{100 * value:+,.0f}" for value in (extra.low, extra.mean, extra.high))
+    return Cell(f"{mean} %", extra.mean, f"{low} to {high} %")
+
+
 def strength(curve: Curve | None, point: Point) -> str:
     """What was varied with its number; all numbers of the setting where nothing is said."""
     if curve is None or point.amount is None or not curve.amount_name:
         return setting(point.defense)
-    return f"{curve.amount_name.replace('_', ' ')} {point.amount:.3g}"
+    name = curve.amount_name.replace("_", " ").removeprefix("noise ")
+    return f"{name} {point.amount:.3g}"
 
 
 def _loss(point: Point) -> Cell:
@@ -79,12 +89,16 @@ def _loss(point: Point) -> Cell:
 def _note(frontier: Frontier, curve: Curve, point: Point) -> str:
     main = main_answer(frontier)
     titles = [
-        "recommended" if answer is main and answer.reached else answer.title
+        "recommended" if answer is main and answer.reached else _title(answer)
         for answer in frontier.answers
         if (found := answered(frontier, answer)) and found[1] == point
     ]
     beaten = ["beaten"] if curve.dominated_by else []
     return ", ".join([*titles, *beaten])
+
+
+def _title(answer: Answer) -> str:
+    return answer.title if answer.reached else f"nearest: {answer.title}"
 
 
 def candidates(frontier: Frontier) -> int | None:

@@ -1,5 +1,7 @@
 """The answer in three sentences, for a reader without the theory."""
 
+import math
+
 from gradveil.auditing._frontier import Answer, Curve, Frontier, Point
 from gradveil.auditing._result import AuditResult
 
@@ -21,6 +23,20 @@ READ = {
 }
 
 
+STILL = {
+    "copy": "still rebuilds near copies of the images",
+    "recognisable": "still rebuilds recognisable images",
+    "blurred": "rebuilds only blurred or partial images",
+    "nothing": "finds nothing beyond a blind guess",
+}
+STILL_VALUES = {
+    "copy": "still reads the values nearly exactly",
+    "recognisable": "still recovers much of the values",
+    "blurred": "recovers only a part of the values",
+    "nothing": "finds nothing beyond a blind guess",
+}
+
+
 def headline(result: AuditResult, frontier: Frontier) -> str:
     """The answer as a heading."""
     answer = main_answer(frontier)
@@ -38,9 +54,8 @@ def three_sentences(result: AuditResult, frontier: Frontier) -> list[Sentence]:
     found = [Sentence("Without a defense", _undefended(result, frontier))]
     if answer is None:
         return [*found, Sentence("How sure this is", _measured_only())]
-    shortfall = "" if answer.reached else f" {answer.shortfall}"
     asks = "Recommended" if answer.reached else "Not reached"
-    found.append(Sentence(asks, f"{answer.sentence}{shortfall}".strip()))
+    found.append(Sentence(asks, _use(result, frontier, answer)))
     return [*found, Sentence("How sure this is", _sure(result, frontier, answer))]
 
 
@@ -72,6 +87,45 @@ def _undefended(result: AuditResult, frontier: Frontier) -> str:
     count = f" ({leak.copies} of {leak.examples})" if level == "copy" and leak.copies else ""
     picked = f", and{picked}" if picked else ""
     return f"Whoever reads an undefended message {words}{count}{picked}."
+
+
+def _use(result: AuditResult, frontier: Frontier, answer: Answer) -> str:
+    """One sentence on the setting; the answer's own words where it was not measured or missed."""
+    found = answered(frontier, answer)
+    if not answer.reached:
+        return answer.shortfall or answer.sentence
+    if found is None:
+        return answer.sentence
+    curve, point = found
+    amount = setting(point.defense)
+    with_amount = "" if amount == "-" else f" with {amount}"
+    return f"Under {curve.name}{with_amount}, {_left(result, point)}{_cost(frontier, point)}."
+
+
+def _left(result: AuditResult, point: Point) -> str:
+    """What the strongest attack gets."""
+    leak = strongest_leak(point)
+    if leak is None or leak.error is None:
+        return "nothing was attacked"
+    what = "images" if result.setup.is_image else "examples"
+    if leak.copies:
+        return (
+            f"the strongest attack rebuilds near copies of {leak.copies} of {leak.examples} {what}"
+        )
+    outcome = STILL if result.setup.is_image else STILL_VALUES
+    return f"the strongest attack {outcome[grade(leak.error.mean)]}"
+
+
+def _cost(frontier: Frontier, point: Point) -> str:
+    """What training loses."""
+    plain = frontier.undefended.loss
+    if point.loss is None:
+        return ""
+    if not math.isfinite(point.loss.mean):
+        return ", but training fails"
+    instead = f" instead of {number(plain.mean)}" if plain else ""
+    extra = f" ({100 * point.extra_loss.mean:+.0f} %)" if point.extra_loss else ""
+    return f", and training ends with a loss of {number(point.loss.mean)}{instead}{extra}"
 
 
 def _sure(result: AuditResult, frontier: Frontier, answer: Answer) -> str:
