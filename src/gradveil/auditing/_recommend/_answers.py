@@ -158,6 +158,8 @@ def _none_reaches(solved: Solved, plain: Point) -> str:
             reasons.append("Nothing was trained.")
         elif goal.value(plain) is None:
             reasons.append(f"`{goal.measure}` could not be measured on these data.")
+        elif goal in solved.closest:
+            reasons.append(_says(goal, solved.closest[goal], "comes nearest"))
     return " ".join([f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons)])
 
 

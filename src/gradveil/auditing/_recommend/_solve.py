@@ -68,6 +68,8 @@ class Solved:
     within_cost: Setting | None = None
     """And what hides most within the goals on the loss."""
     equal: tuple[str, ...] = ()
+    closest: dict[Goal, Setting] = field(default_factory=dict)
+    """What comes nearest to each goal alone."""
     refused: set[tuple[str, float]] = field(default_factory=set)
     """Settings that miss the goals later in their training."""
 
@@ -153,6 +155,7 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     allowed = [s for s in every if (s.axis.name, s.strength) not in solved.refused]
     protect = [s for s in allowed if wish.protects(s.point)] if wish.of_leakage else []
     cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
+    solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
     solved.nearest = min(protect, key=_cost, default=None)
     solved.within_cost = max(cheap, key=lambda s: _hidden(s, can_judge), default=None)
     if wish.of_leakage and wish.of_cost:
@@ -161,6 +164,13 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     else:
         solved.best = solved.nearest if wish.of_leakage else solved.within_cost
     solved.equal = _not_told_apart(solved.best, protect) if wish.of_leakage else ()
+
+
+def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:
+    """The setting with the least excess over a goal."""
+    rated = [(goal.value(s.point), s) for s in settings]
+    known = [(goal.excess(value), s) for value, s in rated if value is not None]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _refuse(search: Search, solved: Solved) -> bool:
