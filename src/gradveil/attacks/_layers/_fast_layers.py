@@ -49,7 +49,7 @@ class FastLayers(TorchFunctionMode):
         super().__init__()
         self.half, self.is_last = half, False
         self._own: dict[Any, Callable[..., Tensor | None]] = {
-            torch.nn.functional.batch_norm: _batch_norm,
+            torch.nn.functional.batch_norm: self._batch_norm,
             **dict.fromkeys(CONVOLUTIONS, self._convolution),
         }
 
@@ -96,25 +96,33 @@ class FastLayers(TorchFunctionMode):
         found: Tensor = Convolution.apply(input, weight, bias, geometry, nodes)
         return found
 
-
-def _batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor | None:
-    """The normalised inputs, or `None` where torch is to compute them."""
-    if training or running_mean is None or running_var is None or weight is None or bias is None:
-        return None
-    if is_transformed(input, weight, bias):
-        return None
-    nodes = nodes_of(input, weight, bias)
-    found: Tensor = EvalBatchNorm.apply(input, weight, bias, running_mean, running_var, eps, nodes)
-    return found
+    def _batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        """The normalised inputs, or `None` where torch is to compute them."""
+        if (
+            training
+            or running_mean is None
+            or running_var is None
+            or weight is None
+            or bias is None
+        ):
+            return None
+        if is_transformed(input, weight, bias):
+            return None
+        nodes = nodes_of(input, weight, bias)
+        found: Tensor = EvalBatchNorm.apply(
+            input, weight, bias, running_mean, running_var, eps, self, nodes
+        )
+        return found
 
 
 def _each(size: Any, count: int) -> tuple[int, ...]:
