@@ -123,6 +123,25 @@ def test_every_derivative_can_be_differentiated_again():
     assert torch.autograd.gradgradcheck(first, (inputs, kernel))
 
 
+@pytest.mark.parametrize("options", [{}, {"stride": 1}, {"padding": 1, "ceil_mode": True}])
+def test_small_pools_are_torchs_to_the_second_derivative(options):
+    inputs = images(size=7)
+    inputs[0, :, :4] = 1.0  # the first of equal entries is the largest
+
+    def twice(fast):
+        x = inputs.clone().requires_grad_()
+        with FastLayers() if fast else torch.enable_grad():
+            pooled = nn.functional.max_pool2d(x, 2, **options)
+            weight = torch.linspace(1, 2, pooled.numel(), dtype=x.dtype).view(pooled.shape)
+            first = torch.autograd.grad((pooled.pow(3) * weight).sum(), x, create_graph=True)[0]
+            made = type(pooled.grad_fn).__name__
+            return pooled, first, torch.autograd.grad(first.pow(2).sum(), x)[0], made
+
+    wanted, found = twice(False), twice(True)
+    torch.testing.assert_close(found[:3], wanted[:3], rtol=0, atol=1e-12)
+    assert (found[3], wanted[3]) == ("MaxPoolBackward", "MaxPool2DWithIndicesBackward0")
+
+
 def test_transforms_of_torch_are_left_to_torch():
     kernel, batch = torch.randn(2, 1, 2, 2), torch.randn(3, 2, 1, 4, 4)
     with FastLayers():

@@ -1,12 +1,15 @@
 """BatchNorm in eval mode: y = w (x - μ) / √(σ² + ε) + b, whose second derivatives are products."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from ._wanted import Nodes, nodes_of, wanted
+
+if TYPE_CHECKING:
+    from ._fast_layers import FastLayers
 
 
 class EvalBatchNorm(Function):
@@ -21,25 +24,26 @@ class EvalBatchNorm(Function):
         mean: Tensor,
         variance: Tensor,
         epsilon: float,
+        layers: "FastLayers",
         nodes: Nodes,
     ) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         ctx.statistics = mean, variance, (variance + epsilon).rsqrt()
-        ctx.epsilon, ctx.nodes = epsilon, nodes
+        ctx.epsilon, ctx.layers, ctx.nodes = epsilon, layers, nodes
         return torch.native_batch_norm(inputs, weight, bias, mean, variance, False, 0.0, epsilon)[0]
 
     @staticmethod
     def backward(ctx: Any, outputs: Tensor) -> Any:
         inputs, weight = ctx.saved_tensors
-        mask = wanted(ctx.nodes)
+        mask = wanted(ctx.nodes, is_last=ctx.layers.is_last)
         if mask == [True, False, False]:
             factor = weight * ctx.statistics[2]
-            return outputs * _along(factor, outputs), *[None] * 6
+            return outputs * _along(factor, outputs), *[None] * 7
         nodes = nodes_of(outputs, inputs, weight)
         found = _EvalBatchNormBackward.apply(
-            outputs, inputs, weight, ctx.statistics, ctx.epsilon, nodes
+            outputs, inputs, weight, ctx.statistics, ctx.epsilon, ctx.layers, nodes
         )
-        return *found, *[None] * 4
+        return *found, *[None] * 5
 
 
 class _EvalBatchNormBackward(Function):
@@ -53,10 +57,11 @@ class _EvalBatchNormBackward(Function):
         weight: Tensor,
         statistics: tuple[Tensor, Tensor, Tensor],
         epsilon: float,
+        layers: "FastLayers",
         nodes: Nodes,
     ) -> Any:
         ctx.save_for_backward(outputs, inputs, weight)
-        ctx.statistics, ctx.nodes = statistics, nodes
+        ctx.statistics, ctx.layers, ctx.nodes = statistics, layers, nodes
         ctx.set_materialize_grads(False)
         mean, variance, inverse = statistics
         return torch.ops.aten.native_batch_norm_backward(
@@ -69,7 +74,9 @@ class _EvalBatchNormBackward(Function):
     ) -> Any:
         outputs, inputs, weight = ctx.saved_tensors
         mean, _, inverse = ctx.statistics
-        mask = wanted(ctx.nodes)
+        own, *others = ctx.nodes
+        last = ctx.layers.is_last
+        mask = [*wanted([own], is_last=last), *wanted(others, is_last=last)]
         found: list[Tensor | None] = [None, None, None]
         slope = None if to_weight is None else to_weight * inverse
         if mask[0]:
@@ -86,7 +93,7 @@ class _EvalBatchNormBackward(Function):
         if mask[2] and to_inputs is not None:
             every = [n for n in range(inputs.dim()) if n != 1]
             found[2] = (to_inputs * outputs).sum(every) * inverse
-        return *found, None, None, None
+        return *found, None, None, None, None
 
 
 def _along(channels: Tensor, like: Tensor) -> Tensor:

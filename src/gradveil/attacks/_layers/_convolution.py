@@ -79,7 +79,7 @@ class Convolution(Function):
     def backward(ctx: Any, outputs: Tensor) -> Any:
         inputs, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
-        mask = tuple(wanted(ctx.nodes))
+        mask = tuple(wanted(ctx.nodes, is_last=geometry.layers.is_last))
         if not any(mask):
             return (None,) * 5
         if geometry.layers.is_last and mask == (True, False, False):
@@ -114,7 +114,7 @@ class _ConvolutionBackward(Function):
     ) -> Any:
         outputs, inputs, weight = ctx.saved_tensors
         again = _Again(ctx.geometry)
-        mask = wanted(ctx.nodes)
+        mask = again.wanted(ctx.nodes)
         found: list[Tensor | None] = [None, None, None]
         if mask[0]:
             found[0] = again.outputs(inputs, weight, to_inputs, to_weight, to_bias)
@@ -130,6 +130,11 @@ class _Again:
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry, self.is_last = geometry, geometry.layers.is_last
+
+    def wanted(self, nodes: Nodes) -> list[bool]:
+        """Whether ȳ's, x's and w's derivatives are asked for."""
+        first, *others = nodes
+        return [*wanted([first], is_last=self.is_last), *wanted(others, is_last=self.is_last)]
 
     def outputs(
         self,
@@ -149,7 +154,7 @@ class _Again:
         if to_bias is not None:
             shape = (1, -1, *[1] * len(self.geometry.stride))
             if total is None:
-                blank = Convolution.apply(inputs, weight, None, self.geometry, (None,) * 3)
+                blank = Convolution.apply(inputs, weight, None, self.geometry, (False,) * 3)
                 total = torch.zeros_like(blank)
             total = total.to(to_bias.dtype) + to_bias.view(shape)
         return None if total is None else total.to(inputs.dtype)

@@ -1,5 +1,6 @@
 """The mode in which layers have the cheaper second derivatives."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from gradveil.messages import is_transformed
 
 from ._batch_norm import EvalBatchNorm
 from ._convolution import Convolution, Geometry
+from ._max_pool import SMALL, MaxPool
 from ._wanted import nodes_of
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
@@ -24,7 +26,7 @@ def has_half() -> bool:
 
 
 class FastLayers(TorchFunctionMode):
-    """Convolutions and BatchNorm in eval mode that cost less where a message is differentiated.
+    """Convolutions, BatchNorm in eval mode and small max-pools that cost less in searches.
 
     For a cost D(g(x)) of a message g = ∇_Θ L torch computes the derivative of every backward pass
     of a convolution with respect to the weights, too, which is never asked for, and those of
@@ -49,7 +51,8 @@ class FastLayers(TorchFunctionMode):
         super().__init__()
         self.half, self.is_last = half, False
         self._own: dict[Any, Callable[..., Tensor | None]] = {
-            torch.nn.functional.batch_norm: _batch_norm,
+            torch.nn.functional.batch_norm: self._batch_norm,
+            torch.nn.functional.max_pool2d: _max_pool,
             **dict.fromkeys(CONVOLUTIONS, self._convolution),
         }
 
@@ -96,24 +99,52 @@ class FastLayers(TorchFunctionMode):
         found: Tensor = Convolution.apply(input, weight, bias, geometry, nodes)
         return found
 
+    def _batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        """The normalised inputs, or `None` where torch is to compute them."""
+        if (
+            training
+            or running_mean is None
+            or running_var is None
+            or weight is None
+            or bias is None
+        ):
+            return None
+        if is_transformed(input, weight, bias):
+            return None
+        nodes = nodes_of(input, weight, bias)
+        found: Tensor = EvalBatchNorm.apply(
+            input, weight, bias, running_mean, running_var, eps, self, nodes
+        )
+        return found
 
-def _batch_norm(
+
+def _max_pool(
     input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Tensor | None:
-    """The normalised inputs, or `None` where torch is to compute them."""
-    if training or running_mean is None or running_var is None or weight is None or bias is None:
+    """The pooled inputs, or `None` where torch is to compute them."""
+    size = _each(kernel_size, 2)
+    pays = input.device.type == "cpu" and math.prod(size) <= SMALL
+    if input.dim() != 4 or return_indices or not pays or is_transformed(input):
         return None
-    if is_transformed(input, weight, bias):
-        return None
-    nodes = nodes_of(input, weight, bias)
-    found: Tensor = EvalBatchNorm.apply(input, weight, bias, running_mean, running_var, eps, nodes)
+    strides = size if stride is None or stride == [] else _each(stride, 2)
+    window = (size, strides, _each(padding, 2), _each(dilation, 2), ceil_mode)
+    found: Tensor = MaxPool.apply(input, window)
     return found
 
 

@@ -5,29 +5,31 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
-Nodes: TypeAlias = tuple[Node | None, ...]
+Nodes: TypeAlias = tuple[Node | bool, ...]
 
 
 def nodes_of(*tensors: Tensor | None) -> Nodes:
-    """Where the derivatives of these tensors go; `None` where they have none."""
+    """What made these tensors; of a leaf, and where there is none, whether it has derivatives."""
     return tuple(
-        get_gradient_edge(t).node if t is not None and t.requires_grad else None for t in tensors
+        False if t is None or not t.requires_grad else True if t.grad_fn is None else t.grad_fn
+        for t in tensors
     )
 
 
-def wanted(nodes: Sequence[Node | None]) -> list[bool]:
-    """Whether the pass at work needs each of them; torch's own layers are told so by its engine.
+def wanted(nodes: Sequence[Node | bool], *, is_last: bool) -> list[bool]:
+    """Whether the pass at work needs the derivatives of inputs and weights; inputs come first.
 
-    A function in Python only hears whether a tensor requires derivatives at all: then the weights'
-    would be computed again where only the inputs' are asked for.
+    torch's own layers are told so by its engine. A function in Python only hears whether a tensor
+    requires derivatives at all: then the weights' would be computed again in the last pass, where
+    only the candidate's are asked for. Leaves behind the first place are weights.
     """
-    return [node is not None and _is_executed(node) for node in nodes]
+    return [
+        node and not (is_last and place > 0) if isinstance(node, bool) else _is_executed(node)
+        for place, node in enumerate(nodes)
+    ]
 
 
 def _is_executed(node: Node) -> bool:
-    try:
-        return bool(torch._C._will_engine_execute_node(node))  # type: ignore[attr-defined]
-    except RuntimeError:  # a leaf that is asked for
-        return True
+    return bool(torch._C._will_engine_execute_node(node))  # type: ignore[attr-defined]
