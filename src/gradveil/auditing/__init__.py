@@ -9,6 +9,7 @@ from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
+    quick_attack,
 )
 from ._meter import Progress
 from ._privacy import PrivacyResult, Releases
@@ -55,6 +56,7 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
+    "quick_attack",
     "requested_defenses",
     "write_results",
 ]

@@ -20,7 +20,7 @@ from gradveil.auditing import (
     audit,
     check_attacks,
     check_settings,
-    default_attacks,
+    quick_attack,
     requested_defenses,
     write_results,
 )
@@ -163,8 +163,9 @@ def run_audit(
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
     if quick:
-        defenses, steps = defenses or [*QUICK_DEFENSES], QUICK_STEPS if steps is None else steps
-        attacks = attacks or [default_attacks(steps, samples)[0]]
+        defenses = defenses or [*QUICK_DEFENSES]
+        attacks = attacks or [quick_attack(QUICK_STEPS if steps is None else steps, samples)]
+        steps = QUICK_STEPS if steps is None and not samples.tokens else steps
     named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
     with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
         result = audit(
