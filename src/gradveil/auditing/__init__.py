@@ -9,6 +9,7 @@ from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
+    quick_attack,
 )
 from ._frontier import Answer, Curve, Frontier, Leak, Point
 from ._meter import Progress
@@ -66,7 +67,11 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
+<<<<<<< HEAD
     "recommend",
+=======
+    "quick_attack",
+>>>>>>> tasks
     "requested_defenses",
     "write_results",
 ]

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_strengths_cover_the_range_from_copies_to_nothing(middle):
     assert len(done) <= 7
     assert values[0] <= 2.5 * COPY
     assert values[-1] >= NOTHING
-    assert max(b - a for a, b in zip(values, values[1:], strict=False)) < 0.5
+    assert max(b - a for a, b in pairwise(values)) < 0.5
 
 
 def test_a_defense_with_one_point_and_one_without_results_get_no_more():
