@@ -54,7 +54,7 @@ class OwnNoise(GradientNoise):
     """A defense of the user's."""
 '''
 MAIN = "from gradveil.cli import main; main()"
-QUICK = ["--batch-size", "2", "--steps", "4", "--defense", "no-defense", "--defense"]
+QUICK = ["--match", "utility", "--batch-size", "2", "--steps", "4", "--defense", "no-defense", "--defense"]
 
 
 @pytest.fixture

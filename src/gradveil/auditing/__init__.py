@@ -2,7 +2,7 @@
 
 from gradveil.scoring import Interval
 
-from ._amounts import requested_defenses
+from ._amounts import RequestedDefense, requested_defenses
 from ._audit import audit
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._defaults import (
@@ -13,6 +13,7 @@ from ._defaults import (
 from ._frontier import Answer, Curve, Frontier, Leak, Point
 from ._meter import Progress
 from ._privacy import PrivacyResult, Releases
+from ._recommend import STRENGTHS, Goal, Training, recommend
 from ._result import (
     AttackResult,
     AuditResult,
@@ -33,6 +34,7 @@ from .report import write_results
 __all__ = [
     "QUICK_DEFENSES",
     "QUICK_STEPS",
+    "STRENGTHS",
     "Answer",
     "AttackResult",
     "AuditResult",
@@ -42,6 +44,7 @@ __all__ = [
     "Curve",
     "DefenseResult",
     "Frontier",
+    "Goal",
     "Interval",
     "LayerResult",
     "Leak",
@@ -49,10 +52,12 @@ __all__ = [
     "PrivacyResult",
     "Progress",
     "Releases",
+    "RequestedDefense",
     "RunResult",
     "Setup",
     "StopReason",
     "ToldApart",
+    "Training",
     "TrainingResult",
     "Undefended",
     "audit",
@@ -61,6 +66,7 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
+    "recommend",
     "requested_defenses",
     "write_results",
 ]

@@ -16,7 +16,7 @@ from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import utility
 
-from ._bounds import Guarantee, guarantee_of
+from ._bounds import Guarantee, PopulationBatch, guarantee_of, population_of
 from ._privacy import USUAL, PrivacyResult, Releases, privacy_of
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
@@ -48,11 +48,13 @@ class Shared:
 
     lineups: Lineups | None
     """Whom to tell apart."""
+    population: tuple[PopulationBatch, ...]
+    """Over which bounds are averaged."""
 
     @staticmethod
     def of(subject: Subject, seed: int) -> "Shared":
         """For all defenses that are measured at this model with this seed."""
-        return Shared(lineups_of(subject, seed))
+        return Shared(lineups_of(subject, seed), tuple(population_of(subject)))
 
 
 def measure_defense(
@@ -76,7 +78,7 @@ def measure_defense(
     message, generator = subject.message(targets), numbered_stream(seed)
     values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
     first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
-    guarantee = guarantee_of(subject, defense, seed)
+    guarantee = guarantee_of(subject, defense, seed, population=shared.population)
     told = told_apart(subject, defense, seed, shared.lineups)
     return Measurement(
         utility_first=first,

@@ -18,6 +18,7 @@ from gradveil._checks import (
 )
 from gradveil.attacks import Attack, ThreatModel, as_attack
 from gradveil.catalog import build_attack, spec_of
+from gradveil.data import Dataset
 
 from ._amounts import MATCHES, RequestedDefense
 from ._defaults import STEPS, default_attacks
@@ -70,11 +71,11 @@ def check_use(
 
 
 def chosen_attacks(
-    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
+    asked: Sequence[str | Attack] | None, steps: int | None, data: Dataset
 ) -> list[Attack]:
-    """The attacks that were asked for, or the usual ones, with so many steps."""
+    """The attacks that were asked for, or the usual ones for these data, with so many steps."""
     if asked is None:
-        return default_attacks(STEPS if steps is None else steps, is_image)
+        return default_attacks(STEPS if steps is None else steps, data)
     built = check_attacks(asked)
     if steps is not None and built and all(map(_takes_no_steps, built)):
         raise ValueError(
@@ -129,6 +130,8 @@ def describe_setup(
         equal=equal,
         weights=names.get("weights", "as given"),
         date=date.today().isoformat(),
+        task=subject.task,
+        tokens=subject.tokens,
         versions={
             "gradveil": __version__,
             "python": platform.python_version(),

@@ -3,13 +3,22 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
+from ._adapted_model import AdaptedModel, described_outputs
 from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
-from ._explain import ModelError, check_finite_message, check_message, explained, outputs_of
+from ._explain import (
+    ModelError,
+    check_finite_message,
+    check_loss,
+    check_message,
+    explained,
+    outputs_of,
+)
 from ._functional import (
     FunctionalLoss,
     LossFunction,
     check_match,
     check_model,
+    is_transformed,
     trainable_parameters,
 )
 from ._gradient import GradientMessage
@@ -29,6 +38,7 @@ from ._size import size_in_bytes
 from ._tokens import TokenGradient, embedded, find_lookups, gradient_of, over_rows, random_ids
 
 __all__ = [
+    "AdaptedModel",
     "ClippedMessage",
     "ClippedUpdate",
     "ConvUse",
@@ -49,14 +59,17 @@ __all__ = [
     "ScaleUse",
     "TokenGradient",
     "check_finite_message",
+    "check_loss",
     "check_match",
     "check_message",
     "check_model",
+    "described_outputs",
     "embedded",
     "example_gradients",
     "explained",
     "find_lookups",
     "gradient_of",
+    "is_transformed",
     "movable",
     "outputs_of",
     "over_rows",

@@ -7,12 +7,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_batch, check_classes
+from gradveil._batches import check_classes, check_examples, check_pair
 from gradveil._checks import check_flag, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
-from gradveil.messages import LocalSteps, LossFunction, trainable_parameters, values_of
+from gradveil.messages import (
+    LocalSteps,
+    LossFunction,
+    gradient_of,
+    trainable_parameters,
+    values_of,
+)
 
 from .._observation import Observation, observe
 from .._threat import ThreatModel
@@ -154,7 +160,8 @@ def draw_lineups(
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For the draws.
     """
-    inputs, targets = check_batch(examples, "examples", num_classes)
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
     check_trials(candidates, batch_size, trials, per_draw)
     check_classes(num_classes)
     check_flag(one_class, "one_class")

@@ -8,8 +8,8 @@ from .._amounts import plan_of, planned
 from .._frontier import Answer, Point
 from .._subject import Subject
 from ._goal import Goal
+from ._measuring import Plan
 from ._paste import python_line, toml_line
-from ._plan import Plan
 from ._solve import Setting, Solved
 
 
@@ -79,7 +79,8 @@ def recovered(point: Point, what: str) -> str:
     if worst.psnr is not None:
         numbers = f"{worst.psnr.mean:.1f} dB [{worst.psnr.low:.1f}, {worst.psnr.high:.1f}]"
     else:
-        numbers = f"{worst.error.mean:.0%} of a blind guess's error"
+        numbers = f"{min(worst.error.mean, 1.0):.0%} of a blind guess's error"
+        numbers += " or more" if worst.error.mean > 1 else ""
     outcome = _outcome(worst.error.mean, worst.copies, worst.examples, what)
     text = f"The strongest attack then {outcome}: {numbers}{when}."
     told = [leak.told_apart for leak in point.leaks if leak.told_apart is not None]
@@ -99,7 +100,7 @@ def _outcome(error: float, copies: int, examples: int, what: str) -> str:
         return f"rebuilds recognisable {what}"
     if error < 0.9:
         return f"rebuilds blurred or partial {what}"
-    return f"finds nothing beyond what one guesses without any message ({what})"
+    return "finds nothing beyond what one guesses without any message"
 
 
 def cost_words(point: Point) -> str:
@@ -110,8 +111,8 @@ def cost_words(point: Point) -> str:
     if extra.mean == float("inf"):
         return "Training under it fails: the loss is no longer finite."
     return (
-        f"Training ends with a loss that is {extra.mean:+.0%} [{extra.low:+.0%}, {extra.high:+.0%}]"
-        " of the undefended one's."
+        f"The loss after training is {extra.mean:+.0%} [{extra.low:+.0%}, {extra.high:+.0%}] beside"
+        " that of undefended training."
     )
 
 

@@ -15,8 +15,7 @@ from .._subject import Subject
 from .._summary import nested_runs
 from .._undefended import Undefended, beats_guess, blind_guess, check_undefended
 from ..report import verdict
-from ._plan import Plan
-from ._points import Results, attacks_of
+from ._measuring import Plan, Results, attacks_of
 
 
 def undefended_of(

@@ -11,8 +11,7 @@ from .._meter import Meter
 from .._result import StopReason
 from .._undefended import BlindGuess
 from ._axis import Axis
-from ._plan import Plan
-from ._points import point_of
+from ._measuring import Plan, point_of
 
 PLAIN = "no-defense"
 WORK = {"attack": 6.0, "identify": 1.0, "train": 3.0, "bound": 2.0, "detail": 8.0}

@@ -17,7 +17,7 @@ SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
 REFINED = 0.12
 """Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
-REFINEMENTS, TRIES = 2, 3
+REFINEMENTS, TRIES = 2, 4
 """Waves of refinement, and settings that are looked at later in their training."""
 
 
@@ -64,7 +64,7 @@ class Solved:
     best: Setting | None = None
     """Reaches all goals."""
     nearest: Setting | None = None
-    """Where none does: what reaches the goals on leakage at the least loss."""
+    """Where none does: what reaches the goals on leakage at the least loss, as far as was seen."""
     within_cost: Setting | None = None
     """And what hides most within the goals on the loss."""
     equal: tuple[str, ...] = ()
@@ -88,10 +88,11 @@ def solve_wishes(
             _choose(search, axes, one, can_judge)
         chosen = [one.best for one in solved if one.best is not None]
         search.measure("later in the training", [(s.axis, s.strength) for s in chosen], moments)
-        if not any(_refuse(search, one) for one in solved):
-            break
-    for one in solved:
-        _choose(search, axes, one, can_judge)
+        if not [one for one in solved if _refuse(search, one)]:
+            return solved
+    for one in solved:  # what was not looked at later in its training is not recommended
+        if one.best is not None and (one.best.axis.name, one.best.strength) in one.refused:
+            one.best = None
     return solved
 
 
@@ -170,7 +171,11 @@ def _refuse(search: Search, solved: Solved) -> bool:
     now = search.points(best.axis).get(best.strength)
     if now is None or (solved.wish.protects(now) and solved.wish.is_cheap(now)):
         return False
-    solved.refused.add((best.axis.name, best.strength))
+    if solved.wish.of_leakage:  # weaker ones would not do either
+        weak = [s for s in search.points(best.axis) if s <= best.strength]
+    else:
+        weak = [best.strength]
+    solved.refused |= {(best.axis.name, strength) for strength in weak}
     return True
 
 

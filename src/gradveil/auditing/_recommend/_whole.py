@@ -18,10 +18,10 @@ from ._assemble import defense_result, shown_settings, undefended_of
 from ._axis import Axis
 from ._dominance import dominated
 from ._goal import Goal
+from ._measuring import Training, make_pool
 from ._search import PLAIN, WORK, Search
 from ._solve import REFINEMENTS, SHORTLIST, Solved, solve_wishes
 from ._strengths import hidden, next_strengths
-from ._training import Training, make_pool
 from ._wishes import wishes_of
 
 FIRST = 3

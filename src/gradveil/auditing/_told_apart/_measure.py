@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradveil._batches import task_of
 from gradveil._random import numbered_stream
 from gradveil.attacks import Lineups, draw_lineups
 from gradveil.defenses import Defense
@@ -92,8 +93,10 @@ def _examples(subject: "Subject") -> tuple[torch.Tensor, torch.Tensor]:
 def candidate_choice(
     targets: torch.Tensor, batch_size: int, most: int = CANDIDATES
 ) -> tuple[int, bool]:
-    """How many candidates, and whether all of one class."""
+    """How many candidates, and whether all of one class; other targets have none."""
     left = len(targets) - (batch_size - 1)
+    if task_of(targets) != "classification":
+        return min(most, left), False
     largest = min(int(torch.bincount(targets).max()), left)
     if largest >= FEWEST:
         return min(most, largest), True

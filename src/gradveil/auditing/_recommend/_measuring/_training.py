@@ -14,8 +14,8 @@ from gradveil._random import named_stream
 from gradveil.defenses import Defense
 from gradveil.messages import GradientMessage, outputs_of
 
-from .._defaults import POPULATION
-from .._subject import Batch, Subject
+from ..._defaults import POPULATION
+from ..._subject import Batch, Subject
 
 if TYPE_CHECKING:
     from gradveil.federated import Server
@@ -36,7 +36,7 @@ class Training:
     its defended message; the server averages them and takes a step.
     """
 
-    rounds: int = 60
+    rounds: int = 40
     clients: int = 4
     seeds: int = 3
     optimizer: str | None = None

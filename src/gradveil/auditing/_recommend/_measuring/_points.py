@@ -10,13 +10,13 @@ from gradveil.catalog import build_defense
 from gradveil.scoring import Interval, bootstrap_interval
 from gradveil.studies.runner import Cell, Result
 
-from .._frontier import Leak, Point
-from .._privacy import privacy_of
-from .._restore import restore
-from .._result import AttackResult, RunResult
-from .._summary import nested_runs
-from .._told_apart import CANDIDATES, ToldApart
-from .._undefended import BlindGuess, beats_guess
+from ..._frontier import Leak, Point
+from ..._privacy import privacy_of
+from ..._restore import restore
+from ..._result import AttackResult, RunResult
+from ..._summary import nested_runs
+from ..._told_apart import CANDIDATES, ToldApart
+from ..._undefended import BlindGuess, beats_guess
 from ._plan import Plan
 
 Results = Mapping[Cell, Result]
@@ -90,7 +90,7 @@ def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
 def _bound(found: Result | None) -> tuple[float | None, bool]:
     if found is None or found["bound"] is None:
         return None, False
-    return found["bound"]["trace_mse"], not found["bound"]["reason"]
+    return found["bound"], not found["reason"]
 
 
 def _interval(values: Sequence[float | None], absent: float | None = math.inf) -> Interval | None:

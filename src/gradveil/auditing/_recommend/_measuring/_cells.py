@@ -8,22 +8,30 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
+from gradveil._random import numbered_stream
 from gradveil.attacks import Lineups, ThreatModel, Watch
 from gradveil.catalog import build_attack, build_defense
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, GradientNoise, Public
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import Moments, measure
 from gradveil.studies.runner import Settings, Value
+from gradveil.theory import fisher_trace, trace_error
 
-from .._amounts import moving, planned, warmed
-from .._attack_runs import AttackRuns, named
-from .._bounds import guarantee_of
-from .._defense_measurement import measure_defense
-from .._meter import Meter
-from .._privacy import Releases
-from .._subject import Batch, Subject
-from .._told_apart import lineups_of, told_apart
+from ..._amounts import planned, warmed
+from ..._attack_runs import AttackRuns, named
+from ..._bounds import guarantee_of
+from ..._defense_measurement import measure_defense
+from ..._meter import Meter
+from ..._privacy import Releases
+from ..._subject import Batch, Subject
+from ..._told_apart import lineups_of, told_apart
 from ._training import DivergedError, Training, evaluate_on, make_pool, trained_model
 
+REFRESH = 15
+"""Rounds from one public plan to the next."""
+
 _HELD: dict[str, Subject] = {}
+_INFORMATION: dict[tuple[str, int], tuple[Moments, str]] = {}
 _LINEUPS: dict[tuple[str, int, int], Lineups | None] = {}
 
 
@@ -38,8 +46,7 @@ def train(settings: Settings) -> dict[str, Value]:
     training = Training(**settings["training"])
     found = []
     for seed in range(training.seeds):
-        own = moving(planned(subject, defense))
-        found.append(_after(subject, own, training, seed))
+        found.append(_after(subject, _in_training(subject, defense, training), training, seed))
     return {
         "losses": [_finite(loss) for loss, _ in found],
         "accuracies": [accuracy for _, accuracy in found],
@@ -92,11 +99,25 @@ def identify(settings: Settings) -> dict[str, Value]:
 
 
 def bound(settings: Settings) -> dict[str, Value]:
-    """The reference error of one point, in its trace form."""
-    subject = _subject(settings)
-    defense = warmed(subject, planned(subject, _defense(settings)), settings["seed"])
-    found = guarantee_of(subject, defense, settings["seed"], full=False)
-    return {"bound": None if found.bound is None else asdict(found.bound), "reason": found.reason}
+    """The reference error of one point: `trace_error` of the noise, with public moments.
+
+    Whether it is a bound for this model (`reason` is empty) is found out once, with isotropic
+    noise. A defense that clips has none here: ε is what it promises.
+    """
+    subject, seed = _subject(settings), settings["seed"]
+    defense = warmed(subject, planned(subject, _defense(settings)), seed)
+    inputs, targets = subject.batch(0)
+    mechanism = defense.respond(subject.message(targets), inputs, numbered_stream(seed)).mechanism
+    if not isinstance(mechanism, Mechanism) or defense.plan_is_private or mechanism.clip:
+        return {"bound": None, "reason": "not stated as noise on the whole message"}
+    if defense.formal_privacy is not None:
+        return {"bound": None, "reason": "examples are clipped"}
+    moments, reason = _information(settings, subject)
+    trace = fisher_trace(moments.judged(), mechanism)
+    if not math.isfinite(trace):
+        return {"bound": None, "reason": "something is sent without noise"}
+    error = trace_error(trace, moments.input_size, subject.prior) / moments.input_size
+    return {"bound": error, "reason": reason}
 
 
 def detail(settings: Settings) -> dict[str, Value]:
@@ -105,6 +126,19 @@ def detail(settings: Settings) -> dict[str, Value]:
     defense = warmed(subject, planned(subject, _defense(settings)), settings["seed"])
     releases = Releases(**settings["releases"])
     return asdict(measure_defense(subject, defense, settings["seed"], releases))
+
+
+def _information(settings: Settings, subject: Subject) -> tuple[Moments, str]:
+    """Moments over public batches, and why they are no guarantee; once in a process."""
+    key = (settings["subject"], settings["seed"])
+    if key not in _INFORMATION:
+        moments = [
+            measure(subject.message(targets), inputs, "auto", generator=numbered_stream(key[1], k))
+            for k, (inputs, targets) in enumerate(subject.population())
+        ]
+        reason = guarantee_of(subject, GradientNoise(1.0), key[1], full=False).reason
+        _INFORMATION[key] = Moments.average(moments), reason
+    return _INFORMATION[key]
 
 
 def _lineups(settings: Settings, subject: Subject) -> Lineups | None:
@@ -132,9 +166,19 @@ def _moved(settings: Settings) -> Subject:
     subject, rounds = _subject(settings), settings["round"]
     if not rounds:
         return subject
-    own = moving(planned(subject, _defense(settings)))
-    model = trained_model(subject, own, Training(**settings["training"]), 0, rounds)
+    training = Training(**settings["training"])
+    own = _in_training(subject, _defense(settings), training)
+    model = trained_model(subject, own, training, 0, rounds)
     return replace(subject, model=model)
+
+
+def _in_training(subject: Subject, defense: Defense, training: Training) -> Defense:
+    """The defense as all clients use it: one public plan for some rounds, as a server sends it."""
+    own = planned(subject, defense)
+    if not isinstance(own, Public):
+        return own
+    calls = REFRESH * len(make_pool(subject, training.clients).clients)
+    return Public(own.defense, own.examples, calls, own.batch_size)
 
 
 def _defense(settings: Settings) -> Defense:

@@ -8,8 +8,8 @@ from typing import Any
 from gradveil.attacks import ThreatModel
 from gradveil.studies.runner import Cell
 
-from .._privacy import Releases
-from .._subject import Subject
+from ..._privacy import Releases
+from ..._subject import Subject
 from . import _cells
 from ._training import Training
 
