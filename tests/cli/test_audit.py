@@ -111,7 +111,12 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     assert [len(one.runs) for one in noisy.attacks] == [1, 1]
     assert (noisy.attacks[0].psnr is not None) is is_image
     assert (workplace / "result" / "report.html").exists()
-    for line in ("no guarantee", "optimal noise", "result/report.html"):
+    for line in (
+        "no guarantee",
+        "optimal noise",
+        "result/report.html",
+        "for data that are: Gaussian",
+    ):
         assert line in " ".join(done.stdout.split()), line
     assert max(map(len, done.stdout.splitlines())) <= 100
 

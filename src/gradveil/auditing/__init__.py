@@ -67,11 +67,8 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
-<<<<<<< HEAD
-    "recommend",
-=======
     "quick_attack",
->>>>>>> tasks
+    "recommend",
     "requested_defenses",
     "write_results",
 ]

@@ -66,6 +66,8 @@ def test_a_desktop_shows_answer_picture_and_images_at_once(desk: Any):
     for part in (".sentences", ".shown", "#chart-frontier"):
         assert bottom(page, part) <= 900, part
     assert page.locator(".shown img").count() == 3 * 8
+    fits = "(e) => e.scrollWidth <= e.clientWidth"
+    assert page.locator(".scroll:has(#table-points)").evaluate(fits)
     labels = page.locator("#chart-frontier .textpoint").all_text_contents()
     assert {"recommended", "no defense"} <= set(labels)
 

@@ -81,7 +81,7 @@ def recovered(point: Point, what: str) -> str:
     else:
         numbers = f"{min(worst.error.mean, 1.0):.0%} of a blind guess's error"
         numbers += " or more" if worst.error.mean > 1 else ""
-    outcome = _outcome(worst.error.mean, worst.copies, worst.examples, what)
+    outcome = _outcome(worst.error.low, worst.copies, worst.examples, what)
     text = f"The strongest attack then {outcome}: {numbers}{when}."
     told = [leak.told_apart for leak in point.leaks if leak.told_apart is not None]
     if told:
@@ -94,12 +94,13 @@ def recovered(point: Point, what: str) -> str:
 
 
 def _outcome(error: float, copies: int, examples: int, what: str) -> str:
+    """By the worse end of the interval, as goals are."""
     if copies:
         return f"rebuilds near copies of {copies} of {examples} {what}"
     if error < 0.4:
-        return f"rebuilds recognisable {what}"
+        return f"rebuilds up to recognisable {what}"
     if error < 0.9:
-        return f"rebuilds blurred or partial {what}"
+        return f"rebuilds at most blurred or partial {what}"
     return "finds nothing beyond what one guesses without any message"
 
 

@@ -16,10 +16,6 @@ from gradveil.auditing import (
     Releases,
     check_attacks,
     check_settings,
-<<<<<<< HEAD:src/gradveil/cli/_audit/_command.py
-=======
-    quick_attack,
->>>>>>> tasks:src/gradveil/cli/_audit.py
     requested_defenses,
     write_results,
 )
@@ -192,7 +188,6 @@ def run_audit(
     loss_fn = load_loss(loss, samples)
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
-<<<<<<< HEAD:src/gradveil/cli/_audit/_command.py
     asked = Asked(
         network, loss_fn, private, public, samples, defenses, attacks, steps, granted, local,
         batches, seeds, seed, time_budget, releases, output_key(output),
@@ -203,12 +198,6 @@ def run_audit(
             "weights": "untrained" if weights is None else weights.name,
         },
     )  # fmt: skip
-=======
-    if quick:
-        defenses = defenses or [*QUICK_DEFENSES]
-        attacks = attacks or [quick_attack(QUICK_STEPS if steps is None else steps, samples)]
-        steps = QUICK_STEPS if steps is None and not samples.tokens else steps
->>>>>>> tasks:src/gradveil/cli/_audit.py
     named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
     with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
         if comparing:

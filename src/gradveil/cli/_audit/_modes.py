@@ -21,6 +21,7 @@ from gradveil.auditing import (
     Training,
     audit,
     default_attacks,
+    quick_attack,
     recommend,
 )
 from gradveil.data import Dataset
@@ -117,9 +118,9 @@ def compare(
     """One strength of each defense, what `match` names being equal."""
     defenses, attacks, steps = asked.defenses, asked.attacks, asked.steps
     if quick:
-        steps = QUICK_STEPS if steps is None else steps
+        attacks = attacks or [quick_attack(steps or QUICK_STEPS, asked.samples)]
+        steps = QUICK_STEPS if steps is None and not asked.samples.tokens else steps
         defenses = defenses or [*QUICK_DEFENSES]
-        attacks = attacks or [default_attacks(steps, asked.samples)[0]]
     return audit(
         asked.model,
         asked.loss_fn,
@@ -150,9 +151,9 @@ def curves(
     defenses, attacks, steps = asked.defenses, asked.attacks, asked.steps
     usual = QUICK_STRENGTHS if quick else STRENGTHS
     if quick:
-        steps = QUICK_STEPS if steps is None else steps
+        attacks = attacks or default_attacks(steps or QUICK_STEPS, asked.samples)[-1:]
+        steps = QUICK_STEPS if steps is None and not asked.samples.tokens else steps
         defenses = defenses or [name for name in QUICK_DEFENSES if name != "no-defense"]
-        attacks = attacks or default_attacks(steps, asked.samples)[-1:]
     return recommend(
         asked.model,
         asked.loss_fn,

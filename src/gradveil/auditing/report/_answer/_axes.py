@@ -14,6 +14,8 @@ from ._metrics import Metric
 
 MARGIN = 1.12
 """The loss axis ends at this multiple of the loss before training: beyond it, training harms."""
+WIDEST = 0.25
+"""Of the largest loss: how far bars are shown beyond the points, at least."""
 ROOM = 0.07
 """Above and below what a vertical axis shows."""
 BANDS = (
@@ -104,11 +106,22 @@ def right(axis: Across, traces: Sequence[Figure]) -> Figure:
     """The horizontal axis, just as wide as needed."""
     places = [x for trace in traces for x in trace["x"]]
     low, high = min(places, default=0.0), max(places, default=1.0)
+    if axis.trained:  # bars of a few seeds may be far longer than the curves
+        most = max(high - low, WIDEST * abs(high))
+        ends = [end for trace in traces for end in _reach(trace)]
+        low, high = max(min(ends), low - most), min(max(ends), high + most)
     room = 0.05 * (high - low) or 0.5
     found: Figure = {"range": [low - room, high + room]}
     if not axis.trained:
         found |= {"dtick": 1}
     return found
+
+
+def _reach(trace: Figure) -> list[float]:
+    """Where the bars of its points end."""
+    bars_of = trace["error_x"]
+    ends = zip(trace["x"], bars_of["arrayminus"], bars_of["array"], strict=True)
+    return [end for x, down, above in ends for end in (x - down, x + above)]
 
 
 def background(metric: Metric, span: Sequence[float]) -> tuple[list[Figure], list[Figure]]:

@@ -44,10 +44,12 @@ class Metric:
 def share(value: float) -> str:
     """A share in percent, short: for axes and sentences.
 
-    >>> [share(value) for value in (0.0, 0.01, 0.0167, 0.808, 1.08, 10.0)]
-    ['0 %', '1 %', '1.7 %', '81 %', '108 %', '1,000 %']
+    >>> [share(value) for value in (0.0, 1e-8, 0.01, 0.0167, 0.808, 1.08, 10.0)]
+    ['0 %', '< 0.01 %', '1 %', '1.7 %', '81 %', '108 %', '1,000 %']
     """
     percents = 100 * value
+    if 0 < percents < 0.01:
+        return "< 0.01 %"
     return f"{percents:,.0f} %" if percents >= 9.95 else f"{percents:.2g} %"
 
 

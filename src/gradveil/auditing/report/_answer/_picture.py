@@ -30,6 +30,8 @@ def _figure(result: AuditResult, frontier: Frontier, metric: Metric) -> Figure:
     frame = layout(axis.title, metric.title)
     frame["yaxis"] |= up(metric)
     frame["xaxis"] |= right(axis, [*traces, *undefended])
+    for trace in undefended:
+        trace["textposition"] = _side(trace["x"][0], frame["xaxis"]["range"])
     frame["shapes"], frame["annotations"] = background(metric, frame["xaxis"]["range"])
     return {"data": [t for t in [*traces, *undefended, *rings] if t["x"]], "layout": frame}
 
@@ -72,7 +74,6 @@ def _undefended(frontier: Frontier, metric: Metric, axis: Across) -> list[Figure
         "name": "no defense",
         **_positions([(x, y, point)], metric, GREY),
         "text": ["no defense"],
-        "textposition": "middle right",
         "hovertext": [_hover(None, point)],
         "hoverinfo": "text",
         "marker": {"symbol": "x", "size": 12, "color": GREY},
@@ -122,8 +123,12 @@ def _textposition(x: Interval, axis: Across, frontier: Frontier) -> str:
     """Nothing better lies below a recommended point: there is room for words."""
     start = axis.place(frontier.undefended, 0)
     low = start.mean if start else 0.0
-    near_left = axis.trained and x.mean - low < 0.2 * (axis.edge - low)
-    return "bottom right" if near_left else "bottom center"
+    share = (x.mean - low) / (axis.edge - low) if axis.trained and axis.edge > low else 0.5
+    return "bottom right" if share < 0.2 else "bottom left" if share > 0.85 else "bottom center"
+
+
+def _side(x: float, span: Sequence[float]) -> str:
+    return "middle right" if x <= sum(span) / 2 else "middle left"
 
 
 def _beyond(x: Interval, axis: Across) -> bool:

@@ -24,17 +24,18 @@ READ = {
 
 
 STILL = {
-    "copy": "still rebuilds near copies of the images",
-    "recognisable": "still rebuilds recognisable images",
-    "blurred": "rebuilds only blurred or partial images",
+    "copy": "still rebuilds up to near copies of the images",
+    "recognisable": "still rebuilds up to recognisable images",
+    "blurred": "rebuilds at most blurred or partial images",
     "nothing": "finds nothing beyond a blind guess",
 }
 STILL_VALUES = {
-    "copy": "still reads the values nearly exactly",
-    "recognisable": "still recovers much of the values",
-    "blurred": "recovers only a part of the values",
+    "copy": "still reads the values up to nearly exactly",
+    "recognisable": "still recovers up to much of the values",
+    "blurred": "recovers at most a part of the values",
     "nothing": "finds nothing beyond a blind guess",
 }
+"""By the worse end of the interval: what cannot be excluded is said."""
 
 
 def headline(result: AuditResult, frontier: Frontier) -> str:
@@ -99,7 +100,15 @@ def _use(result: AuditResult, frontier: Frontier, answer: Answer) -> str:
     curve, point = found
     amount = setting(point.defense)
     with_amount = "" if amount == "-" else f" with {amount}"
-    return f"Under {curve.name}{with_amount}, {_left(result, point)}{_cost(frontier, point)}."
+    under = f"{_missed(frontier, answer)}nder {curve.name}{with_amount}"
+    return f"{under}, {_left(result, point)}{_cost(frontier, point)}."
+
+
+def _missed(frontier: Frontier, answer: Answer) -> str:
+    """The goals before this one that nothing reaches, and the first letter of what follows."""
+    before = frontier.answers[: frontier.answers.index(answer)]
+    titles = [f"“{one.title}”" for one in before if not one.reached]
+    return f"No setting reaches {' or '.join(titles)}; u" if titles else "U"
 
 
 def _left(result: AuditResult, point: Point) -> str:
@@ -113,7 +122,7 @@ def _left(result: AuditResult, point: Point) -> str:
             f"the strongest attack rebuilds near copies of {leak.copies} of {leak.examples} {what}"
         )
     outcome = STILL if result.setup.is_image else STILL_VALUES
-    return f"the strongest attack {outcome[grade(leak.error.mean)]}"
+    return f"the strongest attack {outcome[grade(leak.error.low)]}"
 
 
 def _cost(frontier: Frontier, point: Point) -> str:
