@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from gradveil._random import numbered_stream
 from gradveil.attacks import (
@@ -26,6 +27,7 @@ from ._result import AttackResult, RunResult, StopReason
 from ._subject import Subject
 from ._summary import attack_result
 from ._tasks import scored
+from ._undefended import BlindGuess, blind_guess
 
 
 @dataclass
@@ -147,7 +149,7 @@ class AttackRuns:
             results = _attack(ready, observations, (self.seed, 2, batch, seed))
             seconds = (time.perf_counter() - start) / len(names)
             runs = {
-                name: scored(self.subject, result, batch, seed, seconds)
+                name: scored(self.subject, result, batch, seed, seconds, self._guess)
                 for name, result in zip(names, results, strict=True)
                 if result.status != INTERRUPTED
             }
@@ -161,6 +163,10 @@ class AttackRuns:
             text = "The time budget cut attacks short: with more time they may find more."
             self.attacked.stop("time budget", text)
         return all(result.status != INTERRUPTED for result in results)
+
+    @cached_property
+    def _guess(self) -> BlindGuess:
+        return blind_guess(self.subject, self.threat.labels == "known")
 
     def _observe(self, attack: Named, name: str, batch: int, seed: int) -> Observation:
         """The same message for every attack: only what it is told differs."""

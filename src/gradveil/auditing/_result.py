@@ -12,7 +12,7 @@ from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
 from ._frontier import Frontier
-from ._privacy import PrivacyResult, privacy_columns
+from ._privacy import PrivacyResult
 from ._restore import restore
 from ._told_apart import ToldApart
 from ._undefended import Undefended, undefended_columns
@@ -81,6 +81,9 @@ class RunResult:
     """The matched reconstructions as PNG files in base64, for the first batch and seed only."""
     accuracy: tuple[float, ...] | None = None
     """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
+    mixed: tuple[float, ...] = ()
+    """`mse_pixels` of the best mix of the reconstruction and a blind guess, with one weight for the
+    batch: noise in a reconstruction is then no protection. Empty for tokens."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +243,10 @@ class AuditResult:
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each defense and attack, as in the table and in results.csv."""
+        from ._summary import row_of  # which builds on the types here
+
         shared = undefended_columns(self.undefended)
-        return [{**_row(d, attack), **shared} for d in self.defenses for attack in d.attacks]
+        return [{**row_of(d, attack), **shared} for d in self.defenses for attack in d.attacks]
 
     def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; needs pandas."""
@@ -263,37 +268,3 @@ def _identified(result: DefenseResult) -> DefenseResult:
         return dataclasses.replace(result, **identity(build_defense(result.defense)))
     except (TypeError, ValueError):
         return result
-
-
-def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
-    bound, training, told = defense.bound, defense.training, defense.told_apart
-    ends = (bound and bound.mse_interval) or (None, None)
-    row: dict[str, Any] = {
-        "name": defense.name,
-        "defense": defense.defense,
-        "attack": attack.attack,
-        "knows_defense": attack.knows_defense,
-        "utility_first": defense.utility_first,
-        "utility_second": defense.utility_second,
-        "bound_mse": bound.mse if bound else None,
-        "bound_mse_low": ends[0],
-        "bound_mse_high": ends[1],
-        "bound_trace_mse": bound.trace_mse if bound else None,
-        "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
-        "bound_prior": bound.prior if bound else None,
-        "bound_batches": bound.batches if bound else None,
-        "no_guarantee": defense.no_guarantee,
-        "told_apart_candidates": told.candidates if told else None,
-        "told_apart_rate": told.rate.mean if told else None,
-        "told_apart_bits": told.bits.mean if told else None,
-        **privacy_columns(defense.privacy),
-        "loss_after": training.loss_after.mean if training else None,
-        "bytes_sent": defense.bytes_sent,
-        "time_ratio": defense.time_ratio,
-        "label_accuracy": attack.label_accuracy,
-    }
-    for name in ("mse", "mse_pixels", "psnr", "ssim", "accuracy"):
-        value = getattr(attack, name)
-        for end in ("mean", "low", "high"):
-            row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
-    return row

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,8 @@ from torch import Tensor
 from gradveil._random import numbered_stream
 from gradveil.scoring import Interval, bootstrap_interval
 
-from ._result import AttackResult, RunResult
+from ._privacy import privacy_columns
+from ._result import AttackResult, DefenseResult, RunResult
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
@@ -45,3 +47,38 @@ def nested_runs(
     if len(batches) == 1:
         return torch.stack([*rows.values()]).mean(0)
     return [[row for (place, _), row in rows.items() if place == batch] for batch in batches]
+
+
+def row_of(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
+    """One attack on one defense as a flat row, as in the table and in results.csv."""
+    bound, training, told = defense.bound, defense.training, defense.told_apart
+    ends = (bound and bound.mse_interval) or (None, None)
+    row: dict[str, Any] = {
+        "name": defense.name,
+        "defense": defense.defense,
+        "attack": attack.attack,
+        "knows_defense": attack.knows_defense,
+        "utility_first": defense.utility_first,
+        "utility_second": defense.utility_second,
+        "bound_mse": bound.mse if bound else None,
+        "bound_mse_low": ends[0],
+        "bound_mse_high": ends[1],
+        "bound_trace_mse": bound.trace_mse if bound else None,
+        "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
+        "bound_prior": bound.prior if bound else None,
+        "bound_batches": bound.batches if bound else None,
+        "no_guarantee": defense.no_guarantee,
+        "told_apart_candidates": told.candidates if told else None,
+        "told_apart_rate": told.rate.mean if told else None,
+        "told_apart_bits": told.bits.mean if told else None,
+        **privacy_columns(defense.privacy),
+        "loss_after": training.loss_after.mean if training else None,
+        "bytes_sent": defense.bytes_sent,
+        "time_ratio": defense.time_ratio,
+        "label_accuracy": attack.label_accuracy,
+    }
+    for name in ("mse", "mse_pixels", "psnr", "ssim", "accuracy"):
+        value = getattr(attack, name)
+        for end in ("mean", "low", "high"):
+            row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
+    return row

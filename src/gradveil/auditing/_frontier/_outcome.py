@@ -18,7 +18,8 @@ class Leak:
     """The strongest of those that were run; "" if none gave a result."""
     knows_defense: bool
     error: Interval | None
-    """Its squared error over that of a blind guess: 0 is a copy, 1 is nothing learned."""
+    """Its squared error over that of a blind guess: 0 is a copy, 1 is nothing learned. Of the best
+    mix of both, so that noise in what was rebuilt does not count as protection."""
     psnr: Interval | None
     """`None` where inputs are no images."""
     told_apart: ToldApart | None

@@ -20,6 +20,8 @@ class BlindGuess:
     name: str
     errors: Tensor
     """Squared, of each private example, in [0, 1] units."""
+    pixels: Tensor | None = None
+    """What is guessed, in [0, 1] units; `None` for tokens."""
     unit: str = "a mean squared error, of values in [0, 1], of"
     """What errors are, in words."""
 
@@ -39,7 +41,7 @@ def blind_guess(subject: "Subject", labels_known: bool) -> BlindGuess:
     by_class = _class_means(subject) if labels_known else None
     if by_class is not None:
         guesses.append((f"the mean of its class among {count} public examples", by_class))
-    rated = [BlindGuess(name, _errors(subject, guess)) for name, guess in guesses]
+    rated = [_rated(subject, name, guess) for name, guess in guesses]
     return min(rated, key=lambda guess: float(guess.errors.mean()))
 
 
@@ -61,9 +63,10 @@ def _without_public(subject: "Subject") -> BlindGuess:
     count = len(inputs)
     if count > 1:
         others = (inputs.sum(0) - inputs) / (count - 1)
-        return BlindGuess("the mean of the other private examples", _errors(subject, others))
+        return _rated(subject, "the mean of the other private examples", others)
+    grey = torch.full_like(inputs, 0.5)
     pixels = subject.data.to_pixels(inputs).clamp(0, 1)
-    return BlindGuess("mid-grey", (pixels - 0.5).square().flatten(1).mean(1))
+    return BlindGuess("mid-grey", (pixels - grey).square().flatten(1).mean(1), grey)
 
 
 def _of_tokens(subject: "Subject") -> BlindGuess:
@@ -71,9 +74,10 @@ def _of_tokens(subject: "Subject") -> BlindGuess:
     kind = "private" if subject.public is None else "public"
     wrong = (subject.data.inputs != subject.guess).double().mean(1)
     name = f"the most frequent {kind} token of each place"
-    return BlindGuess(name, wrong, "a share of wrong tokens of")
+    return BlindGuess(name, wrong, None, "a share of wrong tokens of")
 
 
-def _errors(subject: "Subject", guess: Tensor) -> Tensor:
-    guessed, truth = subject.data.to_pixels(guess).clamp(0, 1), subject.data.to_pixels
-    return (guessed - truth(subject.data.inputs)).square().flatten(1).mean(1)
+def _rated(subject: "Subject", name: str, guess: Tensor) -> BlindGuess:
+    guessed = subject.data.to_pixels(guess).clamp(0, 1)
+    truth = subject.data.to_pixels(subject.data.inputs)
+    return BlindGuess(name, (guessed - truth).square().flatten(1).mean(1), guessed)

@@ -62,7 +62,7 @@ def leak_of(results: Results, plan: Plan, defense: str, moment: int, guess: Blin
     told_apart = None if told is None else restore(ToldApart, told)
     if not attacks:
         return Leak(moment, "", False, None, None, told_apart)
-    best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
+    best = min(attacks, key=lambda attack: _share(attack, guess).mean)
     rated = [beats_guess(attack, guess, nested_runs) for attack in attacks]
     return Leak(
         round=moment,
@@ -78,11 +78,11 @@ def leak_of(results: Results, plan: Plan, defense: str, moment: int, guess: Blin
 
 
 def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
-    """The squared error over the guess's mean one."""
+    """The squared error over the guess's mean one, of the best mix of both."""
     whole = max(float(guess.errors.mean()), 1e-12)
 
     def shares(run: RunResult) -> tuple[float, ...]:
-        return tuple(error / whole for error in run.mse_pixels)
+        return tuple(error / whole for error in run.mixed or run.mse_pixels)
 
     return bootstrap_interval(nested_runs(attack.runs, shares), generator=numbered_stream(0))
 
