@@ -15,7 +15,7 @@ from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Progress
 from ._evidence import BatchNormDistance, total_variation
-from ._inverting_gradients import DISTANCES
+from ._inverting import DISTANCES
 from ._observation import Observation, check_observation
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (

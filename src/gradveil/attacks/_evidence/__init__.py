@@ -8,6 +8,7 @@ from ._linear_layers import Call, input_layer, last_layer, linear_calls, random_
 from ._matching import Evidence, cosine_distance, euclidean_evidence
 from ._planning import depends_on_inputs, plan_channel
 from ._regularisers import Energy, GaussianEnergy, TotalVariation, energy_of, total_variation
+from ._smooth_images import random_examples, smooth_images
 
 __all__ = [
     "BatchNormDistance",
@@ -31,6 +32,8 @@ __all__ = [
     "linear_calls",
     "open_channel",
     "plan_channel",
+    "random_examples",
     "random_inputs",
+    "smooth_images",
     "total_variation",
 ]

@@ -12,7 +12,7 @@ from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
 from .._attack import Attack, Progress, shorter
-from .._evidence import TotalVariation, random_inputs
+from .._evidence import TotalVariation, random_inputs, smooth_images
 from .._observation import Observation
 from .._peeling import solve_head
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
@@ -29,7 +29,7 @@ from .._search import (
 from ._chain import Stage, chain_of
 from ._equations import Equations
 from ._features import EXACT, Cooling, Kronecker, search_inputs, solve_inputs
-from ._images import ImageSearch, smooth_images, through
+from ._images import ImageSearch, through
 
 SAMPLES = 128
 """How many random images tell what features are like."""

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from ._attack import Progress
-from ._exact import ExactInversion
-from ._observation import Observation
-from ._peeling import Peel, Peeled
-from ._search import Watch
-from ._unpooling import Unpool
+from .._attack import Progress
+from .._exact import ExactInversion
+from .._observation import Observation
+from .._peeling import Peel, Peeled
+from .._search import Watch
+from .._unpooling import Unpool
 
 
 def closed_form(
