@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
-from gradveil._random import normal_like
+from gradveil._random import normal_like, seed_from
 
 from .._attack import Progress
-from .._evidence import TotalVariation
+from .._evidence import TotalVariation, euclidean_evidence
 from .._reconstruction import FINISHED
 from .._search import Cost, Descent, Head, HeadEquations, Objective, Watch, minimise, refine
+from ._solve_last import last_layer_of, solve_last
 
 SOLVED = 1e-3
 """The relative misfit of the head's equations that counts as 0."""
@@ -23,8 +24,15 @@ def solve_head(
     watch: Watch,
     progress: Progress | None,
 ) -> tuple[Tensor | None, str]:
-    """U from many starts around what random inputs give."""
+    """U from the last layer's logits, or else from many starts around what random inputs give."""
     equations = HeadEquations(head, labels)
+    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
+    aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
+    known = _from_last_layer(head, labels, aside, watch)
+    if known is not None:
+        refined = refine(objective, known, steps=10, products=100, watch=watch, tolerance=1e-3)
+        if refined.cost < SOLVED and refined.status == FINISHED:
+            return refined.inputs, FINISHED
     scale = float(head.outputs.square().mean().sqrt())
     blank = head.outputs.new_empty(STARTS, len(labels), head.outputs.shape[1])
     start = head.outputs.mean(0) + scale * normal_like(blank, generator)
@@ -32,10 +40,27 @@ def solve_head(
     minimum = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
     head.twin.set_width(1e-4 * scale)
     best = minimum.inputs[int(minimum.costs.argmin())]
-    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
     refined = refine(objective, best, steps=10, products=100, watch=watch, tolerance=1e-3)
     status = minimum.status if minimum.status != FINISHED else refined.status
     return (refined.inputs if refined.cost < SOLVED else None), status
+
+
+def _from_last_layer(
+    head: Head, labels: Tensor, generator: torch.Generator, watch: Watch
+) -> Tensor | None:
+    """U whose image under the layers in between is what the last layer's equations give."""
+    problem = last_layer_of(head, labels)
+    logits = None if problem is None else solve_last(problem, generator, watch)
+    if problem is None or logits is None:
+        return None
+    head.twin.set_width(1e-6 * float(head.outputs.square().mean().sqrt()))
+    features = problem.features(logits)
+    objective = Objective(
+        lambda outputs: head.inputs_of(problem.layer, outputs),
+        euclidean_evidence(features.flatten()),
+        TotalVariation(0.0),
+    )
+    return refine(objective, features, steps=10, products=100, watch=watch, tolerance=1e-9).inputs
 
 
 def _annealed(equations: HeadEquations, head: Head, scale: float) -> Cost:
