@@ -1,6 +1,6 @@
 """The default settings of an audit."""
 
-from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel, Unpool
+from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel, Regress, Unpool
 
 DEFENSES = (
     "no-defense",
@@ -61,5 +61,7 @@ def default_attacks(steps: int, is_image: bool) -> list[Attack]:
     if not is_image:
         unaware = InvertingGradients(steps, total_variation=0.0)
         return [unaware, Adaptive(unaware, prior=None, finish=None)]
-    unaware = InvertingGradients(steps, total_variation=1e-2, peel=Peel(), unpool=Unpool())
+    unaware = InvertingGradients(
+        steps, total_variation=1e-2, peel=Peel(), unpool=Unpool(), regress=Regress()
+    )
     return [unaware, Adaptive(unaware, finish=None)]

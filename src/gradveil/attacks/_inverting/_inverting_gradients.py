@@ -69,8 +69,9 @@ class InvertingGradients(Attack):
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
         regress: Makes the first start by regression on simulated messages (`Regress`), with no more
-            samples than the attack has steps, and goes on from it with a quarter of the rate. Its
-            result is kept unless a start from noise has less than half of its cost.
+            samples than the attack has steps, and goes on from it with a quarter of the rate and
+            without smoothing. An attack with one start tries both for a fifth of the steps, and
+            takes the one with the less cost.
         relative: Whether total variation is weighed in units of the distance that random inputs
             have, where that is below 1.
         history_every: Every how many steps the cost is recorded.
@@ -120,13 +121,11 @@ class InvertingGradients(Attack):
 
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
-        """Unpooling, peeling; a regression, annealed total variation and activations, a finish."""
+        """Unpooling, peeling; a regression, annealed total variation, restarts and a finish."""
         tuned: dict[str, Any] = {
             "total_variation": 3e-2,
             "total_variation_end": 3e-3,
             "restarts": 2,
-            "distance": "euclidean",
-            "smoothing": 0.3,
             "finish": Finish(),
             "peel": Peel(),
             "unpool": Unpool(),

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from .._attack import Progress
 from .._observation import Observation
-from .._reconstruction import FINISHED, Reconstruction
+from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from .._regression import Regress
 from .._search import Cost, Descent, Minimum, Watch, minimise, noise_start, sent_row
 
-SURE = 0.5
-"""A start from noise counts if its cost is below this share of that of the regression's start."""
+TRIAL = 0.2
+"""The share of the steps after which a single start is chosen."""
 GENTLE = 0.25
 """The rate from the regression's start, over that from noise."""
 
@@ -59,17 +59,47 @@ class Starts(NamedTuple):
         noise = [noise_start(o, restarts, draws[0]) for o in self.observations]
         estimates = self._estimates(regress, draws[1], watch, restarts)
         if estimates is None:
-            return self._found([self._run(self.cost, noise, self.descent, watch.left())], 0)
+            return self._found([self._run(noise, watch.left())])
+        if restarts == 1:
+            return self._single(estimates, noise, watch)
         left = watch.left()
+        gentle = self._gentle()
+        runs = [gentle._run(estimates, None if left is None else left / restarts)]
+        if runs[0].status == FINISHED:
+            runs.append(self._run([rows[1:] for rows in noise], watch.left()))
+        return self._found(runs)
+
+    def _single(self, estimates: list[Tensor], noise: list[Tensor], watch: Watch) -> list[Found]:
+        """One descent for each observation, from the start that a short trial favours."""
+        short = replace(self.descent, steps=max(1, round(TRIAL * self.descent.steps)))
+        trial, left = self._replace(descent=short, progress=None), watch.left()
+        part = None if left is None else TRIAL * left
+        runs = [trial._gentle()._run(estimates, part), trial._run(noise, part)]
+        stopped = [run for run in runs if run.status == INTERRUPTED]
+        if stopped:
+            return self._found(runs)
+        better = (runs[0].costs < runs[1].costs).tolist()
+        found: dict[int, Found] = {}
+        for side, own in ((True, self._gentle()), (False, self)):
+            chosen = [n for n, wins in enumerate(better) if wins == side]
+            starts = [(estimates if side else noise)[n] for n in chosen]
+            if chosen:
+                some = own._some(chosen)
+                found |= zip(chosen, some._found([some._run(starts, watch.left())]), strict=True)
+        return [found[n] for n in range(len(better))]
+
+    def _gentle(self) -> "Starts":
+        """For the estimates: a lower rate, and the model itself."""
         gentle = replace(self.descent, lr=GENTLE * self.descent.lr)
-        runs = [
-            self._run(self.plain_cost, estimates, gentle, None if left is None else left / restarts)
-        ]
-        if restarts > 1 and runs[0].status == FINISHED:
-            runs.append(
-                self._run(self.cost, [rows[1:] for rows in noise], self.descent, watch.left())
-            )
-        return self._found(runs, 1)
+        return self._replace(cost=self.plain_cost, descent=gentle)
+
+    def _some(self, chosen: list[int]) -> "Starts":
+        """For some of the observations."""
+        return self._replace(
+            observations=[self.observations[n] for n in chosen],
+            labels=[self.labels[n] for n in chosen],
+            units=self.units[chosen],
+        )
 
     def _estimates(
         self, regress: Regress | None, generator: torch.Generator, watch: Watch, restarts: int
@@ -83,25 +113,23 @@ class Starts(NamedTuple):
         rows = [inputs[None] for inputs in found if inputs is not None]
         return rows if len(rows) == len(found) else None
 
-    def _run(
-        self, cost: Cost, starts: list[Tensor], descent: Descent, time_budget: float | None
-    ) -> Minimum:
+    def _run(self, starts: list[Tensor], time_budget: float | None) -> Minimum:
         """All observations beside each other."""
         first, each = self.observations[0], len(starts[0])
         sent = torch.stack([sent_row(o) for o in self.observations])
         rows = (torch.stack(list(self.labels)), sent, self.units)
         return minimise(
-            cost,
+            self.cost,
             torch.cat(starts),
-            replace(descent, time_budget=time_budget),
+            replace(self.descent, time_budget=time_budget),
             data=tuple(row.repeat_interleave(each, 0) for row in rows),
             low=first.low,
             high=first.high,
             progress=self.progress,
         )
 
-    def _found(self, runs: list[Minimum], trusted: int) -> list[Found]:
-        """Of each observation; the first runs are trusted more than the others."""
+    def _found(self, runs: list[Minimum]) -> list[Found]:
+        """Of each observation."""
         count = len(self.observations)
         per_run = [(run, len(run.inputs) // count) for run in runs]
         found = []
@@ -109,7 +137,7 @@ class Starts(NamedTuple):
             own = [(run, slice(number * k, (number + 1) * k)) for run, k in per_run]
             inputs = torch.cat([run.inputs[mine] for run, mine in own])
             costs = torch.cat([run.costs[mine] for run, mine in own])
-            order = torch.cat([costs[:trusted] * SURE, costs[trusted:]]).argsort()
+            order = costs.argsort()
             status = next((run.status for run in runs if run.status != FINISHED), FINISHED)
             found.append(Found(inputs[order], costs[order], self._history(own), status))
         return found

@@ -13,8 +13,8 @@ from gradveil._random import normal_like
 
 from .._search import Head, Watch
 
-ROUNDS, STARTS, STEPS = 3, 512, 80
-KEPT, EARLY = 96, 12
+STARTS, STEPS = 384, 80
+KEPT, EARLY = 64, 12
 """How many of the starts go on after the first steps."""
 SPREAD, MARGIN = 6.0, 14.0
 """The largest deviation of the starts' logits, and the largest margin of their labels."""
@@ -127,15 +127,7 @@ def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
 
 
 def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
-    """The logits; `None` where no start leads to a solution."""
-    for _ in range(ROUNDS):
-        found = _one_round(problem, generator, watch)
-        if found is not None or watch.is_over():
-            return found
-    return None
-
-
-def _one_round(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
+    """The logits; `None` where no start leads to a solution: other draws may."""
     shape = (len(problem.labels), len(problem.gradient))
 
     def residuals(row: Tensor) -> Tensor:
