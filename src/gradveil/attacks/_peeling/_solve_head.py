@@ -24,7 +24,7 @@ from ._solve_last import last_layer_of, solve_last
 SOLVED = 1e-3
 """The relative misfit of the head's equations that counts as 0."""
 STARTS = 64
-AGAIN = 2
+AGAIN = 1
 """How often the last layer is tried again."""
 
 
@@ -73,8 +73,7 @@ def _search(
 
 
 def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined:
-    head = equations.head
-    head.twin.set_width(1e-4 * float(head.outputs.square().mean().sqrt()))
+    equations.head.sharpen()
     objective = Objective(equations, equations.evidence, TotalVariation(0.0))
     return refine(objective, outputs, steps=10, products=100, watch=watch, tolerance=1e-3)
 
@@ -88,7 +87,7 @@ def _from_last_layer(
     logits = None if problem is None else solve_last(problem, generator, watch)
     if problem is None or logits is None:
         return None
-    head.twin.set_width(1e-6 * float(head.outputs.square().mean().sqrt()))
+    head.sharpen()
     features = problem.features(logits)
     objective = Objective(
         lambda outputs: head.inputs_of(problem.layer, outputs),

@@ -83,6 +83,10 @@ class Head:
         after = names[names.index(self.name) + 1 :]
         return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
 
+    def sharpen(self) -> None:
+        """Make the twin's activations nearly the model's own."""
+        self.twin.set_width(1e-4 * float(self.outputs.square().mean().sqrt()))
+
     def sent(self, which: str) -> Tensor | None:
         """What was sent of the layer's "weight" or "bias"."""
         return self.observation.sent.get(f"{self.name}.{which}" if self.name else which)

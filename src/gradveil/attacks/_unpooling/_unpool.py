@@ -126,8 +126,12 @@ class Unpool(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None = None,
+        heads: list[Tensor] | None = None,
     ) -> Reconstruction | None:
-        """The batch; `None` where the stages are not determined, or their solution not found."""
+        """The batch; `None` where the stages are not determined, or their solution not found.
+
+        The outputs of the head's first layer, once they are solved, are put into `heads`.
+        """
         head = head_of(observation, generator)
         stages = _determined(head, observation, generator) if head is not None else None
         if head is None or not stages:
@@ -135,6 +139,8 @@ class Unpool(Attack):
         outputs, status = solve_head(head, labels, HEAD_STEPS, generator, watch, None)
         if outputs is None or status != FINISHED:
             return None
+        if heads is not None:
+            heads.append(outputs)
         samples = smooth_images(observation, SAMPLES, generator)
         shape = through(stages, samples[:1]).shape[1:]
         start = _Known(*_at_head(head, outputs, labels, shape), len(stages) - 1)
