@@ -13,6 +13,7 @@ from gradveil.attacks import (
     LocalSteps,
     Peel,
     Reconstruction,
+    Watch,
     observe,
     score,
 )
@@ -232,3 +233,17 @@ def test_the_papers_cnn(images, least):
     )  # fmt: skip
     found = InvertingGradients.strong()(observation, seeded())
     assert float(score(found, batch, normalization=data, ssim=False).psnr.mean()) > least
+
+
+def test_a_head_that_is_known_is_not_solved_again(monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("gradveil.attacks._peeling._peel.solve_head", never)
+    batch, model = smooth_images(3, 1, 8, 8), two_linear_layers()
+    observation = observed(model, batch, labels="known")
+    with torch.no_grad():
+        outputs = model[:4](batch[0]).double()
+    found = QUICK.solve(observation, batch[1], seeded(), Watch(None), known=outputs)
+    assert found is not None
+    assert float(score(found.guess, batch, ssim=False).psnr.min()) > 35

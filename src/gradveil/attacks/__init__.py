@@ -34,13 +34,14 @@ from ._identification import (
     identify_trials,
 )
 from ._idlg import IDLG
-from ._inverting_gradients import InvertingGradients
+from ._inverting import InvertingGradients
 from ._labels import estimate_label_counts, recover_labels
 from ._malicious import Fishing, Imprint, ImprintedNet
 from ._observation import Observation, observe
 from ._peeling import Peel
 from ._plan_reading import PlanReader
 from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
+from ._regression import Regress
 from ._search import Descent, Finish, Watch, minimise, progress_bar
 from ._tables import TabLeak, TableReconstruction
 from ._text import SpanCheck, TokenRows
@@ -88,6 +89,7 @@ __all__ = [
     "PlanReader",
     "Progress",
     "Reconstruction",
+    "Regress",
     "Scores",
     "SpanCheck",
     "TabLeak",

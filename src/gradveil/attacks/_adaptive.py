@@ -20,7 +20,7 @@ from gradveil.theory import GaussianPrior
 
 from ._attack import Attack, Progress, shorter
 from ._evidence import Channel, Energy, Evidence, TotalVariation
-from ._inverting_gradients import InvertingGradients
+from ._inverting import InvertingGradients
 from ._observation import Observation
 from ._plan_reading import PlanReader, plan_can_be_read
 from ._reconstruction import FINISHED, Reconstruction

@@ -5,6 +5,7 @@ from gradveil.attacks import (
     Attack,
     InvertingGradients,
     Peel,
+    Regress,
     SpanCheck,
     TabLeak,
     TokenRows,
@@ -76,7 +77,9 @@ def default_attacks(steps: int, data: Dataset) -> list[Attack]:
     if data.tokens:
         return [TokenRows(), SpanCheck()]
     if data.inputs.dim() == 4:
-        unaware = InvertingGradients(steps, total_variation=1e-2, peel=Peel(), unpool=Unpool())
+        unaware = InvertingGradients(
+            steps, total_variation=1e-2, peel=Peel(), unpool=Unpool(), regress=Regress()
+        )
         return [unaware, Adaptive(unaware, finish=None)]
     unaware = InvertingGradients(steps, total_variation=0.0)
     if data.layout is not None:

@@ -266,6 +266,7 @@ PARTS = _by_name(
     Entry("total-variation", attacks.TotalVariation, "A prior: images are smooth.", ""),
     Entry("finish", attacks.Finish, "Second-order steps at an attack's end.", ""),
     Entry("peel", attacks.Peel, "Solves a model's last layers first, then the inputs.", ""),
+    Entry("regress", attacks.Regress, "Inputs by regression on simulated messages.", ""),
     Entry(
         "unpool", attacks.Unpool, "Solves a convolutional model stage by stage from its end.", ""
     ),

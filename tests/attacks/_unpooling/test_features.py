@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from gradveil.attacks import Cooling, Watch
+from gradveil.attacks._evidence import smooth_images
 from gradveil.attacks._unpooling._features import Kronecker, search_inputs, solve_inputs
-from gradveil.attacks._unpooling._images import smooth_images, through
+from gradveil.attacks._unpooling._images import through
 
 from ..small import seeded
 from .nets import last_equations, seen, small_net

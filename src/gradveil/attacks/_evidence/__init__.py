@@ -8,6 +8,7 @@ from ._linear_layers import Call, input_layer, last_layer, linear_calls, random_
 from ._matching import DISTANCES, Evidence, cosine_distance, euclidean_evidence, relative_distance
 from ._planning import depends_on_inputs, plan_channel
 from ._regularisers import Energy, GaussianEnergy, TotalVariation, energy_of, total_variation
+from ._smooth_images import random_examples, smooth_images
 
 __all__ = [
     "DISTANCES",
@@ -32,7 +33,9 @@ __all__ = [
     "linear_calls",
     "open_channel",
     "plan_channel",
+    "random_examples",
     "random_inputs",
     "relative_distance",
+    "smooth_images",
     "total_variation",
 ]

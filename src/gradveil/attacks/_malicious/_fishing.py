@@ -10,7 +10,7 @@ from gradveil._checks import check_kind, check_not_negative_count, check_positiv
 from gradveil._random import generator_or_fresh
 
 from .._attack import Attack, Progress
-from .._inverting_gradients import InvertingGradients
+from .._inverting import InvertingGradients
 from .._labels import labels_or_unknown
 from .._observation import Observation, check_observation
 from .._reconstruction import Reconstruction

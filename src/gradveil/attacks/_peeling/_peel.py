@@ -118,8 +118,12 @@ class Peel(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None = None,
+        known: Tensor | None = None,
     ) -> "Peeled | None":
-        """The batch; `None` where the head is not determined, or shows too little of the inputs."""
+        """The batch; `None` where the head is not determined, or shows too little of the inputs.
+
+        `known` are the outputs of its first layer where they have been solved before.
+        """
         head = head_of(observation, generator)
         if head is None:
             return None
@@ -128,7 +132,7 @@ class Peel(Attack):
         if share < WORTH:
             return None
         peel = self if share >= DETERMINED else replace(self, rounds=1)
-        found = peel._guess(head, observation, labels, generator, watch, progress)
+        found = peel._guess(head, observation, labels, generator, watch, progress, known)
         found = replace(found, sure=found.sure and share >= DETERMINED)
         return found if found.solved or found.guess.status == INTERRUPTED else None
 
@@ -140,9 +144,13 @@ class Peel(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None,
+        known: Tensor | None = None,
     ) -> "Peeled":
         """The best guess; noise where the head was not solved."""
-        outputs, status = solve_head(head, labels, self.steps, generator, watch, progress)
+        outputs, status = known, FINISHED
+        head.sharpen()
+        if known is None:
+            outputs, status = solve_head(head, labels, self.steps, generator, watch, progress)
         inputs, most = noise_start(observation, 1, generator)[0], False
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:

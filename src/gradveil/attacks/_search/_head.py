@@ -66,12 +66,27 @@ class Head:
         gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
         return gradients
 
+    def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
+        """What a later layer reads if U is this, in one row."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        seen: list[Tensor] = []
+        with (
+            _hooked(self.layer, lambda *_: outputs),
+            _hooked(layer, lambda _, arguments, __: seen.append(arguments[0])),
+        ):
+            loss.outputs(loss.parameters, self.probe)
+        return seen[0].flatten()
+
     @property
     def later(self) -> list[str]:
         """The parameters that only the layers after this one have."""
         names = [n for n, m in self.observation.model.named_modules() if isinstance(m, nn.Linear)]
         after = names[names.index(self.name) + 1 :]
         return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
+
+    def sharpen(self) -> None:
+        """Make the twin's activations nearly the model's own."""
+        self.twin.set_width(1e-4 * float(self.outputs.square().mean().sqrt()))
 
     def sent(self, which: str) -> Tensor | None:
         """What was sent of the layer's "weight" or "bias"."""

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._random import normal_like
-
 from .._attack import Progress
-from .._evidence import TotalVariation, random_inputs
+from .._evidence import TotalVariation
 from .._observation import Observation
-from .._search import Cost, Descent, Minimum, Watch, clamp, minimise
+from .._search import Cost, Descent, Minimum, Watch, minimise
 from ._chain import Stage
 from ._equations import Equations
 from ._features import Cooling, units
@@ -92,33 +90,6 @@ def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
     for stage in stages:
         inputs = stage(inputs)
     return inputs
-
-
-def smooth_images(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
-    """Random images with the spectrum of photographs, 1/f² in power, mostly grey, in the range.
-
-    They stand for all that an attacker has not seen: no image of any data set goes into them.
-    """
-    blank = random_inputs(observation, count, generator)
-    channels, rows, columns = blank.shape[1:]
-    shape = (count, channels + 1, 2 * rows, 2 * columns)
-    noise = normal_like(blank.new_empty(shape), generator)
-    noise = noise[:, 1:] * 0.4 + noise[:, :1]
-    frequency = _frequencies(noise)
-    spectrum = torch.fft.fft2(noise) / frequency
-    drawn: Tensor = torch.fft.ifft2(spectrum).real[..., :rows, :columns]
-    drawn = drawn / drawn.std()
-    if observation.low is None or observation.high is None:
-        return drawn
-    low, high = observation.low.to(drawn), observation.high.to(drawn)
-    return clamp((low + high) / 2 + drawn * (high - low) / 4, low, high)
-
-
-def _frequencies(like: Tensor) -> Tensor:
-    rows, columns = (torch.fft.fftfreq(n, dtype=like.dtype) for n in like.shape[-2:])
-    sizes = (rows[:, None].square() + columns.square()).sqrt()
-    least: Tensor = sizes.clamp(min=1 / max(like.shape[-2:])).to(like.device)
-    return least
 
 
 def _soft(equations: Equations, features: Tensor, blur: Tensor) -> Tensor:

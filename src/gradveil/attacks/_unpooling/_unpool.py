@@ -12,7 +12,7 @@ from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
 from .._attack import Attack, Progress, shorter
-from .._evidence import TotalVariation, random_inputs
+from .._evidence import TotalVariation, random_inputs, smooth_images
 from .._observation import Observation
 from .._peeling import solve_head
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
@@ -29,7 +29,7 @@ from .._search import (
 from ._chain import Stage, chain_of
 from ._equations import Equations
 from ._features import EXACT, Cooling, Kronecker, search_inputs, solve_inputs
-from ._images import ImageSearch, smooth_images, through
+from ._images import ImageSearch, through
 
 SAMPLES = 128
 """How many random images tell what features are like."""
@@ -126,8 +126,12 @@ class Unpool(Attack):
         generator: torch.Generator,
         watch: Watch,
         progress: Progress | None = None,
+        heads: list[Tensor] | None = None,
     ) -> Reconstruction | None:
-        """The batch; `None` where the stages are not determined, or their solution not found."""
+        """The batch; `None` where the stages are not determined, or their solution not found.
+
+        The outputs of the head's first layer, once they are solved, are put into `heads`.
+        """
         head = head_of(observation, generator)
         stages = _determined(head, observation, generator) if head is not None else None
         if head is None or not stages:
@@ -135,6 +139,8 @@ class Unpool(Attack):
         outputs, status = solve_head(head, labels, HEAD_STEPS, generator, watch, None)
         if outputs is None or status != FINISHED:
             return None
+        if heads is not None:
+            heads.append(outputs)
         samples = smooth_images(observation, SAMPLES, generator)
         shape = through(stages, samples[:1]).shape[1:]
         start = _Known(*_at_head(head, outputs, labels, shape), len(stages) - 1)

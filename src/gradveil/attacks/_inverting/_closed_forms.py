@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from ._attack import Progress
-from ._exact import ExactInversion
-from ._observation import Observation
-from ._peeling import Peel, Peeled
-from ._search import Watch
-from ._unpooling import Unpool
+from .._attack import Progress
+from .._exact import ExactInversion
+from .._observation import Observation
+from .._peeling import Peel, Peeled
+from .._search import Watch
+from .._unpooling import Unpool
 
 
 def closed_form(
@@ -25,9 +25,10 @@ def closed_form(
 
     The first two return what they can confirm, or nothing. Peeling says whether its guess is sure.
     """
+    heads: list[Tensor] = []
     if unpool is not None and not watch.is_over():
         aside = generator.clone_state()  # peeling stays the same
-        unpooled = unpool.solve(observation, labels, aside, watch, progress)
+        unpooled = unpool.solve(observation, labels, aside, watch, progress, heads)
         if unpooled is not None:
             return Peeled(unpooled, solved=True, sure=True)
     if peel is None or watch.is_over():
@@ -37,4 +38,5 @@ def closed_form(
         return Peeled(exact, solved=True, sure=True)
     if watch.is_over():
         return None
-    return peel.solve(observation, labels, generator, watch, progress)
+    known = heads[0] if heads else None
+    return peel.solve(observation, labels, generator, watch, progress, known)

@@ -1,6 +1,5 @@
 """Inverting Gradients (Geiping et al., 2020): match the direction of the gradient."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -15,32 +14,30 @@ from gradveil._checks import (
     check_not_negative,
     check_optional_callable,
 )
-from gradveil._random import generator_or_fresh, seed_from
+from gradveil._random import generator_or_fresh, named_stream, seed_from
 
-from ._attack import Attack, Progress
-from ._closed_forms import closed_form
-from ._evidence import DISTANCES, TotalVariation, euclidean_evidence, total_variation
-from ._observation import Observation
-from ._peeling import Peel, Peeled
-from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._search import (
+from .._attack import Attack, Progress
+from .._evidence import DISTANCES, TotalVariation, euclidean_evidence
+from .._observation import Observation
+from .._peeling import Peel, Peeled
+from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
+from .._regression import Regress
+from .._search import (
     SETTLED,
     Cost,
     Descent,
     Finish,
-    Minimum,
-    SmoothTwin,
     Stages,
     Watch,
     check_alike,
     labels_of,
-    minimise,
-    noise_start,
-    parts_of,
     refine_in_stages,
     sent_row,
 )
-from ._unpooling import Unpool
+from .._unpooling import Unpool
+from ._closed_forms import closed_form
+from ._matching import matching_cost, misfit_unit
+from ._starts import Starts
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,12 @@ class InvertingGradients(Attack):
             without it, and of the two the one with the less cost is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
+        regress: Makes the first start by regression on simulated messages (`Regress`), with no more
+            samples than the attack has steps, and goes on from it with a quarter of the rate and
+            without smoothing. An attack with one start tries both for a fifth of the steps, and
+            takes the one with the less cost.
+        relative: Whether total variation is weighed in units of the distance that random inputs
+            have, where that is below 1.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
@@ -95,6 +98,8 @@ class InvertingGradients(Attack):
     progress: Progress | None = None
     peel: Peel | None = None
     unpool: Unpool | None = None
+    regress: Regress | None = None
+    relative: bool = False
 
     def __post_init__(self) -> None:
         check_not_negative(self.total_variation, "total_variation")
@@ -105,7 +110,7 @@ class InvertingGradients(Attack):
         check_choice(self.distance, "distance", tuple(DISTANCES))
         if self.total_variation_end is not None:
             check_not_negative(self.total_variation_end, "total_variation_end")
-        for name, kind in (("finish", Finish), ("peel", Peel), ("unpool", Unpool)):
+        for name, kind in _PARTS.items():
             if getattr(self, name) is not None:
                 check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
 
@@ -116,16 +121,16 @@ class InvertingGradients(Attack):
 
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
-        """Unpooling, peeling; annealed total variation and activations, restarts, a finish."""
+        """Unpooling, peeling; a regression, annealed total variation, restarts and a finish."""
         tuned: dict[str, Any] = {
             "total_variation": 3e-2,
             "total_variation_end": 3e-3,
             "restarts": 2,
-            "distance": "euclidean",
-            "smoothing": 0.3,
             "finish": Finish(),
             "peel": Peel(),
             "unpool": Unpool(),
+            "regress": Regress(),
+            "relative": True,
         }
         return cls(**{**tuned, **changes})
 
@@ -144,13 +149,14 @@ class InvertingGradients(Attack):
 
     @property
     def work(self) -> float:
-        """The steps of all starts."""
-        return float(self.steps * self.restarts)
+        """The steps of all starts, and the regression's samples."""
+        samples = 0.0 if self.regress is None else min(self.regress.samples, self.steps) / 3
+        return float(self.steps * self.restarts) + samples
 
     @property
     def reports(self) -> float:
-        """The steps; the starts run beside each other."""
-        return float(self.steps)
+        """The steps; starts from noise run beside each other."""
+        return float(self.steps * (1 if self.regress is None or self.restarts == 1 else 2))
 
     @property
     def anneals(self) -> bool:
@@ -205,10 +211,11 @@ class InvertingGradients(Attack):
         if found is None or result.status == INTERRUPTED:
             return result
         guess, sent, cost = found.guess, sent_row(observation), self.cost(observation)
+        unit = float(self._unit(observation, guess.targets, named_stream("unit")))
         if self.finish is not None and guess.status == FINISHED == result.status:
-            guess = self._refined(observation, guess, guess.inputs[None], watch)
+            guess = self._refined(observation, guess, guess.inputs[None], unit, watch)
         with torch.no_grad():
-            ours, its = (float(cost(r.inputs, 1.0, r.targets, sent)) for r in (result, guess))
+            ours, its = (float(cost(r.inputs, 1.0, r.targets, sent, unit)) for r in (result, guess))
         return replace(result, inputs=guess.inputs, loss=its) if its < ours else result
 
     def _descend(
@@ -219,58 +226,48 @@ class InvertingGradients(Attack):
         watch: Watch,
     ) -> list[Reconstruction]:
         """First-order steps for all at once, then the finish of each."""
-        rows = torch.stack(labels)
-        sent = torch.stack([sent_row(o) for o in observations])
-        start = torch.cat([noise_start(o, self.restarts, generator) for o in observations])
-        first = observations[0]
-        minimum = minimise(
-            self.cost(first),
-            start,
-            replace(self.descent(), time_budget=watch.left()),
-            data=tuple(row.repeat_interleave(self.restarts, 0) for row in (rows, sent)),
-            low=first.low,
-            high=first.high,
-            progress=self.progress,
+        aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
+        units = [self._unit(o, own, aside) for o, own in zip(observations, labels, strict=True)]
+        starts = Starts(
+            observations,
+            labels,
+            torch.stack(units),
+            self.cost(observations[0]),
+            replace(self, smoothing=0.0).cost(observations[0]),
+            self.descent(),
+            self.progress,
         )
+        regress = self.regress
+        regress = regress and replace(regress, samples=min(regress.samples, self.steps))
+        found = starts.search(self.restarts, regress, (generator, aside), watch)
         results: list[Reconstruction] = []
         for row, observation in enumerate(observations):
-            result = self._best(labels[row], minimum, row)
+            result = found[row].best(labels[row])
             if self.finish is not None and all(r.status == FINISHED for r in (result, *results)):
-                result = self._refined(observation, result, self._ranked(minimum, row), watch)
+                unit = float(units[row])
+                result = self._refined(observation, result, found[row].inputs, unit, watch)
             results.append(result)
         return results
 
+    def _unit(self, observation: Observation, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Of total variation's weight."""
+        if not self.relative:
+            return sent_row(observation).new_ones(())
+        return misfit_unit(observation, labels, self.distance, generator)
+
     def cost(self, observation: Observation) -> Cost:
         """(inputs, progress, labels, sent) to the cost at this stage of the annealing."""
-        distance = DISTANCES[self.distance]
-        twin = SmoothTwin(observation, self.smoothing) if self.smoothing > 0 else None
-        message = parts_of(twin.observation if twin else observation)
-
-        def cost(inputs: Tensor, progress: float, labels: Tensor, sent: Tensor) -> Tensor:
-            done = min(1.0, progress / SETTLED)
-            if twin:
-                twin.set_width(self.smoothing * 0.01**done)
-            weight = _between(self.total_variation, self.total_variation_end, done)
-            return distance(message(inputs, labels), sent) + weight * total_variation(inputs)
-
-        return cost
-
-    def _best(self, labels: Tensor, minimum: Minimum, row: int) -> Reconstruction:
-        """The start with the least cost among those of one observation."""
-        mine = slice(row * self.restarts, (row + 1) * self.restarts)
-        history = [(step, float(past[mine].min())) for step, past in minimum.history]
-        best = self._ranked(minimum, row)[0]
-        return Reconstruction(
-            best, labels, float(minimum.costs[mine].min()), history, minimum.status
-        )
-
-    def _ranked(self, minimum: Minimum, row: int) -> Tensor:
-        """The candidates of one observation, the best first."""
-        mine = slice(row * self.restarts, (row + 1) * self.restarts)
-        return minimum.inputs[mine][minimum.costs[mine].argsort()]
+        end = self.total_variation if self.total_variation_end is None else self.total_variation_end
+        weights = (self.total_variation, end)
+        return matching_cost(observation, self.distance, weights, self.smoothing)
 
     def _refined(
-        self, observation: Observation, result: Reconstruction, starts: Tensor, watch: Watch
+        self,
+        observation: Observation,
+        result: Reconstruction,
+        starts: Tensor,
+        unit: float,
+        watch: Watch,
     ) -> Reconstruction:
         """Second-order steps on ‖g - y‖²/‖y‖² + total variation, from the best starts first."""
         assert self.finish is not None
@@ -279,7 +276,7 @@ class InvertingGradients(Attack):
             observation,
             result.targets,
             euclidean_evidence(sent_row(observation)),
-            TotalVariation(end / starts[0].numel()),
+            TotalVariation(unit * end / starts[0].numel()),
             self.finish,
         )
         refined = refine_in_stages(stages, starts, watch)
@@ -288,10 +285,4 @@ class InvertingGradients(Attack):
         return replace(result, inputs=refined.inputs, loss=refined.cost, status=refined.status)
 
 
-def _between(start: float, end: float | None, share: float) -> float:
-    """From start to end, geometrically where both are above 0."""
-    if end is None:
-        return start
-    if start > 0 and end > 0:
-        return start * math.exp(share * math.log(end / start))
-    return start + share * (end - start)
+_PARTS = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
