@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: setup audit test slow lint bench clean
+.PHONY: setup audit test slow lint bench docs clean
 
 setup: $(READY)
 
@@ -30,5 +31,14 @@ lint: setup
 bench: setup
 	$(BIN)/gradveil bench sensitivity
 
+# Warnings are errors; links and references inside of the site are checked, nothing is fetched.
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx -b html -n -W --keep-going docs docs/_build/html
+	@echo "The site: docs/_build/html/index.html"
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	@touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache docs/_build docs/generated

@@ -41,8 +41,8 @@ class OptimalNoise(NoiseDefense):
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
     (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
     batch; public examples (`Public`) make a better one. The paper's form, plan="private", shows an
-    attacker who reads the noise levels what was in the batch, at any scale (docs/plans.md). No
-    (ε, δ) guarantee either way.
+    attacker who reads the noise levels what was in the batch, at any scale. No (ε, δ) guarantee
+    either way.
 
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
