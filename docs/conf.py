@@ -21,7 +21,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx_copybutton",
     "sphinx_design",
-    "written_pages",
+    "site_pages",
 ]
 exclude_patterns = ["_build", "_ext", "gallery/README.rst", "gallery/*.py"]
 nitpicky = True

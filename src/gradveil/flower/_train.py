@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from gradveil.data import Dataset
@@ -21,14 +21,11 @@ from gradveil.federated import (
 )
 from gradveil.messages import LossFunction, trainable_parameters
 
-from ._records import model_arrays, read_shape, reply_to, round_config
+from ._records import failure, model_arrays, read_shape, reply_to, round_config
 from ._state import load_client, save_client
 
 TrainFunction = Callable[[Message, Context], Message]
 Data = Dataset | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
-
-FAILED = 2
-"""Flower's code for a ClientApp that raised an exception."""
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -130,9 +127,7 @@ def answer(
         return reply_to(message, reply.values, reply.examples)
     except Exception:
         _log.exception("gradveil: this client could not answer; the server is not told why")
-        return Message(
-            Error(FAILED, "The client could not answer. Its own log tells why."), reply_to=message
-        )
+        return failure(message)
 
 
 def _reply(

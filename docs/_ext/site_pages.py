@@ -1,4 +1,4 @@
-"""Pages that are written when the site is built: the API reference, the results, the changelog."""
+"""What the site needs beyond Sphinx: the API reference, written from what packages export."""
 
 import inspect
 import re
@@ -14,7 +14,6 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util.nodes import make_refnode
 
 DOCS = Path(__file__).parents[1]
-ROOT = DOCS.parent
 PACKAGES = {
     "gradveil": "The core: all that a client needs",
     "gradveil.messages": "Messages",
@@ -115,22 +114,16 @@ def write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def results_page(name: str) -> str:
-    """A page of results/, with its pictures and links seen from here."""
-    text = (ROOT / "results" / name).read_text()
-    text = text.replace("](../docs/", "](../../").replace("](README.md", "](results.md")
-    for picture in (ROOT / "results").glob("*.png"):
-        text = text.replace(f"]({picture.name})", f"](../../../results/{picture.name})")
-    return text
+def links_seen_from_docs(app: Sphinx, path: Path, parent: str, content: list[str]) -> None:
+    """Links of included pages lead into docs/ by another way than on their own."""
+    content[0] = content[0].replace("](../docs/", "](").replace("](docs/", "](")
 
 
 def write_pages(app: Sphinx) -> None:
-    """Write all of them into docs/generated, which is not committed."""
-    generated, home = DOCS / "generated", homes()
+    """Write the reference into docs/generated, which is not committed."""
+    home = homes()
     for package in PACKAGES:
-        write(generated / "api" / f"{package}.rst", api_page(package, home))
-    write(generated / "results" / "results.md", results_page("README.md"))
-    write(generated / "results" / "claims.md", results_page("claims.md"))
+        write(DOCS / "generated" / "api" / f"{package}.rst", api_page(package, home))
 
 
 def find_public_name(app: Sphinx, env: Any, node: pending_xref, content: nodes.Element) -> Any:
@@ -144,9 +137,7 @@ def find_public_name(app: Sphinx, env: Any, node: pending_xref, content: nodes.E
     found = env.get_domain("py").objects.get(full)
     if found is None:
         return None
-    return make_refnode(
-        app.builder, node["refdoc"], found.docname, found.node_id, [content], full
-    )
+    return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, [content], full)
 
 
 def as_written(
@@ -177,6 +168,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     GoogleDocstring._consume_inline_attribute = whole_attribute
     app.connect("builder-inited", write_pages, priority=1)
+    app.connect("include-read", links_seen_from_docs)
     app.connect("autodoc-process-docstring", as_written, priority=100)
     app.connect("missing-reference", find_public_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
