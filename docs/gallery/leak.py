@@ -4,7 +4,7 @@ What comes back from a gradient
 
 Four digits, one gradient of the paper's CNN, and what an attacker makes of it: without a defense, and
 behind noise of two strengths that was planned from public examples. The attacker knows the defense.
-This script takes about a minute and is not run when the site is built; it writes the figure.
+This script takes minutes and is not run when the site is built; it writes the figure.
 
 .. image:: /images/leak.png
    :alt: Four digits, their near copies from an undefended gradient, and blurs behind noise
@@ -24,10 +24,10 @@ from gradveil.models import build_model
 data = gradveil.load_dataset("mnist")
 model = build_model("simple-conv-net", seed=0)
 batch, public = data.batch(0, 4), data.batch(2000, 128)
-unaware = InvertingGradients(steps=300, total_variation=1e-2)
+unaware = InvertingGradients(steps=120, total_variation=1e-2)
 knowing = Adaptive(unaware, finish=None)
 cases = {
-    "no defense": (gradveil.NoDefense(), InvertingGradients.strong(steps=300)),
+    "no defense": (gradveil.NoDefense(), InvertingGradients.strong(steps=120)),
     "noise 0.02": (gradveil.Public(gradveil.OptimalNoise(0.02), public), knowing),
     "noise 0.1": (gradveil.Public(gradveil.OptimalNoise(0.1), public), knowing),
 }
@@ -51,7 +51,7 @@ for name, (defense, attack) in cases.items():
     found = attack(observation, torch.Generator().manual_seed(0))
     scores = score(found, batch, normalization=data)
     rows.append((f"{name}\n{float(scores.psnr.mean()):.0f} dB", found.inputs[scores.assignment]))
-    print(f"{name}: {float(scores.psnr.mean()):.1f} dB")
+    print(f"{name}: {float(scores.psnr.mean()):.1f} dB", flush=True)
 
 # %%
 # Rebuilt images stand under the private ones that they match best.
