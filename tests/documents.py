@@ -18,7 +18,8 @@ BLOCK = re.compile(r"(?:<!-- needs: (.+?) -->\n)?```python\n(.*?)```", flags=re.
 
 def python_blocks(page: Path) -> list[tuple[list[str], str]]:
     """The packages that each block needs, and its text."""
-    return [(needs.split(), text) for needs, text in BLOCK.findall(page.read_text())]
+    found = BLOCK.findall(page.read_text())
+    return [([*needs.split(), *["flwr"] * ("flwr" in text)], text) for needs, text in found]
 
 
 def pages() -> list[Path]:
@@ -38,7 +39,7 @@ def run_python_blocks(page: Path, name: str = "document") -> int:
     needed = {package for needs, _ in python_blocks(page) for package in needs}
     missing = {package for package in needed if find_spec(package) is None}
     with warnings.catch_warnings():
-        if needed:
+        if needed - {"flwr"}:
             warnings.simplefilter("ignore")  # other people's
         exec(compile(_program(page, missing), str(page), "exec"), {"__name__": name})
     if missing:
@@ -49,8 +50,8 @@ def run_python_blocks(page: Path, name: str = "document") -> int:
 def _program(page: Path, missing: set[str]) -> str:
     """The blocks in the lines that they have in the page, so that tracebacks are right."""
     text, program, line = page.read_text(), "", 0
-    for block in BLOCK.finditer(text):
-        if missing.isdisjoint((block[1] or "").split()):
+    for block, (needs, _) in zip(BLOCK.finditer(text), python_blocks(page), strict=True):
+        if missing.isdisjoint(needs):
             start = text.count("\n", 0, block.start(2))
             program += "\n" * (start - line) + block[2]
             line = start + block[2].count("\n")

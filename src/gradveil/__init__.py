@@ -43,6 +43,7 @@ from .defenses import (
 )
 from .mechanisms import Mechanism, RoundingMechanism
 from .messages import (
+    AdaptedModel,
     ClippedMessage,
     ClippedUpdate,
     GradientMessage,
@@ -79,6 +80,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DPSGD",
     "QSGD",
+    "AdaptedModel",
     "AuditResult",
     "Bound",
     "BoundCase",

@@ -1,15 +1,64 @@
 """Checks of a batch of examples: inputs, labels, their shapes and their range."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ._checks import check_count, check_inputs, check_tensor
+from ._checks import REAL, all_finite, check_count, check_inputs, check_tensor
 
 MOST_CLASSES = 2**20
 """Labels above this are no numbers of classes: a model would need an output for each."""
+
+Task = Literal["classification", "numbers", "labels"]
+"""What targets are: one class label for each example, numbers (regression, several yes-or-no
+labels), or several class labels for each example (segmentation, sequences)."""
+
+TASKS: tuple[Task, ...] = ("classification", "numbers", "labels")
+
+
+def task_of(targets: Tensor) -> Task:
+    """The task that targets are of.
+
+    >>> task_of(torch.tensor([0, 1])), task_of(torch.zeros(2, 3)), task_of(torch.tensor([[0, 1]]))
+    ('classification', 'numbers', 'labels')
+    """
+    if targets.is_floating_point():
+        return "numbers"
+    return "classification" if targets.dim() == 1 else "labels"
+
+
+def check_targets(targets: Any, count: int, name: str = "targets") -> Task:
+    """Require class labels, several labels or numbers, one row for each input; returns the task.
+
+    Several labels for one example may be any integers: losses ignore some, as -100.
+    """
+    known = isinstance(targets, Tensor) and targets.dtype in (torch.int64, *REAL)
+    if not known or targets.shape[:1] != (count,) or targets.numel() == 0:
+        kind = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
+        raise ValueError(
+            f"Parameter `{name}` should hold one class label (int64), several, or numbers (float32)"
+            f" for each of the {count} inputs. Found {kind or type(targets).__name__}. Convert"
+            " labels with `torch.as_tensor(targets).long()`, numbers with `.float()`."
+        )
+    if targets.is_floating_point() and not all_finite(targets):
+        raise ValueError(
+            f"Parameter `{name}` should hold finite numbers. Found NaN or infinity. Leave out"
+            " examples without a target."
+        )
+    return task_of(targets)
+
+
+def check_examples(
+    batch: Any, name: str = "batch", num_classes: int | None = None, *, tokens: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Require a pair of inputs and targets of any task, one for each input; returns the pair."""
+    inputs, targets = check_pair(batch, name)
+    check_inputs(inputs, "inputs", tokens=tokens)
+    if check_targets(targets, len(inputs)) == "classification":
+        check_labels(targets, "targets", num_classes)
+    return inputs, targets
 
 
 def check_batch(

@@ -289,7 +289,7 @@ def test_progress_rises_to_the_end():
     [
         (torch.rand(2, 7), torch.tensor([0, 1]), r"should accept inputs of shape \(2, 7\)"),
         (torch.rand(2, 5), torch.tensor([0, 3]), "the model has 3 outputs"),
-        (torch.rand(2, 5), torch.tensor([0.0, 1.0]), "one class label"),
+        (torch.rand(2, 5), torch.tensor([0.0, 1.0]), "`loss_fn` should take.*float32"),
         (torch.rand(3, 5), torch.tensor([0, 1]), "one class label"),
         (torch.full((2, 5), torch.nan), torch.tensor([0, 1]), "should be finite"),
     ],

@@ -70,8 +70,8 @@ def test_repr_is_short() -> None:
     [
         ({"inputs": torch.zeros(3, 2, dtype=torch.uint8)}, "should hold floats"),
         ({"inputs": torch.zeros(3)}, r"shape \(N, ...\)"),
-        ({"targets": torch.zeros(3)}, "int64 labels"),
-        ({"targets": torch.zeros(3, 1, dtype=torch.int64)}, "int64 labels"),
+        ({"targets": torch.zeros(3, dtype=torch.int32)}, "class label \\(int64\\).*torch.int32"),
+        ({"targets": torch.full((3, 1), torch.nan)}, "finite numbers"),
         ({"targets": torch.tensor([0, 1])}, "Found 3 inputs and 2 labels"),
         ({"inputs": torch.zeros(0, 2), "targets": torch.tensor([]).long()}, "at least one input"),
         ({"targets": torch.tensor([0, 1, 2])}, "from 0 to 1.*from 0 to 2"),

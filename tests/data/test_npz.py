@@ -132,7 +132,7 @@ PIXELS = np.zeros((2, 4, 4), dtype=np.uint8)
         ({"x": np.array([[1e300], [0]]), "y": [0, 1]}, "finite numbers"),
         ({"x": np.zeros((2, 7, 4, 5), dtype=np.uint8), "y": [0, 1]}, r"shape \(2, 7, 4, 5\)"),
         ({"x": np.zeros((2, 1, 1, 4, 5), dtype=np.uint8), "y": [0, 1]}, "Transpose it"),
-        ({"x": PIXELS, "y": [0.0, 1.0]}, "one integer class per input"),
+        ({"images": PIXELS, "labels": [0.0, 1.0]}, "name the array `targets`"),
         ({"x": PIXELS, "y": np.eye(2, dtype=int)}, "For one-hot labels"),
         ({"x": PIXELS, "y": [0]}, "`own` should hold one label per input.*Found 2 inputs and 1"),
         ({"x": PIXELS[:0], "y": np.zeros(0, dtype=int)}, "at least one input"),

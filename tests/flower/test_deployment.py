@@ -172,14 +172,17 @@ def test_two_rounds(federation: Federation, app: Path) -> None:
     assert found["skipped"] == 0
 
 
-def test_the_same_app_in_simulation(tmp_path: Path) -> None:
-    results = tmp_path / "results.json"
+def test_the_same_app_in_simulation_and_the_private_one(tmp_path: Path) -> None:
+    apps = (EXAMPLE, EXAMPLE.with_name("flower_private"))
+    results = [tmp_path / f"{app.name}.json" for app in apps]
     with Federation(tmp_path, simulation=True) as simulated:
-        run = simulated.run(EXAMPLE, num_rounds=2, results=str(results))
-        finished(simulated, run, 500)
-    found = json.loads(results.read_text())
-    assert [row["replies"] for row in found["rounds"]] == [2, 2]
-    assert found["skipped"] == 0
+        for app, path in zip(apps, results, strict=True):
+            run = simulated.run(app, num_rounds=2, results=str(path))
+            finished(simulated, run, 500)
+    for path in results:
+        rows = json.loads(path.read_text())["rounds"]
+        assert [(row["replies"], row["skipped"]) for row in rows] == [(2, 0), (2, 0)]
+    assert 0 < rows[0]["epsilon"] < rows[1]["epsilon"]
 
 
 def test_unregistered_node_is_refused(federation: Federation) -> None:

@@ -1,4 +1,4 @@
-"""The example app, called as Flower's runtimes call it, in this process."""
+"""The example apps, called as Flower's runtimes call them, in this process."""
 
 import json
 import sys
@@ -15,15 +15,22 @@ from gradveil.privacy import epsilon_on_grid
 
 from .small import LocalGrid
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def app(request: pytest.FixtureRequest) -> str:
+    """The folder of the app; a test may choose another."""
+    return str(getattr(request, "param", "flower"))
+
+
+@pytest.fixture
+def settings(app: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The app's table in pyproject.toml, with its modules importable."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield tomli.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "digits"]:
+    folder = EXAMPLES / app
+    monkeypatch.syspath_prepend(str(folder))
+    yield tomli.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    for name in [name for name in sys.modules if name.partition(".")[0].endswith("digits")]:
         del sys.modules[name]
 
 
@@ -59,26 +66,30 @@ def test_two_rounds(settings: dict[str, Any], tmp_path: Path, options: dict[str,
     ]
     assert found["skipped"] == 0
     assert found["rounds"][1]["loss"] != found["initial"]["loss"]
-    assert (found["privacy"], found["stopped"]) == (None, None)
 
 
+@pytest.mark.parametrize("app", ["flower_private"], indirect=True)
 def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
-    settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rate = load("digits.task:SAMPLE_RATE")
-    spent = [epsilon_on_grid(1.0, rate, rounds, 1e-5) for rounds in (1, 2, 3)]
-    options = {
-        "defense": "private-noise(noise_multiplier=1.0, clip=1.0)",
-        "target-epsilon": (spent[1] + spent[2]) / 2,
-    }
-    found = played(settings, tmp_path, {**options, "num-rounds": 5})
+    task = import_module("private_digits.task")
+    z, rate, delta = task.NOISE_MULTIPLIER, task.SAMPLE_RATE, task.DELTA
+    spent = [epsilon_on_grid(z, rate, rounds, delta) for rounds in (1, 2, 3)]
+    monkeypatch.setattr(task, "EPSILON", (spent[1] + spent[2]) / 2)
+    found = played(settings, tmp_path, {"num-rounds": 5})
     assert [row["epsilon"] for row in found["rounds"]] == spent[:2]
-    assert {row["num-examples"] for row in found["rounds"]} == {
-        32
-    }  # the batch size that is told, twice
+    told = 2 * task.BATCH  # whatever was drawn
+    assert {row["num-examples"] for row in found["rounds"]} == {told}
     assert (found["privacy"]["unit"], found["privacy"]["sample_rate"]) == ("example", rate)
     assert found["stopped"].startswith("After 2 rounds ε is")
-    assert found["skipped"] == 0
+    assert [row["skipped"] for row in found["rounds"]] == [0, 0]
+
+
+@pytest.mark.parametrize("app", ["flower_private"], indirect=True)
+def test_the_private_app_as_it_is_stays_within_its_budget(settings: dict[str, Any]) -> None:
+    account = import_module("private_digits.task").load_account()
+    rounds = settings["config"]["num-rounds"]
+    assert account.budget / 2 < account.epsilon(rounds) <= account.budget
 
 
 @pytest.mark.parametrize(

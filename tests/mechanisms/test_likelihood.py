@@ -203,3 +203,113 @@ def test_steps_in_doubt_are_drawn_as_the_likelihood_says() -> None:
 def test_values_and_sent_must_fit(mechanism: LikelihoodMechanism) -> None:
     with pytest.raises(ValueError, match="`sent` should have the shapes"):
         mechanism.log_likelihood(row(ROW), row(ROW[:2]))
+
+
+TABLES = {
+    "one level": Mechanism(0.3),
+    "levels": Mechanism({"w": torch.tensor([[0.1, 2.0], [0.5, 1.0]]), "b": torch.ones(3)}),
+    "clamped": Mechanism(0.2, clip=0.4),
+    "masked": Mechanism(
+        {"w": torch.tensor([[0.1, 0.0], [0.5, 0.0]]), "b": torch.zeros(3)},
+        {"w": torch.tensor([[1.0, 0.0], [1.0, 0.0]]), "b": torch.tensor([True, True, False])},
+    ),
+    "mixed": Mechanism(0.5, {"w": torch.full((2, 2), 0.3), "b": torch.tensor([1.0, 0.0, 0.9])}),
+    "bare": Mechanism(0.0),
+    "nearly bare": Mechanism(1e-7),
+    "all pruned": Mechanism(0.0, keep=0.0),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [2, 2**15])
+def test_a_table_has_the_likelihood_of_each_pair(
+    case: str, dtype: torch.dtype, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradveil.mechanisms._likelihood.COLUMNS", columns)
+    draws, mechanism = torch.Generator().manual_seed(0), TABLES[case]
+
+    def message() -> Tensors:
+        shapes = {"w": (2, 2), "b": (3,)}
+        drawn = {n: torch.randn(s, generator=draws, dtype=dtype) for n, s in shapes.items()}
+        return {name: 5 + 0.3 * value for name, value in drawn.items()}
+
+    values = [message() for _ in range(4)]
+    values.append({name: value.clone() for name, value in values[0].items()})  # a twin
+    sent = [mechanism.apply(values[k], draws) for k in (0, 2, 3)]
+    found = mechanism.log_likelihoods(values, sent)
+    expected = torch.stack(
+        [torch.stack([mechanism.log_likelihood(v, y) for v in values]) for y in sent]
+    )
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-6)
+    torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=1e-6, atol=1e-9)
+
+
+def test_a_tensor_of_zeros_without_noise_has_a_table_too() -> None:
+    zeros = [row(torch.zeros(3, dtype=torch.float64))] * 2
+    assert Mechanism(0.0).log_likelihoods(zeros, zeros).tolist() == [[0.0, 0.0]] * 2
+
+
+def test_mechanisms_are_equal_where_all_levels_are() -> None:
+    level = {"w": torch.tensor([0.1, 0.2])}
+    one = Mechanism(level, clip=1.0)
+    assert one.equals(Mechanism({"w": level["w"].clone()}, clip=1.0))
+    assert not one.equals(Mechanism(level))
+    assert not one.equals(Mechanism({"w": torch.tensor([0.1, 0.3])}, clip=1.0))
+    assert not one.equals(Mechanism(0.1, clip=1.0))
+    assert not one.equals(Mechanism({"v": level["w"]}, clip=1.0))
+    assert Mechanism(0.1, keep=0.5).equals(Mechanism(0.1, keep=0.5))
+
+
+def doubted(sent: Tensor, value: Tensor, std: Tensor, keep: Tensor, doubt: Doubt) -> float:
+    """Entry by entry, where pruned entries are 0: the mask, and the normal density of the rest."""
+    size = float(sent.double().square().mean().sqrt())
+    kept = [float(s) for s, k in zip(std, keep, strict=True) if k > 0]
+    typical = math.sqrt(sum(s**2 for s in kept) / max(1, len(kept)))
+    total = 0.0
+    for y, v, s, k in zip(*(x.double().tolist() for x in (sent, value, std, keep)), strict=True):
+        chance = k * doubt.kept + (1 - k) * doubt.pruned
+        error = 16 * torch.finfo(sent.dtype).eps * (abs(y) + size)
+        level = s if k > 0 else typical
+        if y == 0:
+            unseen = level == 0 and abs(v) <= error
+            total += math.log(1 - chance + chance * unseen)
+        else:
+            total += math.log(chance) + norm.logpdf(y, v, math.sqrt(level**2 + error**2))
+    return total
+
+
+@pytest.mark.parametrize("noise", ["none", "levels", "some"])
+@pytest.mark.parametrize("shares", ["mask", "mixed", "all pruned"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_mask_in_doubt_is_weighed_entry_by_entry(
+    noise: str, shares: str, dtype: torch.dtype
+) -> None:
+    keep = {
+        "mask": torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
+        "mixed": torch.tensor([1.0, 0.0, 0.3, 0.0, 1.0, 0.9, 0.0, 0.0]),
+        "all pruned": torch.zeros(8),
+    }[shares].to(dtype)
+    levels = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0 if noise == "some" else 0.5, 0.6, 0.7, 0.8])
+    std = (levels * (noise != "none")).to(dtype) * (keep > 0)
+    value = torch.tensor([0.3, 0.2, -0.4, 0.0, 0.0, 1.0, 0.0, 0.5], dtype=dtype)
+    sent = torch.tensor([0.35, 0.0, 0.0, 0.2, 0.0, 0.9, 0.0, 0.5], dtype=dtype)
+    doubt = Doubt(kept=0.95, pruned=0.02)
+    mechanism = Mechanism(row(std), row(keep))
+    found = mechanism.log_likelihood(row(value), row(sent), doubt)
+    assert float(found) == pytest.approx(doubted(sent, value, std, keep, doubt), rel=1e-9)
+
+
+@pytest.mark.parametrize("keep", [None, "mask"])
+def test_messages_in_doubt_have_a_table_too(keep: str | None) -> None:
+    draws, mask = torch.Generator().manual_seed(0), torch.tensor([1.0, 0.0, 1.0, 1.0])
+    shares = None if keep is None else row(mask)
+    mechanism = Mechanism(row(torch.tensor([0.1, 0.0, 0.3, 0.2])), shares)
+    doubt = Doubt({"w": 0.3}, {"w": 0.1}, kept=0.9, pruned=0.05)
+    values = [row(torch.randn(4, generator=draws)) for _ in range(3)]
+    sent = [mechanism.apply(value, draws) for value in values[:2]]
+    found = mechanism.log_likelihoods(values, sent, doubt)
+    for line, y in zip(found, sent, strict=True):
+        for log, value in zip(line, values, strict=True):
+            torch.testing.assert_close(log, mechanism.log_likelihood(value, y, doubt))

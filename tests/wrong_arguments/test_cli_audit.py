@@ -11,7 +11,7 @@ SHARED = [
     ("--data folder", "Option `--data`", "nothing"),
     ("--data cut.npz", "Option `--data`", "cut.npz"),
     ("--data text.npz", "Option `--data`", "not a zip file"),
-    ("--data floats.npz", "Option `--data`", "float64"),
+    ("--data floats.npz", "Option `--loss`", "targets are numbers"),
     ("--data nan.npz", "Option `--data`", "NaN"),
     ("--data names.npz", "Option `--data`", "none"),
     ("--data integers.npz", "Option `--data`", "int64"),

@@ -16,7 +16,7 @@ TRAIN = [
     ("--data cut.npz", "Option `--data`", "cut.npz"),
     ("--data ignored.npz", "Option `--data`", "-100"),
     ("--data large.npz", "Option `--data`", str(2**40 + 2)),
-    ("--data floats.npz", "Option `--data`", "float64"),
+    ("--data floats.npz", "Option `--data`", "float32"),
     ("--data nan.npz", "Option `--data`", "NaN"),
     ("--data folder", "Option `--data`", "nothing"),
     ("--dataset mnits", "Option `--dataset`", "Did you mean `mnist`"),

@@ -33,7 +33,7 @@ def made(**changes: Any) -> Callable[[], Any]:
     (made(inputs=torch.zeros(3, dtype=torch.int64)), "inputs", "torch.int64"),
     (made(inputs=torch.zeros(3)), "inputs", "(3,)"),
     (made(targets=[0, 1, 1]), "targets", "list"),
-    (made(targets=TARGETS.float()), "targets", "torch.float32"),
+    (made(targets=TARGETS.int()), "targets", "torch.int32"),
     (made(targets=TARGETS[:2]), "toy", "2 labels"),
     (made(targets=TARGETS - 1), "toy", "from -1 to 0"),
     (made(targets=TARGETS + 2**40), "toy", str(2**40)),

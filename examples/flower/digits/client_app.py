@@ -3,17 +3,10 @@
 from flwr.clientapp import ClientApp
 from torch.nn.functional import cross_entropy
 
-from digits.task import load_defense, load_model, load_part, load_rate
+from digits.task import load_defense, load_model, load_part
 from gradveil.flower import train_function
 
 app = ClientApp()
 app.train()(
-    train_function(
-        lambda _: load_model(),
-        cross_entropy,
-        load_part,
-        load_defense,
-        batch_size=16,
-        sample_rate=load_rate,
-    )
+    train_function(lambda _: load_model(), cross_entropy, load_part, load_defense, batch_size=16)
 )

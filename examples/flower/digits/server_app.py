@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from torch.nn.functional import cross_entropy
 
-from digits.task import load_account, load_held_out, load_model, load_planner
+from digits.task import load_held_out, load_model, load_planner
 from gradveil.federated import evaluate
 from gradveil.flower import FedSGD
 
@@ -25,9 +25,6 @@ def main(grid: Grid, context: Context) -> None:
         model,
         optimizer,
         planner=load_planner(int(settings["public-examples"])),
-        account=load_account(
-            str(settings["defense"]), float(settings["delta"]), float(settings["target-epsilon"])
-        ),
         min_available_nodes=int(settings["min-nodes"]),
     )
 
@@ -47,7 +44,5 @@ def main(grid: Grid, context: Context) -> None:
         "initial": dict(evaluations[0]),
         "rounds": rounds,
         "skipped": strategy.skipped,
-        "privacy": None if strategy.account is None else strategy.account.describe(),
-        "stopped": strategy.stopped,
     }
     Path(str(settings["results"])).write_text(json.dumps(results, indent=1))

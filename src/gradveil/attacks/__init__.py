@@ -27,8 +27,10 @@ from ._identification import (
     Identification,
     IdentificationReport,
     Identify,
+    Lineups,
     Trial,
     candidate_bound,
+    draw_lineups,
     identify_trials,
 )
 from ._idlg import IDLG
@@ -79,6 +81,7 @@ __all__ = [
     "ImprintedNet",
     "Interval",
     "InvertingGradients",
+    "Lineups",
     "LocalSteps",
     "Observation",
     "Peel",
@@ -103,6 +106,7 @@ __all__ = [
     "as_attack",
     "bootstrap_interval",
     "candidate_bound",
+    "draw_lineups",
     "estimate_label_counts",
     "identify_trials",
     "minimise",

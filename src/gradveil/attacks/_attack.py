@@ -30,6 +30,9 @@ class Attack(ABC):
     knows_defense: bool = False
     """Whether it makes use of the defense or the mechanism: only then it is told of them."""
 
+    needs_defense: bool = True
+    """Whether one that makes use of the defense cannot do without that knowledge."""
+
     runs_together: bool = False
     """Whether `many` attacks several observations of one model in one batched run."""
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradveil._random import generator_or_fresh
+
 from ._observation import Observation, check_observation
 from ._reconstruction import Reconstruction
-from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
+from ._search import LBFGSMatching, SoftTargets, blank_inputs, clamp, message_distance, soft_targets
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,9 @@ class DLG(LBFGSMatching):
 
     Minimises ‖g(x, softmax(z)) - sent‖² / ‖sent‖² over x and z. It uses
     no label knowledge, not even what the threat model grants, and needs a loss that takes class
-    probabilities, as `torch.nn.functional.cross_entropy` does. Made for smooth models and few
-    images: with ReLU or large batches it rarely converges.
+    probabilities, as `torch.nn.functional.cross_entropy` does. Targets that are numbers are
+    optimised themselves. Made for smooth models and few images: with ReLU or large batches it
+    rarely converges.
 
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
 
@@ -27,19 +30,26 @@ class DLG(LBFGSMatching):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack; the targets returned are the likeliest classes."""
+        """Attack; the targets returned are numbers, or the likeliest classes."""
         check_observation(observation)
-        blank = blank_inputs(observation)
-        logits = blank.new_zeros(observation.batch_size, observation.num_classes)
-        _check_soft_labels(observation, logits)
+        generator, blank = generator_or_fresh(generator), blank_inputs(observation)
+        soft = _soft(observation, blank, generator)
 
-        def cost(inputs: Tensor, logits: Tensor) -> Tensor:
-            return message_distance(observation, inputs, logits.softmax(dim=-1))
+        def cost(inputs: Tensor, variables: Tensor) -> Tensor:
+            return message_distance(observation, inputs, soft.relaxed(variables))
 
-        best = self._search(cost, (blank, logits), generator)
+        best = self._search(cost, (blank, soft.blank), generator)
         inputs = clamp(best.variables[0], observation.low, observation.high)
-        targets = best.variables[1].argmax(dim=-1)
+        targets = soft.settled(best.variables[1])
         return Reconstruction(inputs, targets, best.cost, best.history, best.status)
+
+
+def _soft(observation: Observation, blank: Tensor, generator: torch.Generator) -> SoftTargets:
+    if observation.task != "classification":
+        return soft_targets(observation, generator)
+    logits = blank.new_zeros(observation.batch_size, observation.num_classes)
+    _check_soft_labels(observation, logits)
+    return SoftTargets(logits, -1)
 
 
 def _check_soft_labels(observation: Observation, logits: Tensor) -> None:

@@ -53,9 +53,16 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
         observation: What was sent.
         generator: For the random inputs.
     """
-    check_observation(observation)
+    tokens = isinstance(observation, Observation) and observation.tokens
+    check_observation(observation, tokens=tokens)
     if observation.labels is not None:
         return observation.labels
+    if observation.task != "classification":
+        raise ValueError(
+            "Parameter `observation` should be of class labels where these are read off the last"
+            f" layer. Found targets that are {observation.task}. Grant them"
+            " (`ThreatModel(labels='known')`), or use an attack that looks for them, as `DLG`."
+        )
     counts = observation.label_counts
     if counts is None:
         counts = estimate_label_counts(observation, generator)

@@ -8,15 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import (
-    check_batch,
+    TASKS,
+    Task,
     check_classes,
+    check_examples,
     check_labels,
     check_pair,
     check_range,
     check_shape,
+    check_targets,
+    task_of,
 )
 from gradveil._checks import (
     check_callable,
+    check_choice,
     check_count,
     check_finite,
     check_kind,
@@ -25,6 +30,7 @@ from gradveil._checks import (
 )
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
+from gradveil.data import TableLayout
 from gradveil.defenses import Defended, Defense
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import (
@@ -56,11 +62,12 @@ class Observation:
     input_shape: tuple[int, ...]
     """Of one example, without the batch."""
     num_classes: int
+    """How many classes there are; of no use where targets are not class labels."""
     low: Tensor | None = None
     """The least value of each input entry, broadcast to `input_shape`; `None`: not known."""
     high: Tensor | None = None
     labels: Tensor | None = None
-    """The labels in the client's order, where the threat model grants them."""
+    """The targets in the client's order, where the threat model grants them: labels mostly."""
     label_counts: Tensor | None = None
     """How often each class occurs, where the threat model grants it (also with `labels`)."""
     defense: Defense | None = None
@@ -77,6 +84,12 @@ class Observation:
     """Whether the inputs are integers: rows of tables that the model looks up."""
     targets_are_inputs: bool = False
     """Whether the targets are the inputs, as a language model's: then nobody is told of them."""
+    task: Task = "classification"
+    """What the targets are: class labels, "numbers", or several "labels" for each example."""
+    target_shape: tuple[int, ...] = ()
+    """Of one example's targets; () for a class label."""
+    layout: TableLayout | None = None
+    """Which entries of a row are which columns, where inputs are rows of a table that has one."""
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
@@ -117,9 +130,13 @@ class Observation:
             check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
 
     def _check_labels(self) -> None:
-        for name in ("labels", "label_counts"):
-            if getattr(self, name) is not None:
-                check_labels(getattr(self, name), name)
+        check_choice(self.task, "task", TASKS)
+        if self.labels is not None and self.task == "classification":
+            check_labels(self.labels, "labels")
+        elif self.labels is not None:
+            check_targets(self.labels, self.batch_size, "labels")
+        if self.label_counts is not None:
+            check_labels(self.label_counts, "label_counts")
         if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
             raise ValueError(
                 f"Parameter `labels` should hold {self.batch_size} labels, one for each example."
@@ -156,10 +173,11 @@ def observe(
     defense: Defense,
     *,
     threat: ThreatModel | None = None,
-    num_classes: int,
+    num_classes: int | None = None,
     input_range: tuple[Tensor, Tensor] | None = None,
     local: LocalSteps | None = None,
     public_mechanism: AnyMechanism | None = None,
+    layout: TableLayout | None = None,
     generator: torch.Generator | None = None,
 ) -> Observation:
     """Play the client: defend the batch's message and keep only what the attacker may have.
@@ -167,25 +185,31 @@ def observe(
     Args:
         model: The model that the server sent out.
         loss_fn: The loss of the training.
-        batch: The private inputs and their class labels. Inputs may be the ids of tokens; then
-            targets may be the ids again (a language model), or have one class for each token.
+        batch: The private inputs and their targets: class labels, numbers, or several labels for
+            each example. Inputs may be the ids of tokens; then targets may be the ids again (a
+            language model).
         defense: What the client does to its message.
-        threat: What the attacker is granted; the default is labels known, mechanism unknown.
-        num_classes: Of the data.
+        threat: What the attacker is granted; the default is labels known, mechanism unknown. For
+            targets of all kinds labels are the targets.
+        num_classes: Of the data; needed where targets are class labels.
         input_range: The least and the largest value of normalised inputs.
         local: FedAvg's local steps; a gradient is sent if `None`.
         public_mechanism: A mechanism planned from public data, applied instead of the defense's
             own plan; known to an attacker who knows the mechanism.
+        layout: Of a table, which is known to everybody.
         generator: For the defense's probes and noise.
     """
     threat = ThreatModel() if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-    check_classes(num_classes)
     if public_mechanism is not None:
         check_mechanism(public_mechanism, "public_mechanism")
+    if num_classes is not None:
+        check_classes(num_classes)
     tokens = _holds_tokens(batch)
-    inputs, targets = check_batch(batch, num_classes=num_classes, tokens=tokens)
+    inputs, targets = check_examples(batch, num_classes=num_classes, tokens=tokens)
+    task = task_of(targets)
+    counts = _label_counts(targets, task, num_classes, threat)
     predicts = tokens and inputs.shape == targets.shape and torch.equal(inputs, targets)
     if tokens and local is not None:
         raise ValueError(
@@ -194,7 +218,6 @@ def observe(
         )
     if input_range is not None:
         check_pair(input_range, "input_range")
-    counts = torch.bincount(targets, minlength=num_classes) if targets.dim() == 1 else None
     low, high = input_range if input_range is not None and threat.statistics else (None, None)
     blank = Observation(
         model=model,
@@ -202,16 +225,19 @@ def observe(
         sent=trainable_parameters(model),
         batch_size=len(inputs),
         input_shape=tuple(inputs.shape[1:]),
-        num_classes=num_classes,
+        num_classes=1 if num_classes is None else num_classes,
         low=low,
         high=high,
         labels=targets if threat.labels == "known" and not predicts else None,
-        label_counts=counts if threat.labels != "unknown" else None,
+        label_counts=counts,
         defense=defense.without_memory() if threat.mechanism != "unknown" else None,
         local=local,
         server=threat.server,
         tokens=tokens,
         targets_are_inputs=predicts,
+        task=task,
+        target_shape=tuple(targets.shape[1:]),
+        layout=layout,
     )
     message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:
@@ -226,6 +252,18 @@ def observe(
         mechanism=defended.mechanism if known else None,
         plan_is_public=public,
     )
+
+
+def _label_counts(
+    targets: Tensor, task: Task, num_classes: int | None, threat: ThreatModel
+) -> Tensor | None:
+    """How often each class occurs, where targets are classes and the attacker is told."""
+    threat.check_task(task)
+    if task != "classification":
+        return None
+    check_classes(num_classes)
+    counts = torch.bincount(targets, minlength=num_classes or 1)
+    return None if threat.labels == "unknown" else counts
 
 
 def _holds_tokens(batch: object) -> bool:

@@ -15,7 +15,7 @@ class Reconstruction:
     inputs: Tensor
     """Shape (batch size, *input shape), in normalised units."""
     targets: Tensor
-    """The labels it assumed or found, shape (batch size,)."""
+    """The labels, or other targets, that it assumed or found, one row for each example."""
     loss: float
     """The attack's own cost at `inputs`."""
     history: list[tuple[int, float]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gradveil._batches import Task
 from gradveil._checks import check_choice, check_flag
 
 LABELS = ("known", "counts", "unknown")
@@ -15,7 +16,8 @@ class ThreatModel:
 
     Args:
         labels: "known" (in the client's order), "counts" (how often each class occurs), or
-            "unknown".
+            "unknown". Where targets are numbers, or several labels for each example, these are
+            meant, and there are no counts.
         mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
             or planned from the private batch; a plan that is not private is known to everybody);
             or "realised" (the worst case: the very noise levels or mask of a plan made from the
@@ -36,3 +38,11 @@ class ThreatModel:
         check_choice(self.mechanism, "mechanism", MECHANISMS)
         check_flag(self.statistics, "statistics")
         check_choice(self.server, "server", SERVERS)
+
+    def check_task(self, task: Task) -> None:
+        """Require knowledge that there can be of these targets: counts are those of classes."""
+        if self.labels == "counts" and task != "classification":
+            raise ValueError(
+                "Parameter `threat` should have labels='known' or 'unknown' where targets are not"
+                f" one class label for each example. Found labels='counts' with {task}."
+            )

@@ -10,6 +10,7 @@ from ._defaults import (
     QUICK_STEPS,
     default_attacks,
 )
+from ._frontier import Answer, Curve, Frontier, Leak, Point
 from ._meter import Progress
 from ._privacy import PrivacyResult, Releases
 from ._result import (
@@ -32,14 +33,19 @@ from .report import write_results
 __all__ = [
     "QUICK_DEFENSES",
     "QUICK_STEPS",
+    "Answer",
     "AttackResult",
     "AuditResult",
     "BoundPoint",
     "BoundResult",
     "BoundStudy",
+    "Curve",
     "DefenseResult",
+    "Frontier",
     "Interval",
     "LayerResult",
+    "Leak",
+    "Point",
     "PrivacyResult",
     "Progress",
     "Releases",

@@ -1,6 +1,5 @@
 """Runs every attack on every defense, batch and seed, within the time budget."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,13 +20,12 @@ from gradveil.attacks import (
 )
 from gradveil.catalog import shown_name, spec_of
 from gradveil.defenses import Defense
-from gradveil.scoring import score
 
 from ._meter import Meter
 from ._result import AttackResult, RunResult, StopReason
 from ._subject import Subject
 from ._summary import attack_result
-from .report import pictures
+from ._tasks import scored
 
 
 @dataclass
@@ -120,7 +118,8 @@ class AttackRuns:
 
     def _jobs(self, attack: Named) -> list[tuple[Named, list[str], int, int]]:
         """Attacks that take several observations and do not look at the defense get all at once."""
-        if attack.knows and self.threat.mechanism == "unknown":
+        needs = attack.knows and attack.attack.needs_defense
+        if needs and self.threat.mechanism == "unknown":
             self.attacked.note(
                 f"`{attack.spec}` was left out: the threat model does not tell the mechanism."
             )
@@ -147,8 +146,8 @@ class AttackRuns:
             ready = _prepared(attack.attack, budget, self.meter)
             results = _attack(ready, observations, (self.seed, 2, batch, seed))
             seconds = (time.perf_counter() - start) / len(names)
-            scored = {
-                name: self._scored(result, batch, seed, seconds)
+            runs = {
+                name: scored(self.subject, result, batch, seed, seconds)
                 for name, result in zip(names, results, strict=True)
                 if result.status != INTERRUPTED
             }
@@ -156,7 +155,7 @@ class AttackRuns:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             self.attacked.note(f"`{attack.spec}` was left out on {whom}: {kind}{_one_line(error)}")
             return True
-        for name, run in scored.items():
+        for name, run in runs.items():
             self.attacked.runs.setdefault((name, attack.spec), []).append(run)
         if any(result.status == TIME_BUDGET for result in results):
             text = "The time budget cut attacks short: with more time they may find more."
@@ -174,29 +173,10 @@ class AttackRuns:
             deepcopy(self.defenses[name]),
             threat=threat,
             num_classes=subject.data.num_classes,
-            input_range=subject.data.range if subject.range_is_public else None,
+            input_range=subject.input_range,
             local=subject.local,
+            layout=subject.layout,
             generator=numbered_stream(self.seed, 1, batch, seed),
-        )
-
-    def _scored(self, result: Reconstruction, batch: int, seed: int, seconds: float) -> RunResult:
-        data = self.subject.data
-        scores = score(result, self.subject.batch(batch), normalization=data)
-        first = batch == 0 and seed == 0
-        matched = data.to_pixels(result.inputs[scores.assignment])
-        return RunResult(
-            batch=batch,
-            seed=seed,
-            status=result.status,
-            seconds=seconds,
-            mse=tuple(scores.mse.tolist()),
-            mse_pixels=tuple(scores.mse_pixels.tolist()),
-            psnr=None if scores.psnr is None else tuple(scores.psnr.tolist()),
-            ssim=None if scores.ssim is None else tuple(scores.ssim.tolist()),
-            unmatched_mse=tuple(scores.unmatched_mse.tolist()),
-            label_accuracy=scores.label_accuracy,
-            history=tuple((step, cost) for step, cost in result.history if math.isfinite(cost)),
-            pictures=pictures(matched) if first else (),
         )
 
 

@@ -10,13 +10,14 @@ from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
 from gradveil.catalog import spec_of
-from gradveil.data import Dataset, NormalizationLike
+from gradveil.data import Dataset, NormalizationLike, TableLayout
 from gradveil.defenses import Defense, NoDefense
-from gradveil.messages import LossFunction
+from gradveil.messages import AdaptedModel, LossFunction
 from gradveil.sensitivity import measure_with_values
 
 from ._amounts import (
     Budget,
+    PublicPlans,
     RequestedDefense,
     make_budget,
     moving,
@@ -30,14 +31,14 @@ from ._amounts import (
 )
 from ._attack_runs import Attacked, AttackRuns, Named, named
 from ._defaults import DEFENSES, PLAN_NOTE, RANGE_NOTE
-from ._defense_measurement import Measurement, measure_defense
+from ._defense_measurement import Measurement, Shared, measure_defense
 from ._meter import Meter, Progress
 from ._privacy import Releases
 from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
 from ._settings import check_settings, check_use, chosen_attacks, describe_setup
 from ._subject import Batch, Subject, make_subject
 from ._summary import nested_runs
-from ._training import defended_training
+from ._training import client_batches, defended_training
 from ._undefended import beats_guess, blind_guess, check_undefended
 from .report import pictures, verdict
 
@@ -56,6 +57,8 @@ def audit(
     *,
     public: Batch | None = None,
     normalization: Dataset | NormalizationLike = None,
+    output: str | int | None = None,
+    layout: TableLayout | None = None,
     batches: int = 1,
     seeds: int = 1,
     match: str = "utility",
@@ -82,16 +85,21 @@ def audit(
     budget, end it with what is finished (`complete` is False, `stopped` says why).
 
     Args:
-        model: Any classifier; never modified.
+        model: Any model; never modified.
         loss_fn: Maps (outputs, targets) to one number.
-        batch: The private inputs and their class labels.
+        batch: The private inputs and their targets: class labels, several labels for each example
+            (segmentation, sequences), or numbers. Inputs may be the ids of tokens.
         defenses: Defenses or specifications; no defense and noise, noise with clamping,
             pruning and noisy pruning, classical and optimal, if `None`.
-        attacks: Attacks or specifications; the unaware and the adaptive one, if `None`.
-        public: Other examples with labels, from which the prior and the training come. Without
+        attacks: Attacks or specifications; the unaware and the adaptive one, if `None`, or those
+            on text and on tables with categories.
+        public: Other examples with targets, from which the prior and the training come. Without
             them both use the private ones, and say so.
         normalization: The way back to [0, 1] units, as for `gradveil.score`; from the observed
             range if `None`.
+        output: The key or the number of the output that the loss takes, where the model returns a
+            dict, a tuple or a `ModelOutput`.
+        layout: The columns of a table with categories.
         batches: Into how many batches of equal size `batch` is cut.
         seeds: How many times each batch is defended and attacked.
         match: "utility", "scale", "error" or "training": what is held equal.
@@ -99,7 +107,7 @@ def audit(
             entries if `None`.
         ratio: Of the magnitude pruning that is the reference.
         threat: What attackers are granted; those that do not use the defense are not told of it.
-            Labels, mechanism and statistics are known if `None`.
+            Labels (targets of any kind), mechanism and statistics are known if `None`.
         local: FedAvg's local steps; gradients are sent if `None`.
         steps: Of the attacks; their own if `None`.
         training: Whether to train a few steps under each defense.
@@ -131,6 +139,8 @@ def audit(
         if asked is not None:
             check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
     requested = requested_defenses(DEFENSES if defenses is None else defenses)
+    names = {"model": type(model).__name__, **names}
+    model = model if output is None else AdaptedModel(model, output)
     subject = make_subject(
         model,
         loss_fn,
@@ -141,7 +151,9 @@ def audit(
         local=local,
         name=names.get("data", "data"),
         labels_known=threat.labels != "unknown",
+        layout=layout,
     )
+    threat.check_task(subject.task)
     check_use(requested, match, scale, ratio)
     if match == "training" and local is not None:
         raise ValueError(
@@ -149,7 +161,7 @@ def audit(
             " 'training' needs gradients of single examples. Found match='training' with local"
             " steps."
         )
-    attackers = named(chosen_attacks(attacks, steps, subject.is_image))
+    attackers = named(chosen_attacks(attacks, steps, subject.data))
     work = sum(one.work for one in attackers) * seeds * subject.batches
     plain = any(one.defense.is_undefended for one in requested)
     meter = Meter((work + MEASURING) * len(requested) + (not plain) * work, progress)
@@ -163,7 +175,10 @@ def audit(
         attacked = runs.run()
     else:
         attacked.stop("interrupted", "Stopped by the user before all defenses were measured.")
-    setup = describe_setup(subject, seeds, seed, match, threat, budget, requested, names)
+    is_solved = any(one.open for one in requested)
+    equal = budget.explain() if is_solved else "Nothing: all amounts were given."
+    match = match if is_solved else "given"
+    setup = describe_setup(subject, seeds, seed, match, threat, equal, names)
     return _result(subject, setup, solved, measured, attackers, attacked, threat)
 
 
@@ -191,11 +206,11 @@ def _solved(
         examples=match == "training" or any(one.defense.needs_curvature for one in requested),
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
-    solved = {}
+    solved, plans = {}, PublicPlans(subject, seed)
     for one in requested:
-        source = source_of(subject, one.defense, moments, seed)
+        source = source_of(subject, one.defense, moments, seed, plans)
         defense = planned(subject, solve(one, budget, moments, source))
-        solved[one.name] = warmed(subject, defense, seed)
+        solved[one.name] = warmed(subject, defense, seed, plans)
     return budget, solved
 
 
@@ -210,11 +225,13 @@ def _measured(
     """All defenses, or those that were finished before Ctrl-C."""
     measured: dict[str, _Measured] = {}
     try:
+        shared = Shared.of(subject, seed)
         for name, defense in solved.items():
             meter.start(f"measuring {name}", MEASURING)
-            costs = measure_defense(subject, defense, seed, releases)
+            costs = measure_defense(subject, defense, seed, releases, shared)
             meter.at(0.7)
-            trained = defended_training(subject, moving(defense), seed) if training else None
+            own = moving(defense, len(client_batches(subject)))
+            trained = defended_training(subject, own, seed) if training else None
             measured[name] = _Measured(costs, trained)
     except KeyboardInterrupt:
         pass
@@ -263,11 +280,11 @@ def _result(
     notes = [*([PLAN_NOTE] if leaks else []), *attacked.notes]
     if not subject.range_is_public:
         notes.append(RANGE_NOTE)
-    pixels = subject.data.to_pixels(subject.batch(0)[0])
+    shown = subject.data.to_pixels(subject.batch(0)[0]) if subject.is_image else subject.guess
     return AuditResult(
         setup=setup,
         defenses=tuple(results),
-        originals=pictures(pixels),
+        originals=pictures(shown),
         complete=attacked.stopped is None,
         notes=tuple(notes),
         stopped=attacked.stopped,

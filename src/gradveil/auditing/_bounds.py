@@ -1,16 +1,22 @@
 """The bound of one defense over batches of the population, or why there is none."""
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
+from torch import Tensor
+
 from gradveil._random import numbered_stream
 from gradveil.defenses import Defense
-from gradveil.theory import Bound, BoundCase, Prior, mean_bound
+from gradveil.theory import Bound, BoundCase, Evaluations, Prior, mean_bound
 
 from ._defaults import BOUND_PROBES, FULL_LIMIT
 from ._result import BoundResult
 from ._subject import Subject
+
+TOKENS = "bounds are on the error of numbers, and tokens are none"
+"""Why there is no bound for them."""
 
 
 class Guarantee(NamedTuple):
@@ -22,15 +28,43 @@ class Guarantee(NamedTuple):
     """Why there is none, or why the number is no guarantee; empty where it is one."""
 
 
+class PopulationBatch(NamedTuple):
+    """A batch of the population, with what is known of its message."""
+
+    inputs: Tensor
+    known: Evaluations
+
+
+def population_of(subject: Subject) -> list[PopulationBatch]:
+    """The batches over which bounds are averaged, for all defenses at this model."""
+    return [PopulationBatch(x, Evaluations(subject.message(y))) for x, y in subject.population()]
+
+
 def guarantee_of(
-    subject: Subject, defense: Defense, seed: int, probes: int = BOUND_PROBES
+    subject: Subject,
+    defense: Defense,
+    seed: int,
+    probes: int = BOUND_PROBES,
+    population: Sequence[PopulationBatch] | None = None,
+    full: bool = True,
 ) -> Guarantee:
     """The bound with the information averaged over batches.
 
     The full form where it can be computed, beside the trace form. Where the plan is private, each
     batch has its own, and the bound (the trace form) counts what the plan itself reveals.
+
+    Args:
+        subject: Model and data.
+        defense: With its amounts.
+        seed: Of everything random.
+        probes: Of the full form.
+        population: `population_of(subject)`, which saves time where several defenses are bounded.
+        full: Whether the full form is wanted.
     """
-    cases = bound_cases(subject, defense, seed)
+    if subject.tokens:
+        return Guarantee(None, TOKENS)
+    population = population or population_of(subject)
+    cases, known = bound_cases(subject, defense, seed, population), [p.known for p in population]
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
     private = defense.plan_is_private
@@ -44,28 +78,40 @@ def guarantee_of(
         planned_by=defense if private and _has_levels(cases) else None,
         public_plan=not private,
         generator=numbered_stream(seed),
+        known=known,
     )
     if not 0 < trace.total < math.inf:
         return Guarantee(None, trace.reason)
     best = trace
-    if prior is not None and _size(cases) <= FULL_LIMIT and not private:
+    if full and prior is not None and _size(cases) <= FULL_LIMIT and not private:
         best = mean_bound(
             cases,
             prior,
             public_plan=True,
             probes=probes,
             generator=numbered_stream(seed),
+            known=known,
         )
     return Guarantee(_result(subject, best, trace), trace.reason)
 
 
-def bound_cases(subject: Subject, defense: Defense, seed: int) -> list[BoundCase] | None:
-    """What the defense does to each batch of the population; `None` if it does not say."""
-    cases = []
-    for place, (inputs, targets) in enumerate(subject.population()):
-        message = subject.message(targets)
-        generator = numbered_stream(seed, place)
-        mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
+def bound_cases(
+    subject: Subject,
+    defense: Defense,
+    seed: int,
+    population: Sequence[PopulationBatch] | None = None,
+) -> list[BoundCase] | None:
+    """What the defense does to each batch of the population; `None` if it does not say.
+
+    A plan that does not depend on the private batch is made once for all of them.
+    """
+    cases: list[BoundCase] = []
+    varies = defense.plan_is_private or defense.steps_unlike(Defense)
+    for place, (inputs, known) in enumerate(population or population_of(subject)):
+        message, mechanism = known.message, cases[0].mechanism if cases and not varies else None
+        if mechanism is None:
+            generator = numbered_stream(seed, place)
+            mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
         if mechanism is None:
             return None
         cases.append(BoundCase(defense.prepared(message), inputs, mechanism))

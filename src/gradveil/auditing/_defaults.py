@@ -1,6 +1,16 @@
 """The default settings of an audit."""
 
-from gradveil.attacks import Adaptive, Attack, InvertingGradients, Peel, Unpool
+from gradveil.attacks import (
+    Adaptive,
+    Attack,
+    InvertingGradients,
+    Peel,
+    SpanCheck,
+    TabLeak,
+    TokenRows,
+    Unpool,
+)
+from gradveil.data import Dataset
 
 DEFENSES = (
     "no-defense",
@@ -52,14 +62,23 @@ PLAN_NOTE = (
 )
 
 
-def default_attacks(steps: int, is_image: bool) -> list[Attack]:
+TABLE_STARTS = 4
+"""Of the attack on a table with categories; its own 16 take four times as long."""
+
+
+def default_attacks(steps: int, data: Dataset) -> list[Attack]:
     """The attack that does not know the defense, and the one that does.
 
     Peeling takes messages without noise apart, at little cost for all others. Neither attack ends
-    with second-order steps, which cost as much again for messages that leak anyway.
+    with second-order steps, which cost as much again for messages that leak anyway. Tokens and
+    tables with categories have attacks of their own.
     """
-    if not is_image:
-        unaware = InvertingGradients(steps, total_variation=0.0)
-        return [unaware, Adaptive(unaware, prior=None, finish=None)]
-    unaware = InvertingGradients(steps, total_variation=1e-2, peel=Peel(), unpool=Unpool())
-    return [unaware, Adaptive(unaware, finish=None)]
+    if data.tokens:
+        return [TokenRows(), SpanCheck()]
+    if data.inputs.dim() == 4:
+        unaware = InvertingGradients(steps, total_variation=1e-2, peel=Peel(), unpool=Unpool())
+        return [unaware, Adaptive(unaware, finish=None)]
+    unaware = InvertingGradients(steps, total_variation=0.0)
+    if data.layout is not None:
+        return [unaware, TabLeak(steps=steps, starts=TABLE_STARTS)]
+    return [unaware, Adaptive(unaware, prior=None, finish=None)]

@@ -10,16 +10,17 @@ from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
+from gradveil.attacks import Lineups
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, values_of
 from gradveil.theory import utility
 
-from ._bounds import Guarantee, guarantee_of
+from ._bounds import Guarantee, PopulationBatch, guarantee_of, population_of
 from ._privacy import USUAL, PrivacyResult, Releases, privacy_of
 from ._result import BoundResult, LayerResult
 from ._subject import Subject
-from ._told_apart import CANDIDATES, ToldApart, told_apart
+from ._told_apart import CANDIDATES, ToldApart, lineups_of, told_apart
 
 TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
@@ -41,16 +42,44 @@ class Measurement:
     privacy: PrivacyResult | None
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What all defenses of an audit have in common at one model, measured once."""
+
+    lineups: Lineups | None
+    """Whom to tell apart."""
+    population: tuple[PopulationBatch, ...]
+    """Over which bounds are averaged."""
+
+    @staticmethod
+    def of(subject: Subject, seed: int) -> "Shared":
+        """For all defenses that are measured at this model with this seed."""
+        return Shared(lineups_of(subject, seed), tuple(population_of(subject)))
+
+
 def measure_defense(
-    subject: Subject, defense: Defense, seed: int, releases: Releases = USUAL
+    subject: Subject,
+    defense: Defense,
+    seed: int,
+    releases: Releases = USUAL,
+    shared: Shared | None = None,
 ) -> Measurement:
-    """Plan on the first batch and read everything off the mechanism."""
+    """Plan on the first batch and read everything off the mechanism.
+
+    Args:
+        subject: Model and data.
+        defense: With its amounts.
+        seed: Of everything random.
+        releases: For which ε is stated.
+        shared: `Shared.of(subject, seed)`, which saves time where several defenses are measured.
+    """
+    shared = Shared.of(subject, seed) if shared is None else shared
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
     values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
     first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
-    guarantee = guarantee_of(subject, defense, seed)
-    told = told_apart(subject, defense, seed)
+    guarantee = guarantee_of(subject, defense, seed, population=shared.population)
+    told = told_apart(subject, defense, seed, shared.lineups)
     return Measurement(
         utility_first=first,
         utility_second=second,

@@ -11,6 +11,7 @@ from gradveil.catalog import build_defense, name_of
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval
 
+from ._frontier import Frontier
 from ._privacy import PrivacyResult, privacy_columns
 from ._restore import restore
 from ._told_apart import ToldApart
@@ -68,6 +69,7 @@ class RunResult:
     status: str
     seconds: float
     mse: tuple[float, ...]
+    """Of tokens the share that is wrong: half the squared distance of one-hot rows."""
     mse_pixels: tuple[float, ...]
     psnr: tuple[float, ...] | None
     ssim: tuple[float, ...] | None
@@ -77,6 +79,8 @@ class RunResult:
     """(step, the attack's own cost)."""
     pictures: tuple[str, ...] = ()
     """The matched reconstructions as PNG files in base64, for the first batch and seed only."""
+    accuracy: tuple[float, ...] | None = None
+    """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class AttackResult:
     seconds: float
     """In the mean, for one batch."""
     runs: tuple[RunResult, ...]
+    accuracy: Interval | None = None
+    """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,10 @@ class Setup:
     """"untrained", "as given", or the file that they came from."""
     date: str = ""
     """The day of the audit, as 2026-01-31."""
+    task: str = "classification"
+    """What the targets are: "classification", "numbers", or "labels" (several for each)."""
+    tokens: bool = False
+    """Whether the inputs are the ids of tokens."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +219,8 @@ class AuditResult:
     """Why it is not complete; `None` if it is, and for results of versions that did not say."""
     undefended: Undefended | None = None
     """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
+    frontier: Frontier | None = None
+    """Curves over strengths and the answers; `None` where defenses were compared at one point."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""
@@ -284,7 +296,7 @@ def _row(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
         "time_ratio": defense.time_ratio,
         "label_accuracy": attack.label_accuracy,
     }
-    for name in ("mse", "mse_pixels", "psnr", "ssim"):
+    for name in ("mse", "mse_pixels", "psnr", "ssim", "accuracy"):
         value = getattr(attack, name)
         for end in ("mean", "low", "high"):
             row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)

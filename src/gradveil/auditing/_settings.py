@@ -18,8 +18,9 @@ from gradveil._checks import (
 )
 from gradveil.attacks import Attack, ThreatModel, as_attack
 from gradveil.catalog import build_attack, spec_of
+from gradveil.data import Dataset
 
-from ._amounts import MATCHES, Budget, RequestedDefense
+from ._amounts import MATCHES, RequestedDefense
 from ._defaults import STEPS, default_attacks
 from ._result import Setup
 from ._subject import Subject
@@ -70,11 +71,11 @@ def check_use(
 
 
 def chosen_attacks(
-    asked: Sequence[str | Attack] | None, steps: int | None, is_image: bool
+    asked: Sequence[str | Attack] | None, steps: int | None, data: Dataset
 ) -> list[Attack]:
-    """The attacks that were asked for, or the usual ones, with so many steps."""
+    """The attacks that were asked for, or the usual ones for these data, with so many steps."""
     if asked is None:
-        return default_attacks(STEPS if steps is None else steps, is_image)
+        return default_attacks(STEPS if steps is None else steps, data)
     built = check_attacks(asked)
     if steps is not None and built and all(map(_takes_no_steps, built)):
         raise ValueError(
@@ -103,14 +104,12 @@ def describe_setup(
     seed: int,
     match: str,
     threat: ThreatModel,
-    budget: Budget,
-    requested: Sequence[RequestedDefense],
+    equal: str,
     names: Mapping[str, str],
 ) -> Setup:
     """What was audited, and with which versions."""
     from gradveil import __version__
 
-    solved = any(one.open for one in requested)
     return Setup(
         data=subject.data.name,
         model=names.get("model", type(subject.model).__name__),
@@ -120,7 +119,7 @@ def describe_setup(
         batches=subject.batches,
         seeds=seeds,
         seed=seed,
-        match=match if solved else "given",
+        match=match,
         message="gradient" if subject.local is None else "update",
         threat_labels=threat.labels,
         threat_statistics=threat.statistics,
@@ -128,9 +127,11 @@ def describe_setup(
         device=str(subject.data.inputs.device),
         command=names.get("command", ""),
         threat_mechanism=threat.mechanism,
-        equal=budget.explain() if solved else "Nothing: all amounts were given.",
+        equal=equal,
         weights=names.get("weights", "as given"),
         date=date.today().isoformat(),
+        task=subject.task,
+        tokens=subject.tokens,
         versions={
             "gradveil": __version__,
             "python": platform.python_version(),

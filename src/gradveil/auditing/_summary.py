@@ -26,6 +26,7 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
         label_accuracy=fmean(known) if known else None,
         seconds=fmean(run.seconds for run in runs),
         runs=tuple(runs),
+        accuracy=None if first.accuracy is None else _interval(runs, lambda r: r.accuracy or ()),
     )
 
 

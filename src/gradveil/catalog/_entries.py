@@ -220,6 +220,24 @@ ATTACKS = _by_name(
         "All inputs of a fully connected ReLU layer, exactly, from the zeros of its gradient.",
         "Dimitrov et al. 2024, arXiv:2403.03945; search: gradveil",
     ),
+    Entry(
+        "token-rows",
+        attacks.TokenRows,
+        "Text: which tokens were used, by the rows of the table's gradient.",
+        "Melis et al. 2019; Gupta et al. 2022, arXiv:2205.08514",
+    ),
+    Entry(
+        "span-check",
+        attacks.SpanCheck,
+        "Text: tokens whose inputs lie in the span of a transformer's gradients.",
+        "Petrov et al. 2024, arXiv:2405.15586; later layers and likelihood: gradveil",
+    ),
+    Entry(
+        "tab-leak",
+        attacks.TabLeak,
+        "Tables with categories: softmax in their place, the median over many starts.",
+        "Vero et al. 2023, arXiv:2210.01785; second stage: gradveil",
+    ),
 )
 
 ESTIMATORS = _by_name(

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from torch.nn.functional import cross_entropy
 
 from gradveil._checks import check_count
 from gradveil._extras import require
@@ -29,14 +28,22 @@ from gradveil.auditing.report import check_folder, output_folder
 
 from ._audit_table import show_audit
 from ._format import Format
-from ._loading import load_data, load_model, split_public, typed_attacks, typed_defenses
+from ._loading import (
+    load_data,
+    load_loss,
+    load_model,
+    output_key,
+    split_public,
+    typed_attacks,
+    typed_defenses,
+)
 from ._options import data_source, option, options, own_options, useless
 from ._progress import bar
 
 INTERRUPTED = 130
 OWN = own_options(
     "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
-    "rounds", "delta", "sample_rate",
+    "rounds", "delta", "sample_rate", "output",
 )  # fmt: skip
 
 
@@ -68,6 +75,17 @@ def run_audit(
         str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="cross-entropy, mse, bce, next-token, or package.module:function.",
+            show_default="cross-entropy",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="The output that the loss takes, by key or number, of several."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
     batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
     seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,
@@ -141,21 +159,23 @@ def run_audit(
         check_folder(out)
     said, source = data_source(dataset, data)
     samples = load_data(said, source, device)
+    loss_fn = load_loss(loss, samples)
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
     if quick:
         defenses, steps = defenses or [*QUICK_DEFENSES], QUICK_STEPS if steps is None else steps
-        attacks = attacks or [default_attacks(steps, samples.inputs.dim() == 4)[0]]
-    named = {**OWN, "model": "--model", "targets": said, "inputs": said}
+        attacks = attacks or [default_attacks(steps, samples)[0]]
+    named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
     with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
         result = audit(
             network,
-            cross_entropy,
+            loss_fn,
             private,
             defenses,
             attacks,
             public=public,
             normalization=samples,
+            output=output_key(output),
             batches=batches,
             seeds=seeds,
             match=match.value,

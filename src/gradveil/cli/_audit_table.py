@@ -152,25 +152,34 @@ def setting(spec: str) -> str:
 
 def _attack_table(result: AuditResult) -> Table:
     image, labels = result.setup.is_image, result.setup.threat_labels != "known"
+    found = any(a.accuracy for d in result.defenses for a in d.attacks)
     table = _blank("What attacks recovered (*: knows the defense)")
     _add_defenses(table, result)
     table.add_column("attack", no_wrap=True)
-    names = ("MSE", *(("PSNR", "SSIM") if image else ()), *(("labels",) if labels else ()))
+    error, share = ("wrong", "tokens found") if result.setup.tokens else ("MSE", "columns found")
+    names = (
+        error,
+        *(("PSNR", "SSIM") if image else ()),
+        *((share,) if found else ()),
+        *(("labels",) if labels else ()),
+    )
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks):
             table.add_row(
-                "" if place else escape(defense.name), *_attack_row(attack, image, labels)
+                "" if place else escape(defense.name), *_attack_row(attack, image, found, labels)
             )
     return table
 
 
-def _attack_row(attack: AttackResult, image: bool, labels: bool) -> list[str]:
+def _attack_row(attack: AttackResult, image: bool, found: bool, labels: bool) -> list[str]:
     star = " *" if attack.knows_defense else ""
     cells = [f"{escape(shown_name(attack.attack))}{star}", estimate(attack.mse)]
     if image:
         cells += [estimate(attack.psnr), number(attack.ssim.mean) if attack.ssim else "-"]
+    if found:
+        cells.append(f"{attack.accuracy.mean:.0%}" if attack.accuracy else "-")
     if labels:
         accuracy = attack.label_accuracy
         cells.append("-" if accuracy is None else f"{accuracy:.0%}")

@@ -12,8 +12,8 @@ from gradveil.attacks import Attack
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense
-from gradveil.messages import check_model
-from gradveil.models import build_fitting_model, default_model
+from gradveil.messages import LossFunction, check_model
+from gradveil.models import build_fitting_model, build_loss, default_model
 
 from ._options import option
 
@@ -30,6 +30,11 @@ def load_model(
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
     shape = data.inputs.shape[1:]
+    if name is None and data.tokens:
+        raise ValueError(
+            f"Option `--model` should name your model of tokens, as package.module:factory, for"
+            f" `{data.name}`. Found none, and there is no usual one."
+        )
     name = default_model(shape) if name is None else name
     check_seed(seed, "--seed")
     with option("--model", "name_or_spec", "options", "model"):
@@ -40,6 +45,24 @@ def load_model(
     with option("--weights" if weights is not None else "--model", "model"):
         check_usable(model)
     return name, model.to(device_of(device, "--device"))
+
+
+def load_loss(name: str | None, data: Dataset) -> LossFunction:
+    """A loss by name or import path; of labels cross-entropy if `None`, of text the next token."""
+    if name is None and data.tokens and torch.equal(data.inputs, data.targets):
+        name = "next-token"
+    with option("--loss", "loss"):
+        return build_loss(name, data.task, allow_imports=True)
+
+
+def output_key(text: str | None) -> str | int | None:
+    """The key of an output, or its number.
+
+    >>> output_key("logits"), output_key("-1")
+    ('logits', -1)
+    """
+    whole = text is not None and text.removeprefix("-").isdecimal()
+    return int(text) if whole and text is not None else text
 
 
 def check_usable(model: nn.Module) -> None:

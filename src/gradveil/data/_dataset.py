@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradveil._batches import check_classes
+from gradveil._batches import Task, check_classes, check_targets, task_of
 from gradveil._checks import (
+    WHOLE,
     check_kind,
     check_tensor,
     device_of,
 )
 from gradveil.data._normalization import check_numbers
+from gradveil.data._table_layout import TableLayout
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,12 +27,15 @@ class Dataset:
     this holds with the observed range (see `load_dataset`).
 
     Args:
-        inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise.
-        targets: Class labels, int64, of shape (N,), from 0 to `num_classes - 1`.
+        inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise; or
+            the ids of tokens, int64.
+        targets: Class labels, int64, of shape (N,), from 0 to `num_classes - 1`. Or, of shape
+            (N, ...): several labels for each example (segmentation, sequences), or numbers, float.
         mean: Mean of each channel in [0, 1] units; one number holds for all channels.
         std: Standard deviation of each channel, likewise.
-        num_classes: Number of classes.
+        num_classes: Number of classes; where targets are numbers, how many each example has.
         name: Name for reports.
+        layout: Which entries are which columns, for the rows of a table with categories.
 
     >>> data = Dataset(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), (0.5,), (0.25,), 2, "toy")
     >>> data
@@ -46,11 +51,25 @@ class Dataset:
     std: tuple[float, ...]
     num_classes: int
     name: str
+    layout: TableLayout | None = None
 
     def __post_init__(self) -> None:
         _check_tensors(self)
         _check_classes(self)
         _check_normalization(self)
+        if self.layout is not None:
+            check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
+            self.layout.check(self.inputs)
+
+    @property
+    def task(self) -> Task:
+        """Whether targets are class labels ("classification"), "numbers" or several "labels"."""
+        return task_of(self.targets)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether inputs are the ids of tokens."""
+        return self.inputs.dtype in WHOLE
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -107,26 +126,24 @@ def _check_tensors(dataset: Dataset) -> None:
     check_tensor(inputs, "inputs")
     check_tensor(targets, "targets")
     check_kind(dataset.name, "name", str, "Name it for reports.")
-    if not inputs.is_floating_point() or inputs.ndim < 2:
+    if not (inputs.is_floating_point() or dataset.tokens) or inputs.ndim < 2:
         raise ValueError(
-            f"Parameter `inputs` should hold floats, of shape (N, ...). Found {inputs.dtype} of "
-            f"shape {tuple(inputs.shape)}. Convert or reshape it."
+            f"Parameter `inputs` should hold floats, or the ids of tokens (int64), of shape "
+            f"(N, ...). Found {inputs.dtype} of shape {tuple(inputs.shape)}. Convert or reshape it."
         )
-    if targets.dtype != torch.int64 or targets.ndim != 1:
-        raise ValueError(
-            f"Parameter `targets` should hold int64 labels, of shape (N,). Found {targets.dtype} "
-            f"of shape {tuple(targets.shape)}. Give one class index per input."
-        )
-    if len(inputs) != len(targets) or len(targets) == 0:
+    if targets.ndim == 0 or len(inputs) != len(targets) or len(targets) == 0:
         raise ValueError(
             f"Data set `{dataset.name}` should hold one label per input, and at least one input. "
             f"Found {len(inputs)} inputs and {len(targets)} labels. Check that inputs and labels "
             f"come from the same, complete source."
         )
+    check_targets(targets, len(inputs))
 
 
 def _check_classes(dataset: Dataset) -> None:
     check_classes(dataset.num_classes)
+    if dataset.task != "classification":
+        return
     low, high = (int(label) for label in dataset.targets.aminmax())
     if low < 0 or high >= dataset.num_classes:
         raise ValueError(

@@ -51,7 +51,7 @@ def load_dataset(
     limit: int | None = None,
     normalization: NormalizationLike = None,
 ) -> Dataset:
-    """Load a classification data set; nothing is downloaded unless `source` starts with `hf:`.
+    """Load a data set; nothing is downloaded unless `source` starts with `hf:`.
 
     Args:
         source: One of
@@ -62,7 +62,10 @@ def load_dataset(
               CIFAR-10's binary or Python files, or one that holds their usual subfolder;
             - a `.npz` file with `images` and `labels` (or `inputs` and `targets`, or `x`
               and `y`). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
-              are taken as they are, in any shape (tables too);
+              are taken as they are, in any shape (tables too). Integer targets are labels, one or
+              several for each example; floats are numbers. `tokens` in place of inputs are ids,
+              and their own targets if they are alone. `columns`, the number of the column of each
+              entry, says which entries of a table's rows are one column of categories;
             - `"hf:NAME"`: from the Hugging Face hub (`pip install gradveil[data]`).
 
             A path that is spelled like a name is written `./mnist`.

@@ -1,4 +1,4 @@
-"""NumPy `.npz` archives: images of any usual layout, or float arrays of any shape."""
+"""NumPy `.npz` archives: images of any usual layout, float arrays of any shape, or tokens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from torch import Tensor
 
 from gradveil.data._normalization import Normalization
 from gradveil.data._raw import Raw
+from gradveil.data._table_layout import TableLayout
 
 if TYPE_CHECKING:
     import numpy as np
 
 _KEYS = (("images", "labels"), ("inputs", "targets"), ("x", "y"))
+_TOKENS = (("tokens", "labels"), ("tokens", "targets"), ("tokens", "tokens"))
+"""Ids of tokens; alone they are their own targets, as a language model's."""
 _CHANNELS = (1, 3, 4)
 _DAMAGES = (KeyError, TypeError, SyntaxError, NotImplementedError, RuntimeError, MemoryError)
 
 
 def read_npz(path: Path) -> Raw:
-    """The inputs and labels of an archive; `mean`, `std` and `num_classes` are optional."""
+    """The inputs and targets of an archive.
+
+    `mean`, `std`, `num_classes`, and for a table with categories `columns`, are optional.
+    """
     arrays = _load_arrays(path)
-    for inputs_key, labels_key in _KEYS:
+    for inputs_key, labels_key in (*_KEYS, *_TOKENS):
         if inputs_key in arrays and labels_key in arrays:
             break
     else:
@@ -33,16 +39,19 @@ def read_npz(path: Path) -> Raw:
             f"File `{path}` should hold arrays named {expected}. Found "
             f"{', '.join(f'`{key}`' for key in arrays) or 'none'}. Rename its arrays."
         )
-    values = _to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
-    labels = _to_labels(arrays[labels_key], f"`{labels_key}` of `{path}`")
+    to_values = _to_tokens if inputs_key == "tokens" else _to_values
+    values = to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
+    labels = _to_targets(arrays[labels_key], f"`{labels_key}` of `{path}`")
+    layout = _to_layout(arrays["columns"], path) if "columns" in arrays else None
     num_classes = _to_count(arrays["num_classes"], path) if "num_classes" in arrays else None
-    return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem)
+    stored = _stored_normalization(arrays, path)
+    return Raw(values, labels, stored, num_classes, path.stem, layout)
 
 
 def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
-    wanted = {"mean", "std", "num_classes"}.union(*_KEYS)
+    wanted = {"mean", "std", "num_classes", "columns"}.union(*_KEYS, *_TOKENS)
     try:
         with zipfile.ZipFile(path):  # np.load would take other formats, too
             pass
@@ -92,22 +101,60 @@ def _to_nchw(pixels: Tensor, what: str) -> Tensor:
     )
 
 
-def _to_labels(array: np.ndarray[Any, Any], what: str) -> Tensor:
+def _to_tokens(array: np.ndarray[Any, Any], what: str) -> Tensor:
     import numpy as np
 
+    if array.dtype.kind not in "iu" or array.ndim != 2 or (array.size and int(array.min()) < 0):
+        raise ValueError(
+            f"Array {what} should hold the ids of tokens, integers from 0 of shape (N, length)."
+            f" Found {array.dtype} of shape {array.shape}. Pad sequences to one length."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _to_targets(array: np.ndarray[Any, Any], what: str) -> Tensor:
+    """Integers as labels, one or several for each input; floats, and yes or no, as numbers."""
+    import numpy as np
+
+    if array.dtype.kind not in "iufb" or array.ndim == 0:
+        raise ValueError(
+            f"Array {what} should hold integer classes, or numbers, for each input. Found"
+            f" {array.dtype} of shape {array.shape}. For names of classes, save their numbers."
+        )
+    if array.dtype.kind == "f" and array.ndim == 1 and what.startswith("`labels`"):
+        raise ValueError(
+            f"Array {what} should hold integer classes. Found {array.dtype}. Save"
+            " `labels.astype(int)`, or, for numbers, name the array `targets`."
+        )
+    if array.dtype.kind in "fb":
+        return torch.from_numpy(array.astype(np.float32))
+    if array.ndim == 2 and array.shape[1] > 1 and _is_one_hot(array):
+        raise ValueError(
+            f"Array {what} should hold the numbers of classes. Found one-hot rows. For one-hot"
+            " labels, save `labels.argmax(1)`."
+        )
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ValueError(
-            f"Array {what} should hold one integer class per input, of shape (N,). Found "
-            f"{array.dtype} of shape {array.shape}. For one-hot labels, save `labels.argmax(1)`."
-        )
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(
             f"Array {what} should hold classes from 0. Found {int(array.max())}. Number the"
             " classes from 0."
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _is_one_hot(array: np.ndarray[Any, Any]) -> bool:
+    return bool(((array == 0) | (array == 1)).all() and (array.sum(1) == 1).all())
+
+
+def _to_layout(array: np.ndarray[Any, Any], path: Path) -> TableLayout:
+    """The number of the column that each entry of a row belongs to."""
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(
+            f"Array `columns` of `{path}` should hold the number of a column for each entry of a"
+            f" row, integers of shape (entries,). Found {array.dtype} of shape {array.shape}."
+        )
+    return TableLayout.from_columns(array.tolist())
 
 
 def _to_count(array: np.ndarray[Any, Any], path: Path) -> int:

@@ -16,18 +16,23 @@ from gradveil.data._normalization import (
     Normalization,
     observed_normalization,
 )
+from gradveil.data._table_layout import TableLayout
 
 T = TypeVar("T")
 
 
 class Raw(NamedTuple):
-    """Data as stored: uint8 pixels of shape (N, C, H, W), or floats that are taken as they are."""
+    """Data as stored: uint8 pixels of shape (N, C, H, W), or what is taken as it is.
+
+    That is floats, or int64 ids of tokens. Targets are int64 labels or floats.
+    """
 
     values: Tensor
     labels: Tensor
     normalization: Normalization | None
     num_classes: int | None
     name: str
+    layout: TableLayout | None = None
 
 
 def pick_split(split: str | None, available: Mapping[str, T], folder: Path) -> tuple[str, T]:
@@ -58,14 +63,20 @@ def make_dataset(raw: Raw, limit: int | None, normalization: Normalization | Non
     normalization = normalization or raw.normalization
     if raw.values.dtype == torch.uint8:
         inputs, normalization = _normalize(raw.values, normalization or IDENTITY)
+    elif raw.values.dtype == torch.int64:
+        inputs, normalization = raw.values, IDENTITY
     else:
         inputs = raw.values.float()
         normalization = normalization or observed_normalization(inputs)
-    targets = raw.labels.long()
-    return Dataset(inputs, targets, *normalization, num_classes=num_classes, name=raw.name)
+    numbers = raw.labels.is_floating_point()
+    targets = raw.labels.float() if numbers else raw.labels.long()
+    return Dataset(inputs, targets, *normalization, num_classes, raw.name, raw.layout)
 
 
 def _count_classes(raw: Raw) -> int:
+    """The largest label and one; of targets that are numbers, how many an example has."""
+    if raw.labels.is_floating_point():
+        return max(1, raw.labels.shape[1:].numel())
     if raw.labels.numel() and int(raw.labels.max()) >= MOST_CLASSES:
         raise ValueError(
             f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"

@@ -56,6 +56,19 @@ class TableLayout:
             start += count
         return cls(tuple(range(continuous)), tuple(groups))
 
+    @classmethod
+    def from_columns(cls, columns: Sequence[int]) -> "TableLayout":
+        """From the number of the column that each entry belongs to.
+
+        A column of one entry is continuous, one of several is a group of categories.
+
+        >>> TableLayout.from_columns([0, 1, 1, 1, 2])
+        TableLayout(continuous=(0, 4), categorical=((1, 2, 3),))
+        """
+        places = [[i for i, own in enumerate(columns) if own == c] for c in dict.fromkeys(columns)]
+        alone = tuple(group[0] for group in places if len(group) == 1)
+        return cls(alone, tuple(tuple(group) for group in places if len(group) > 1))
+
     @property
     def width(self) -> int:
         """Entries of an encoded row."""

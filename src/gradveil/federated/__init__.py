@@ -21,7 +21,7 @@ from ._build import (
     usual_planner,
 )
 from ._client import Client, NoDataError
-from ._config import TrainingConfig, count_rounds
+from ._config import OPTIMIZERS, TrainingConfig, count_rounds
 from ._evaluate import Evaluation, evaluate
 from ._guard import ModelGuard, SuspiciousModelError
 from ._healthy import NoSignalError
@@ -49,6 +49,7 @@ from ._storage import (
     TrainingHistory,
     check_unused,
     draw_curves,
+    fingerprint,
     hold_folder,
     load_checkpoint,
     save_checkpoint,
@@ -58,6 +59,7 @@ from ._storage import (
 from ._train import build_run, train
 
 __all__ = [
+    "OPTIMIZERS",
     "SEEDED",
     "CheckpointError",
     "Client",
@@ -94,6 +96,7 @@ __all__ = [
     "count_rounds",
     "draw_curves",
     "evaluate",
+    "fingerprint",
     "hold_folder",
     "initial_model",
     "load_checkpoint",

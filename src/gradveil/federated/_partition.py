@@ -6,6 +6,7 @@ entry by entry, and needs neither it nor `datasets`.
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil._checks import (
@@ -81,7 +82,7 @@ def partition(
 
 
 def _dirichlet(
-    labels: np.ndarray, clients: int, alpha: float, minimum: int, rng: np.random.Generator
+    labels: NDArray[np.int64], clients: int, alpha: float, minimum: int, rng: np.random.Generator
 ) -> list[list[int]]:
     for _ in range(_ATTEMPTS):
         parts: list[list[int]] = [[] for _ in range(clients)]
@@ -100,7 +101,7 @@ def _dirichlet(
     )
 
 
-def _by_label(labels: np.ndarray, clients: int, rng: np.random.Generator) -> list[list[int]]:
+def _by_label(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[list[int]]:
     order = np.argsort(labels, kind="stable")
     size = len(labels) // (_SHARDS * clients)
     dealt = rng.permutation(len(labels) // size)[: _SHARDS * clients].reshape(clients, _SHARDS)

@@ -20,7 +20,7 @@ from gradveil._extras import require
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
 
-require("gradveil.flower", "gradveil[flower]", "flwr")
+require("gradveil.flower (on Python 3.11 or later)", "gradveil[flower]", "flwr")
 
 from gradveil.federated import Limits, LocalSteps, Planner
 

@@ -1,12 +1,13 @@
 """The log-likelihood of sent entries under levels and a mask that are estimates."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ._likelihood import LOG_ROOT_TAU, rounding_error
+from ._likelihood import LOG_ROOT_TAU, rounding_at, rounding_error
 
 EXACT = 1e-8
 """A variance of log-levels below it comes from rounding: the levels are known."""
@@ -25,10 +26,10 @@ class TensorDoubt:
     pruned: float
 
 
-def doubtful_log_likelihood(
-    sent: Tensor, value: Tensor, std: Tensor, keep: Tensor | None, doubt: TensorDoubt
+def doubtful_log_likelihoods(
+    sent: Sequence[Tensor], value: Tensor, std: Tensor, keep: Tensor | None, doubt: TensorDoubt
 ) -> Tensor:
-    """log p(y) for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
+    """log p(y) of each message for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
 
     All values are densities here, also where the plan has no noise: there the spread is τ_i, the
     size of a rounding error. That depends on what was sent alone, so that plans with different
@@ -39,22 +40,73 @@ def doubtful_log_likelihood(
     of it than in the plan with the probabilities of the doubt. Where pruned entries have noise of
     their own, each entry is a mixture of both cases.
     """
-    y, v, level = sent.double(), value.double(), std.double()
-    error = rounding_error(sent)
     if keep is None:
-        return noise_log_likelihood((y - v).flatten(), level.flatten(), error.flatten(), doubt)
-    share = keep.double()
-    chance = share * doubt.kept + (1 - share) * doubt.pruned
+        return torch.stack([_of_noise(one, value, std, doubt) for one in sent])
+    if bool(((keep == 0) & (std > 0)).any()):
+        return torch.stack([_of_mixture(one, value, std, keep, doubt) for one in sent])
+    rows = torch.stack([one.flatten() for one in sent])
+    return masked_log_likelihoods(rows, value.flatten(), std.flatten(), keep.flatten(), doubt)
+
+
+def _of_noise(sent: Tensor, value: Tensor, std: Tensor, doubt: TensorDoubt) -> Tensor:
+    misfit, error = (sent.double() - value.double()).flatten(), rounding_error(sent).flatten()
+    return noise_log_likelihood(misfit, std.double().flatten(), error, doubt)
+
+
+def _of_mixture(
+    sent: Tensor, value: Tensor, std: Tensor, keep: Tensor, doubt: TensorDoubt
+) -> Tensor:
+    y, v, level, share = sent.double(), value.double(), std.double(), keep.double()
+    error, chance = rounding_error(sent), _chance(share, doubt)
     full = torch.where(share > 0, level, _typical(level, share > 0))
-    if bool((level[share == 0] > 0).any()):
-        noise = torch.where(share == 0, level, _typical(level, share == 0))
-        kept, pruned = _densities(y - v, full, error, doubt), _densities(y, noise, error, doubt)
-        return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
-    seen = y != 0
-    silent = 1 - chance + chance * ((full == 0) & (v.abs() <= error))
-    masks = torch.where(seen, chance, silent).log().sum()
-    values = noise_log_likelihood((y - v)[seen], full[seen], error[seen], doubt)
-    return masks + values
+    noise = torch.where(share == 0, level, _typical(level, share == 0))
+    kept, pruned = _densities(y - v, full, error, doubt), _densities(y, noise, error, doubt)
+    return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
+
+
+def masked_log_likelihoods(
+    sent: Tensor, value: Tensor, std: Tensor, keep: Tensor, doubt: TensorDoubt
+) -> Tensor:
+    """Of each row of `sent`, where pruned entries are 0: only the others are looked at one by one.
+
+    An entry that is 0 was pruned, or it was sent without noise and its value is 0.
+    """
+    seen = sent != 0
+    rows, places = seen.nonzero(as_tuple=True)
+    y, v = sent[rows, places].double(), value[places].double()
+    squares = torch.zeros(len(sent), dtype=torch.float64, device=sent.device)
+    sizes = (squares.index_add_(0, rows, y.square()) / sent.shape[1]).sqrt()
+    level = torch.where(keep > 0, std.double(), _typical(std.double(), keep > 0))
+    error = rounding_at(sent.dtype, y, sizes[rows])
+    counts = seen.sum(1).tolist()
+    parts = zip(*(x.split(counts) for x in (y - v, level[places], error)), strict=True)
+    values = torch.stack([noise_log_likelihood(m, own, e, doubt) for m, own, e in parts])
+    near = rounding_at(sent.dtype, torch.zeros_like(sizes), sizes).unsqueeze(1)
+    some = ((value.abs() <= near.max()) & (level == 0)).nonzero().squeeze(1)
+    silent = ~seen[:, some] & (value[some].abs() <= near)
+    return values + _mask_log_probability(seen, keep, some, silent, doubt)
+
+
+def _mask_log_probability(
+    seen: Tensor, keep: Tensor, some: Tensor, silent: Tensor, doubt: TensorDoubt
+) -> Tensor:
+    """Of which entries are not 0; of `some`, those that are silent are 0 even if they are sent."""
+    if not bool(((keep == 0) | (keep == 1)).all()):
+        chance = _chance(keep.double(), doubt)
+        logs = torch.where(seen, chance, 1 - chance).log()
+        logs[:, some] = torch.where(silent, 0.0, logs[:, some])
+        return logs.sum(1)
+    total = torch.zeros(len(seen), dtype=torch.float64, device=seen.device)
+    for side, share in ((keep == 1, doubt.kept), (keep == 0, doubt.pruned)):
+        found = (seen & side).sum(1).double()
+        absent = side.sum() - found - (silent & side[some]).sum(1)
+        total += torch.special.xlogy(found, share) + torch.special.xlogy(absent, 1 - share)
+    return total
+
+
+def _chance(share: Tensor, doubt: TensorDoubt) -> Tensor:
+    """That an entry was kept."""
+    return share * doubt.kept + (1 - share) * doubt.pruned
 
 
 def noise_log_likelihood(

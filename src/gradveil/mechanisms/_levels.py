@@ -42,6 +42,15 @@ def raised(level: Level, share: float) -> Level:
     return {name: s.clamp(min=least) for name, s in level.items()}
 
 
+def same_level(one: Level | None, other: Level | None) -> bool:
+    """Whether two levels are the same number, or the same tensors."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return one is other or (isinstance(one, float | int) and one == other)
+    if one is other:
+        return True
+    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+
+
 def check_level(level: Level, name: str, low: float, high: float) -> None:
     """Require every level to be in [low, high] and finite."""
     if not isinstance(level, Mapping):

@@ -1,5 +1,6 @@
 """The mechanism of clipping, pruning and Gaussian noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,10 +11,13 @@ from gradveil._random import bernoulli, generator_or_fresh, normal_like
 from gradveil._typing import Level, Tensors
 
 from ._doubt import Doubt, doubt_on_levels, shares_kept
-from ._doubtful_likelihood import TensorDoubt, doubtful_log_likelihood
-from ._levels import check_level, check_level_structure, level_of, raised
-from ._likelihood import channel_log_likelihood
+from ._doubtful_likelihood import TensorDoubt, doubtful_log_likelihoods
+from ._levels import check_level, check_level_structure, level_of, raised, same_level
+from ._likelihood import Table, channel_log_likelihood, channel_table
 from ._reading import Reading, as_tensors
+
+SURE = 1e-6
+"""Errors of a log-likelihood that change no result."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,28 @@ class Mechanism:
         terms = [self._log_likelihood(n, v, sent[n], doubt) for n, v in values.items()]
         return torch.stack(terms).sum()
 
+    def log_likelihoods(
+        self, values: Sequence[Tensors], sent: Sequence[Tensors], doubt: Doubt | None = None
+    ) -> Tensor:
+        """`log_likelihood` of all messages (rows) under all values (columns), by matrix products.
+
+        Where so much cancels that rounding could change who is the most likely, as for entries
+        without noise, those that come into question are computed again, one by one.
+        """
+        for one in values:
+            self._check_structure(one)
+        for one in sent:
+            check_structure(one, values[0], "sent", "values")
+        if doubt is not None:
+            return torch.stack([self._doubted(one, sent, doubt) for one in values], dim=1)
+        tables = [self._table(name, values, sent) for name in values[0]]
+        logs, error = (torch.stack([table[k] for table in tables]).sum(0) for k in (0, 1))
+        hopeless = logs + error < (logs - error).amax(1, keepdim=True)
+        unsure = ~(error <= SURE) & ~hopeless  # also where something is not finite
+        for row, column in unsure.nonzero().tolist():
+            logs[row, column] = self.log_likelihood(values[column], sent[row])
+        return logs
+
     def doubt(self, other: "Mechanism", like: Tensors) -> Doubt:
         """How far another plan from the same values is from this one; `like` gives the shapes."""
         doubt = doubt_on_levels(as_tensors(self.std, like), as_tensors(other.std, like))
@@ -110,6 +136,11 @@ class Mechanism:
         std = {name: torch.where(pruned[name], 0.0, level) for name, level in noise.items()}
         return Reading(dict(sent), dict(sent), std, as_tensors(clip, sent), pruned)
 
+    def equals(self, other: "Mechanism") -> bool:
+        """Whether both do the same to every message."""
+        mine, others = (self.std, self.keep, self.clip), (other.std, other.keep, other.clip)
+        return all(same_level(a, b) for a, b in zip(mine, others, strict=True))
+
     def with_least_noise(self, share: float) -> "Mechanism":
         """No standard deviation below this share of the root mean square of those above 0."""
         std = raised(self.std, share)
@@ -118,16 +149,32 @@ class Mechanism:
     def _log_likelihood(
         self, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
     ) -> Tensor:
-        clipped = self._clipped(name, value)
-        if doubt is None:
-            level = level_of(self.std, name)
-            return channel_log_likelihood(sent, clipped, level, self._keep(name))
-        one = {name: value}
+        if doubt is not None:
+            return self._doubtful(name, value, [sent], doubt)[0]
+        level, clipped = level_of(self.std, name), self._clipped(name, value)
+        return channel_log_likelihood(sent, clipped, level, self._keep(name))
+
+    def _doubted(self, values: Tensors, sent: Sequence[Tensors], doubt: Doubt) -> Tensor:
+        parts = [
+            self._doubtful(name, value, [one[name] for one in sent], doubt)
+            for name, value in values.items()
+        ]
+        return torch.stack(parts).sum(0)
+
+    def _doubtful(self, name: str, value: Tensor, sent: Sequence[Tensor], doubt: Doubt) -> Tensor:
+        """Of each message, given how well levels and mask are known."""
+        one, clipped = {name: value}, self._clipped(name, value)
         all_kept = isinstance(kept := self._keep(name), float) and kept == 1.0
         keep = None if all_kept else as_tensors(self.keep, one)[name]  # type: ignore[arg-type]
         level, shared = doubt.levels.get(name, 0.0), doubt.shared.get(name, 0.0)
         known = TensorDoubt(level, shared, doubt.kept, doubt.pruned)
-        return doubtful_log_likelihood(sent, clipped, as_tensors(self.std, one)[name], keep, known)
+        std = as_tensors(self.std, one)[name]
+        return doubtful_log_likelihoods(sent, clipped, std, keep, known)
+
+    def _table(self, name: str, values: Sequence[Tensors], sent: Sequence[Tensors]) -> Table:
+        clipped = [self._clipped(name, one[name]) for one in values]
+        own = [one[name] for one in sent]
+        return channel_table(own, clipped, level_of(self.std, name), self._keep(name))
 
     def _pruned(self, sent: Tensors, realised: bool) -> Tensors:
         if self.keep is None:

@@ -3,8 +3,16 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
+from ._adapted_model import AdaptedModel, described_outputs
 from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
-from ._explain import ModelError, check_finite_message, check_message, explained, outputs_of
+from ._explain import (
+    ModelError,
+    check_finite_message,
+    check_loss,
+    check_message,
+    explained,
+    outputs_of,
+)
 from ._functional import (
     FunctionalLoss,
     LossFunction,
@@ -29,6 +37,7 @@ from ._size import size_in_bytes
 from ._tokens import TokenGradient, embedded, find_lookups, gradient_of, over_rows, random_ids
 
 __all__ = [
+    "AdaptedModel",
     "ClippedMessage",
     "ClippedUpdate",
     "ConvUse",
@@ -49,9 +58,11 @@ __all__ = [
     "ScaleUse",
     "TokenGradient",
     "check_finite_message",
+    "check_loss",
     "check_match",
     "check_message",
     "check_model",
+    "described_outputs",
     "embedded",
     "example_gradients",
     "explained",

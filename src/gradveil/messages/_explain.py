@@ -5,6 +5,7 @@ fails, the message is evaluated once more, plainly and step by step, and the fir
 is named. Where nothing fails this costs nothing.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from gradveil._checks import (
 )
 from gradveil._memory import is_out_of_memory
 
+from ._adapted_model import described_outputs
 from ._functional import check_match
 from ._protocol import takes_tokens
 
@@ -82,6 +84,16 @@ def _raise_cause(message: Any, inputs: Any) -> None:
 def outputs_of(message: Any, inputs: Tensor) -> Any:
     """What the model of a message returns; an error names what is wrong with it."""
     return _outputs(message.loss, inputs)
+
+
+def check_loss(message: Any, outputs: Any) -> None:
+    """Require a loss that takes these outputs and the message's targets.
+
+    That torch would compare each output with each target (by broadcasting) is an error, too.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
+        _loss(message.loss, outputs, message.targets)
 
 
 def _outputs(loss: Any, inputs: Tensor) -> Any:
@@ -149,7 +161,7 @@ def _custom(message: Any, inputs: Tensor) -> None:
 def _seen(thing: Any) -> str:
     """Shape, kind and ends of a tensor; the type of everything else."""
     if not isinstance(thing, Tensor):
-        return type(thing).__name__
+        return described_outputs(thing)
     text = f"shape {tuple(thing.shape)}, {thing.dtype} on {thing.device}"
     whole = not (thing.is_complex() or thing.is_floating_point())
     if not whole or thing.numel() == 0 or thing.is_meta or thing.layout is not torch.strided:

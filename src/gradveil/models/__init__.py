@@ -13,8 +13,14 @@ False
 
 from gradveil.models._bottleneck import VariationalBottleneck, with_bottleneck
 from gradveil.models._conv_net import ConvNet
-from gradveil.models._fitting import build_fitting_model, count_classes, default_model
+from gradveil.models._fitting import (
+    build_fitting_model,
+    count_classes,
+    count_outputs,
+    default_model,
+)
 from gradveil.models._le_net import LeNet
+from gradveil.models._losses import build_loss, loss_names
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._registry import build_model, model_names, model_options
@@ -30,9 +36,12 @@ __all__ = [
     "TokenTransformer",
     "VariationalBottleneck",
     "build_fitting_model",
+    "build_loss",
     "build_model",
     "count_classes",
+    "count_outputs",
     "default_model",
+    "loss_names",
     "model_names",
     "model_options",
     "next_token_loss",

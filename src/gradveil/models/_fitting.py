@@ -6,10 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_labels
+from gradveil._batches import check_labels, task_of
 from gradveil._imports import AllowImports
 from gradveil.catalog import Spec
-from gradveil.messages import GradientMessage, LossFunction, outputs_of
+from gradveil.messages import (
+    GradientMessage,
+    LossFunction,
+    check_loss,
+    described_outputs,
+    gradient_of,
+    outputs_of,
+)
 from gradveil.models._registry import build_model, model_names, model_options
 
 _OF_IMAGES = {"num_channels", "input_shape", "image"}
@@ -71,10 +78,32 @@ def count_classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
         inputs: A few examples.
         targets: Labels of all examples, the first of them of `inputs`.
     """
-    message = GradientMessage(model, loss_fn, targets[: len(inputs)])
-    classes = int(_outputs(message, inputs).shape[1])
+    message = gradient_of(inputs)(model, loss_fn, targets[: len(inputs)])
+    outputs = _outputs(message, inputs)
+    if outputs.dim() != 2:
+        raise ValueError(
+            "Parameter `model` should return one row of class scores for each example. Found"
+            f" {tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}."
+        )
+    classes = int(outputs.shape[1])
     check_labels(targets, "targets", classes, "the model has {} outputs")
     return classes
+
+
+def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
+    """How many outputs a target has; an error if model, loss and targets do not fit.
+
+    As `count_classes` for class labels. For several labels of an example it is the number of
+    classes, too; for numbers, how many an example has.
+    """
+    if task_of(targets) == "classification":
+        return count_classes(model, loss_fn, inputs, targets)
+    message = gradient_of(inputs)(model, loss_fn, targets[: len(inputs)])
+    outputs = _outputs(message, inputs)
+    check_loss(message, outputs)
+    if task_of(targets) == "numbers":
+        return max(1, targets.shape[1:].numel())
+    return max(1, outputs.numel() // targets[: len(inputs)].numel())
 
 
 def _check_kind(name: str, known: Sequence[str], shape: Sequence[int]) -> None:
@@ -105,12 +134,16 @@ def _options(
 
 
 def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
-    shape = tuple(inputs.shape)
+    """What the model returns: one tensor with a row for each example."""
     outputs = outputs_of(message, inputs)
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(inputs):
-        returned = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor):
         raise ValueError(
-            "Parameter `model` should return one row of class scores for each example. Found"
-            f" {returned} for inputs of shape {shape}."
+            f"Parameter `model` should return one tensor. Found {described_outputs(outputs)}. Name"
+            " the one to use: `output='logits'` (`--output logits`), or its number."
+        )
+    if outputs.shape[:1] != inputs.shape[:1]:
+        raise ValueError(
+            "Parameter `model` should return one row for each example. Found"
+            f" {tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}."
         )
     return outputs

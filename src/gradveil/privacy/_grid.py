@@ -13,6 +13,9 @@ NUMBERS = 10**12
 SHARE = 1e-5
 """Of δ, which the grid may take."""
 
+LARGEST = 100.0
+"""ε above which nothing is protected: where the account on the grid does not reach, it is ∞."""
+
 
 def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
     """η so that discrete and rounded continuous noise are within e^η, but for e^(-tail).
@@ -73,7 +76,8 @@ def epsilon_on_grid(
 
         ε + 2η  at  e^η δ₀ + (1 + e^(ε+η)) e^(-L),
 
-    which is at most δ for δ₀ = (1 - 10⁻⁵) δ and L = ε + ln(4·10⁵/δ), as long as η ≤ 5·10⁻⁶.
+    which is at most δ for δ₀ = (1 - 10⁻⁵) δ and L = ε + ln(4·10⁵/δ), as long as η ≤ 5·10⁻⁶. Where η
+    is larger because ε is (above 100, which protects nobody), ∞ is returned.
 
     Args:
         noise_multiplier: As for `epsilon_after`, and so are the next four.
@@ -91,6 +95,8 @@ def epsilon_on_grid(
     if steps == 0 or math.isinf(found):
         return found
     distance = grid_distance(numbers, found + math.log(4 / (SHARE * delta)), bits)
+    if distance > SHARE / 2 and found > LARGEST:
+        return math.inf
     if distance > SHARE / 2:
         raise ValueError(
             "Parameter `numbers` should leave the grid fine enough. Found that discrete noise is"

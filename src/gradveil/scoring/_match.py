@@ -14,7 +14,16 @@ def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
     """
     a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, reconstruction))
     errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
+    return best_pairs(errors).to(truth.device)
+
+
+def best_pairs(costs: Tensor) -> Tensor:
+    """For each row the column of its partner: the least total cost.
+
+    >>> best_pairs(torch.tensor([[1.0, 0.0], [0.0, 5.0]])).tolist()
+    [1, 0]
+    """
     require("matching images", "gradveil[audit]", "scipy")
     from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
 
-    return torch.as_tensor(linear_sum_assignment(errors.numpy())[1], device=truth.device)
+    return torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])

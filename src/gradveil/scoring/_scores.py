@@ -16,7 +16,7 @@ from gradveil._checks import (
 )
 from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
-from ._match import match
+from ._match import best_pairs, match
 from ._quality import psnr, structural_similarity
 
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -57,7 +57,9 @@ class Scores:
     lpips: Tensor | None
     """The user's own distance; `None` without one."""
     label_accuracy: float | None
-    """The share of labels found, order ignored: Σ_c min(n_c, n̂_c) / B. `None` without labels."""
+    """The share of labels found, order ignored: Σ_c min(n_c, n̂_c) / B. Of several labels for each
+    example, those in their places, examples matched by them. `None` without labels, and for targets
+    that are numbers."""
     assignment: Tensor
     """`assignment[i]` is the place of the reconstruction that was matched to image i."""
     unmatched_mse: Tensor
@@ -178,8 +180,13 @@ def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Te
 
 
 def _label_accuracy(guessed: Tensor | None, truth: Tensor | None) -> float | None:
-    if guessed is None or truth is None:
+    if guessed is None or truth is None or truth.is_floating_point():
         return None
+    if truth.dim() > 1:
+        if guessed.shape != truth.shape:
+            return None
+        shares = (guessed.cpu()[None] == truth.cpu()[:, None]).flatten(2).double().mean(-1)
+        return float(shares.gather(1, best_pairs(-shares)[:, None]).mean())
     guessed, truth = (labels[labels >= 0].cpu() for labels in (guessed, truth))  # -1: not told
     size = int(torch.cat([guessed, truth]).max()) + 1
     both = [torch.bincount(labels, minlength=size) for labels in (guessed, truth)]

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_positive
-from gradveil._extras import require
 from gradveil.data import TableLayout
 
+from ._match import best_pairs
 from ._scores import Guess
 
 TOLERANCE = 0.319
@@ -78,12 +78,9 @@ def score_table(
         )
     found = found.detach().to(rows)
     near, same = _hits(found.unsqueeze(0), rows.unsqueeze(1), layout, tolerance)
-    require("matching rows", "gradveil[audit]", "scipy")
-    from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
-
     costs = -(near.sum(-1) + same.sum(-1)).double()
     costs += 1e-6 * torch.cdist(rows.double(), found.double())
-    chosen = torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])
+    chosen = best_pairs(costs)
     each = torch.arange(len(rows))
     return TableScores(near[each, chosen], same[each, chosen], chosen)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import check_inputs
-from gradveil._extras import require
 
+from ._match import best_pairs
 from ._scores import Guess
 
 
@@ -75,11 +75,8 @@ def score_tokens(
 
 
 def _match(found: list[list[int]], true: list[list[int]]) -> list[int]:
-    require("matching sequences", "gradveil[audit]", "scipy")
-    from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
-
     costs = [[-_in_place(g, t) - 1e-3 * _overlap(g, t, 1) for g in found] for t in true]
-    places: list[int] = linear_sum_assignment(costs)[1].tolist()
+    places: list[int] = best_pairs(torch.tensor(costs, dtype=torch.float64)).tolist()
     return places
 
 

@@ -4,6 +4,7 @@ from ._bound import Bound, mean_bound, reconstruction_bound
 from ._bound_case import BoundCase
 from ._bound_forms import trace_error
 from ._decrease import expected_decrease
+from ._evaluations import Evaluations
 from ._fisher import FisherInformation, fisher_matrix, fisher_trace
 from ._largest import largest_information
 from ._optimum import gain_over_isotropic, share_of_optimum
@@ -15,6 +16,7 @@ from ._utility import Utility, utility
 __all__ = [
     "Bound",
     "BoundCase",
+    "Evaluations",
     "FisherInformation",
     "GaussianPrior",
     "Prior",

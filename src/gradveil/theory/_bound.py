@@ -21,6 +21,7 @@ from gradveil.messages import Message, ModelError, check_message, embedded, take
 
 from ._bound_case import BoundCase
 from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
+from ._evaluations import Evaluations
 from ._fisher import FisherInformation, MeanInformation
 from ._largest import largest_eigenvalue
 from ._prior import Prior
@@ -147,6 +148,7 @@ def mean_bound(
     solver: str = "auto",
     probes: int = 16,
     generator: torch.Generator | None = None,
+    known: Sequence[Evaluations] | None = None,
 ) -> Bound:
     """The bound with J_D = E_x J_F(x), the mean over batches of the population (Theorem 1).
 
@@ -162,6 +164,8 @@ def mean_bound(
         solver: "auto", "dense" or "iterative".
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
+        known: Of the message of each case, to share values and derivatives between the bounds of
+            several mechanisms.
     """
     tokens = any(takes_tokens(case.message) for case in cases)
     cases = [BoundCase(*_over_numbers(c.message, c.inputs), c.mechanism) for c in cases]
@@ -170,7 +174,9 @@ def mean_bound(
     if prior is not None:
         cases = [case._replace(inputs=prior.drawn(case.inputs, generator)) for case in cases]
     try:
-        information = MeanInformation([FisherInformation(*case) for case in cases])
+        each: Sequence[Evaluations | None] = known or [None] * len(cases)
+        pairs = zip(cases, each, strict=True)
+        information = MeanInformation([FisherInformation(*case, own) for case, own in pairs])
         seen = information.smoothness(generator)
     except (RuntimeError, ModelError) as failure:
         if is_out_of_memory(failure):

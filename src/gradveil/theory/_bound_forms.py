@@ -87,7 +87,7 @@ def _data_traces(
         ]
         return torch.tensor(traces, dtype=torch.float64), 0.0
     signs = _signs(information, probes, generator)
-    samples = torch.stack([(signs * part(signs)).sum(1) for part in information.parts])
+    samples = torch.stack([part.squares(signs) for part in information.parts])
     return samples.mean(1).cpu(), _mean_and_error(samples.mean(0))[1]
 
 

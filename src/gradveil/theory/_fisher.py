@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
+from torch.func import vmap
 
 from gradveil._checks import check_finite, check_inputs, check_values
 from gradveil._tensors import total
@@ -19,6 +19,7 @@ from gradveil.sensitivity import (
     unit_vectors,
 )
 
+from ._evaluations import Evaluations
 from ._smoothness import Smoothness, smoothness
 
 JACOBIAN_LIMIT = 2**28
@@ -71,14 +72,24 @@ class FisherInformation:
         message: What the client would send.
         inputs: The batch x at which it is evaluated.
         mechanism: What is done to the message; an infinite w_i with ∇g_i ≠ 0 is not accepted.
+        known: Values and derivatives of this message that may have been computed before.
     """
 
-    def __init__(self, message: Message, inputs: Tensor, mechanism: AnyMechanism) -> None:
+    def __init__(
+        self,
+        message: Message,
+        inputs: Tensor,
+        mechanism: AnyMechanism,
+        known: Evaluations | None = None,
+    ) -> None:
         check_inputs(inputs, tokens=takes_tokens(message))
         message, inputs = embedded(message, inputs)
         self.message, self.inputs, self.mechanism = message, inputs, mechanism
+        if known is None or known.message is not message:
+            known = Evaluations(message, most=0)
+        self._known = known
         with explained(message, inputs):
-            values, self._pull_back = vjp(message, inputs)[:2]
+            values, self._pull_back = known.pull_back(inputs)
         check_values(values, "message(inputs)")
         check_finite(values, "message(inputs)")
         self.values = {name: value.detach() for name, value in values.items()}
@@ -93,6 +104,19 @@ class FisherInformation:
         """J_F v for each row v of a (k, m) tensor."""
         blocks = rows.to(self.inputs.dtype).split(self._chunk)
         return torch.cat([self._multiply(block) for block in blocks]).to(rows.dtype)
+
+    def squares(self, rows: Tensor) -> Tensor:
+        """vᵀ J_F v = Σ_i w_i (∂_v g_i)² for each row v, in float64."""
+        blocks = rows.to(self.inputs.dtype).split(self._chunk)
+        return torch.cat([self._squares(block.view(-1, *self.inputs.shape)) for block in blocks])
+
+    def _squares(self, directions: Tensor) -> Tensor:
+        tangents = self._known.derivatives(self.inputs, directions)
+        each = [
+            t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
+            for name, t in tangents.items()
+        ]
+        return torch.stack(each).sum(0)
 
     def matrix(self) -> Tensor:
         """The dense (m, m) matrix, in float64."""
@@ -110,9 +134,7 @@ class FisherInformation:
         generator = torch.Generator().manual_seed(0)
         direction = torch.empty(1, *self.inputs.shape, dtype=self.inputs.dtype)
         direction.normal_(generator=generator)
-        tangents = directional_derivatives(
-            self.message, self.inputs, direction.to(self.inputs.device)
-        )
+        tangents = self._known.derivatives(self.inputs, direction.to(self.inputs.device))
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
 
     def smoothness(self, generator: torch.Generator, groups: bool = True) -> Smoothness:
@@ -122,7 +144,7 @@ class FisherInformation:
             sent = Mechanism(0.0, clip=mechanism.clip).mean
             mechanism = Mechanism(mechanism.std, mechanism.keep)
         weights = mechanism.information(self.values)
-        return smoothness(self.message, self.inputs, sent, weights, generator, groups)
+        return smoothness(self._known, self.inputs, sent, weights, generator, groups)
 
     def _from_jacobian(self) -> Tensor:
         """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory.

@@ -9,13 +9,9 @@ from torch import Tensor
 
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import Message, values_of
-from gradveil.sensitivity import (
-    directional_derivatives,
-    rounding_of,
-    spread_of,
-    values_at_others,
-)
+from gradveil.sensitivity import rounding_of, spread_of, values_at_others
+
+from ._evaluations import Evaluations
 
 LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
@@ -94,7 +90,7 @@ class Smoothness:
 
 
 def smoothness(
-    message: Message,
+    message: Evaluations,
     inputs: Tensor,
     sent: Callable[[Tensors], Tensors] | None,
     weights: Tensors,
@@ -107,7 +103,7 @@ def smoothness(
     nothing is proven: all of it counts as hidden.
 
     Args:
-        message: What the client would send.
+        message: Values and derivatives of what the client would send.
         inputs: The batch.
         sent: What is left of the values before noise, if some are clamped.
         weights: 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
@@ -115,7 +111,7 @@ def smoothness(
         groups: Whether to move groups of features by themselves, too.
     """
     look = _Look(message, sent, {n: _finite(w) for n, w in weights.items()})
-    values = values_of(message, inputs)  # an error of the message itself is raised as it is
+    values = message.values(inputs)  # an error of the message itself is raised as it is
     try:
         smoothness = look.path(inputs, generator)
         if groups and inputs[0].numel() <= FEW:
@@ -131,7 +127,7 @@ class _Look:
     """Derivatives and differences of what is left of a message before noise."""
 
     def __init__(
-        self, message: Message, clamp: Callable[[Tensors], Tensors] | None, weights: Tensors
+        self, message: Evaluations, clamp: Callable[[Tensors], Tensors] | None, weights: Tensors
     ) -> None:
         self.message, self.clamp, self.weights = message, clamp, weights
 
@@ -157,7 +153,7 @@ class _Look:
     def _along(self, inputs: Tensor, step: Tensor, steps: int) -> tuple[float, float]:
         """What derivatives see of the steps of a path, and how the message moves."""
         points = [inputs + place * step for place in range(steps + 1)]
-        values = [self.sent(values_of(self.message, point)) for point in points]
+        values = [self.sent(self.message.values(point)) for point in points]
         moved = sum(self._energy(_difference(b, a)) for a, b in pairwise(values))
         seen = sum(self._energy(self._derivative(point + step / 2, step)) for point in points[:-1])
         return seen, moved
@@ -166,17 +162,17 @@ class _Look:
         """One small step of each group of features, in all examples."""
         energies = []
         for step in _group_steps(inputs, LENGTH / STEPS, generator):
-            ends = (values_of(self.message, inputs + side * step / 2) for side in (1, -1))
+            ends = (self.message.values(inputs + side * step / 2) for side in (1, -1))
             moved = self._energy(_difference(*map(self.sent, ends)))
             energies.append((self._energy(self._derivative(inputs, step)), moved))
         return Smoothness(least_seen=_least_share(energies))
 
     def _derivative(self, point: Tensor, step: Tensor) -> Tensors:
         """h ∂_v of what is sent: that of the message, 0 where clamping makes it constant."""
-        tangents = directional_derivatives(self.message, point, step.unsqueeze(0))
+        tangents = self.message.derivatives(point, step.unsqueeze(0))
         if self.clamp is None:
             return {name: tangent[0] for name, tangent in tangents.items()}
-        values = values_of(self.message, point)
+        values = self.message.values(point)
         clamped = self.sent(values)
         return {n: t[0] * (clamped[n] == values[n]) for n, t in tangents.items()}
 
@@ -204,13 +200,17 @@ def _group_steps(inputs: Tensor, size: float, generator: torch.Generator) -> Ite
 
 
 def _hidden(
-    message: Message, inputs: Tensor, values: Tensors, weights: Tensors, generator: torch.Generator
+    message: Evaluations,
+    inputs: Tensor,
+    values: Tensors,
+    weights: Tensors,
+    generator: torch.Generator,
 ) -> int:
     """How many entries are sent, have no derivative, and move for other inputs."""
-    tangents = directional_derivatives(
-        message, inputs, normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
+    tangents = message.derivatives(
+        inputs, normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
     )
-    others = [other for _, other in values_at_others(message, inputs, generator)]
+    others = [other for _, other in values_at_others(message.values, inputs, generator)]
     rounding = rounding_of(values)
     count = 0
     for name, weight in weights.items():

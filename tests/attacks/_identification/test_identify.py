@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Identify((images, targets))(observation)
     with pytest.raises(ValueError, match="`position` should be a place"):
         Identify((images, targets), position=1)
-    with pytest.raises(ValueError, match="one label for each"):
+    with pytest.raises(ValueError, match="for each of the 12 inputs"):
         Identify((images, targets[:2]))
     with pytest.raises(ValueError, match="`labels` should be one of"):
         Identify((images, targets), labels="counts")

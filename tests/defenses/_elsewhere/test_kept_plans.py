@@ -226,3 +226,38 @@ def test_words():
     assert Released(OptimalPruning(0.5)).label == "released optimal pruning"
     assert Released(OptimalNoise(0.1)).twin is GradientNoise
     assert public(OptimalDPSGD(0.1, clip=0.5)).clip == 0.5
+
+
+def test_moments_that_were_measured_once_serve_another_defense(monkeypatch):
+    message, inputs = GradientMessage(a_model(), cross_entropy, a_batch(1)[1]), a_batch(1)[0]
+    first, second = public(OptimalNoise(0.1)), public(OptimalPruning(0.5), refresh_every=2)
+    expected = public(OptimalPruning(0.5)).respond(message, inputs, generator()).mechanism
+    first.respond(message, inputs, generator())
+    made = []
+    monkeypatch.setattr(Public, "made_moments", lambda self, *given: made.append(self) or 1 / 0)
+    second.follow(first)
+    for _ in range(2):
+        found = second.respond(message, inputs, generator(5)).mechanism
+        for name, keep in expected.keep.items():
+            assert torch.equal(found.keep[name], keep)
+    assert not made
+    with pytest.raises(ZeroDivisionError):  # the third call makes its own again
+        second.respond(message, inputs, generator())
+
+
+def test_moments_of_another_model_are_not_taken_over():
+    inputs, targets = a_batch(1)
+    first, second = public(OptimalNoise(0.1)), public(OptimalNoise(0.1))
+    other = nn.Linear(6, 3)
+    first.respond(GradientMessage(other, cross_entropy, targets), inputs, generator())
+    second.follow(first)
+    message = GradientMessage(a_model(), cross_entropy, targets)
+    found = second.respond(message, inputs, generator()).mechanism
+    expected = public(OptimalNoise(0.1)).respond(message, inputs, generator()).mechanism
+    for name, std in expected.std.items():
+        assert torch.equal(found.std[name], std)
+
+
+def test_moments_come_from_a_defense_of_the_same_kind():
+    with pytest.raises(TypeError, match="other"):
+        public(OptimalNoise(0.1)).follow(Released(OptimalNoise(0.1)))

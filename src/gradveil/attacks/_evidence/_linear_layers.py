@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import FunctionalLoss
+from gradveil.messages import FunctionalLoss, TokenGradient, random_ids
 
 from .._observation import Observation
 
@@ -70,8 +70,15 @@ def last_layer(calls: list[Call], observation: Observation) -> Call:
 
 
 def random_inputs(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
-    """Standard normal inputs, as normalised data is on average, within the range if known."""
+    """Standard normal inputs, as normalised data is on average, within the range if known.
+
+    Tokens are drawn evenly from all that there are.
+    """
     reference = next(iter(observation.sent.values()))
+    if observation.tokens:
+        ids = torch.empty(count, *observation.input_shape, dtype=torch.int64)
+        message = TokenGradient(observation.model, observation.loss_fn, None)
+        return random_ids(message, ids.to(reference.device), generator)
     blank = torch.empty(
         count, *observation.input_shape, dtype=reference.dtype, device=reference.device
     )

@@ -3,6 +3,7 @@
 from ._candidate_bound import CandidateBound, CandidatePoint, candidate_bound
 from ._identification import Identification
 from ._identify import Identify
+from ._lineups import Lineups, draw_lineups
 from ._report import IdentificationReport, Trial
 from ._trials import identify_trials
 
@@ -12,7 +13,9 @@ __all__ = [
     "Identification",
     "IdentificationReport",
     "Identify",
+    "Lineups",
     "Trial",
     "candidate_bound",
+    "draw_lineups",
     "identify_trials",
 ]

@@ -8,7 +8,7 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_batch, check_classes
+from gradveil._batches import check_classes, check_examples
 from gradveil._checks import check_choice, check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh, seed_from
 from gradveil.defenses import Defense
@@ -133,7 +133,7 @@ def candidate_bound(
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
     """
-    inputs, targets = check_batch(examples, "examples", num_classes)
+    inputs, targets = check_examples(examples, "examples", num_classes)
     _check(candidates, batch_size, trials, per_draw, rest, neighbours)
     check_classes(num_classes)
     check_flag(one_class, "one_class")

@@ -1,6 +1,6 @@
 """The batches that an informed attacker thinks possible, and the messages that they would make."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,8 @@ class Candidates:
     """The other examples of the batch, in the client's order."""
     position: int
     """Where the candidate goes."""
+    known: Sequence[Tensors] | None = None
+    """The undefended messages, where they were computed before."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -54,6 +56,9 @@ class Candidates:
         Where examples add up, g_k = g_0 - g_{0,own} + g_{k,own}: one gradient of a single example
         for each candidate, several at a time. Otherwise one message for each.
         """
+        if self.known is not None:
+            yield from self.known
+            return
         message, (inputs, _) = self.message(0), self.batch(0)
         if isinstance(message, GradientMessage) and separates(message, inputs):
             deltas = self._output_gradients(message)

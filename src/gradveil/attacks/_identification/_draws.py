@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradveil._batches import task_of
+
 
 class Draw(NamedTuple):
     """Examples for some trials."""
@@ -33,8 +35,9 @@ def draw_examples(
     order = torch.randperm(len(inputs), generator=generator, device=generator.device).cpu()
     labels = targets.cpu()[order]
     needed = candidates if among else candidates + count
-    pool = torch.ones_like(labels, dtype=torch.bool)
+    pool = torch.ones(len(labels), dtype=torch.bool)
     if one_class:
+        _check_classes(targets)
         pool = labels == _label(labels, needed, generator)
     chosen = pool.nonzero().flatten()[:needed]
     others = torch.ones_like(pool)
@@ -90,6 +93,14 @@ def draw_neighbours(
 
 def _with(first: Tensor, others: Tensor) -> Tensor:
     return torch.cat([first.unsqueeze(0), others])
+
+
+def _check_classes(targets: Tensor) -> None:
+    if task_of(targets) != "classification":
+        raise ValueError(
+            "Parameter `one_class` should be False where targets are not one class label for each"
+            f" example. Found True with targets that are {task_of(targets)}."
+        )
 
 
 def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:

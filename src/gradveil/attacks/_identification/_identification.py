@@ -43,6 +43,18 @@ class Identification:
         weights = self.posterior.to(self.inputs)
         return torch.einsum("k,k...->...", weights, self.inputs)
 
+    def error(self, truth: Tensor) -> float:
+        """The squared error of the mean, per entry; of tokens the share that is wrong, on average.
+
+        >>> ids = Identification(torch.zeros(2), torch.tensor([[1, 2], [1, 3]]))
+        >>> ids.error(torch.tensor([1, 3]))
+        0.25
+        """
+        if self.inputs.is_floating_point():
+            return float((self.mean - truth).double().square().mean())
+        wrong = (self.inputs != truth).flatten(1).double().mean(1)
+        return float((self.posterior.to(wrong) * wrong).sum())
+
     @property
     def entropy(self) -> float:
         """Of the posterior in bits: 0 if it is sure, log₂ N if it knows nothing."""

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._batches import check_labels, check_pair
+from gradveil._batches import check_labels, check_pair, check_targets
 from gradveil._checks import check_choice, check_inputs
 from gradveil._random import generator_or_fresh
+from gradveil.messages import gradient_of
 
 from .._observation import Observation, check_observation
 from ._candidates import Candidates
@@ -70,13 +71,14 @@ class Identify:
 
     def __post_init__(self) -> None:
         inputs, targets = check_pair(self.candidates, "candidates")
-        check_inputs(inputs, "candidates")
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "candidates", tokens=tokens)
         if targets is not None:
             _check_labels(targets, len(inputs), "candidates")
         others = 0
         if self.rest is not None:
             known, labels = check_pair(self.rest, "rest")
-            check_inputs(known, "rest")
+            check_inputs(known, "rest", tokens=tokens)
             _check_labels(labels, len(known), "rest")
             others = len(known)
         check_choice(self.labels, "labels", LABELS)
@@ -105,11 +107,11 @@ class Identify:
             return []
         generator = generator_or_fresh(generator)
         targets = self._targets(observations[0])
-        count, classes = targets.shape
+        count, classes = targets.shape[:2]
         hypotheses = Candidates(
             observations[0],
             self.candidates[0].repeat_interleave(classes, 0),
-            targets.flatten(),
+            targets.flatten(0, 1),
             self.rest,
             self.position,
         )
@@ -120,14 +122,19 @@ class Identify:
     def _found(self, table: Tensor, targets: Tensor) -> Identification:
         """From log-likelihoods by candidate and label."""
         classes = table.new_tensor(float(table.shape[1]))
-        likely = table.argmax(1, keepdim=True).to(targets.device)
-        most_likely = targets.gather(1, likely).squeeze(1)
+        likely = table.argmax(1).to(targets.device)
+        most_likely = targets[torch.arange(len(targets), device=targets.device), likely]
         return Identification(table.logsumexp(1) - classes.log(), self.candidates[0], most_likely)
 
     def _targets(self, observation: Observation) -> Tensor:
         """The labels that each candidate may have, a row for each."""
         inputs, targets = self.candidates
         if self.labels == "unknown":
+            if observation.task != "classification":
+                raise ValueError(
+                    "Parameter `labels` should be 'known' where targets are not one class label"
+                    f" for each example. Found 'unknown' with {observation.task}."
+                )
             every = torch.arange(observation.num_classes, device=inputs.device)
             return every.expand(len(inputs), -1)
         if targets is not None:
@@ -137,10 +144,11 @@ class Identify:
                 "Parameter `candidates` should hold labels where the observation tells none. Found"
                 " `None`. Give them, or use labels='unknown'."
             )
-        return observation.labels[self.position].to(inputs.device).expand(len(inputs), 1)
+        own = observation.labels[self.position].to(inputs.device)
+        return own.expand(len(inputs), 1, *own.shape)
 
     def _check(self, observation: Any) -> None:
-        check_observation(observation)
+        check_observation(observation, tokens=gradient_of(self.candidates[0]).takes_tokens)
         shape = tuple(self.candidates[0].shape[1:])
         size = 1 + (0 if self.rest is None else len(self.rest[0]))
         if shape != tuple(observation.input_shape) or size != observation.batch_size:
@@ -152,9 +160,5 @@ class Identify:
 
 
 def _check_labels(labels: Any, count: int, name: str) -> None:
-    check_labels(labels, name)
-    if labels.shape != (count,):
-        raise ValueError(
-            f"Parameter `{name}` should hold one label for each of the {count} inputs. Found"
-            f" labels of shape {tuple(labels.shape)}."
-        )
+    if check_targets(labels, count, name) == "classification":
+        check_labels(labels, name)

@@ -1,6 +1,7 @@
 """The likelihood of what was sent under each candidate."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -8,13 +9,16 @@ from torch import Tensor
 
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism, Doubt, LikelihoodMechanism
+from gradveil.mechanisms import AnyMechanism, Doubt, LikelihoodMechanism, Mechanism
 
 from .._observation import Observation
 from ._candidates import Candidates
 
 PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
+
+NUMBERS = 2**24
+"""Up to how many numbers the messages of several candidates have that are held at a time."""
 
 
 class Hypothesis(NamedTuple):
@@ -31,18 +35,22 @@ def likelihood_table(
 ) -> Tensor:
     """log p(sent | candidate), float64, a row for each observation and a column for each candidate.
 
-    The candidates outside, one at a time: memory for one message beside those that were sent.
+    The candidates outside, some at a time: memory for few messages beside those that were sent.
     """
     table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
+    sent = [observation.sent for observation in observations]
     if plans_again(observations[0]):
         for column, hypothesis in enumerate(_planned(candidates, generator)):
-            for row, observation in enumerate(observations):
-                table[row, column] = _log_likelihood(hypothesis, observation.sent)
+            table[:, column] = _log_likelihoods(hypothesis, [hypothesis.values], sent)[:, 0].cpu()
         return table
-    plans = _public(observations, candidates, generator)
-    for column, values in enumerate(candidates.values()):
-        for row, (observation, plan) in enumerate(zip(observations, plans, strict=True)):
-            table[row, column] = _log_likelihood(plan._replace(values=values), observation.sent)
+    plans = _by_plan(_public(observations, candidates, generator))
+    count = max(1, NUMBERS // sum(value.numel() for value in observations[0].sent.values()))
+    each, start = iter(candidates.values()), 0
+    while values := list(islice(each, count)):
+        for plan, rows in plans:
+            found = _log_likelihoods(plan, values, [sent[row] for row in rows])
+            table[rows, start : start + len(values)] = found.cpu()
+        start += len(values)
     return table
 
 
@@ -63,6 +71,27 @@ def _public(
         own = own or _own_plan(_told(observation), candidates, generator)
         plans.append(own)
     return plans
+
+
+def _by_plan(plans: list[Hypothesis]) -> list[tuple[Hypothesis, list[int]]]:
+    """The plans that differ, each with its observations."""
+    found: list[tuple[Hypothesis, list[int]]] = []
+    for row, plan in enumerate(plans):
+        for known, rows in found:
+            if _same(known, plan):
+                rows.append(row)
+                break
+        else:
+            found.append((plan, [row]))
+    return found
+
+
+def _same(one: Hypothesis, other: Hypothesis) -> bool:
+    """Whether both are one plan, or Gaussian with the same levels."""
+    if one is other or one.doubt is not None or other.doubt is not None:
+        return one is other
+    a, b = one.mechanism, other.mechanism
+    return isinstance(a, Mechanism) and isinstance(b, Mechanism) and a.equals(b)
 
 
 def _own_plan(defense: Defense, candidates: Candidates, generator: torch.Generator) -> Hypothesis:
@@ -101,6 +130,15 @@ def _at(
     message = candidates.observation.plain_message(targets)
     step = defense.without_memory().respond(message, inputs, generator)
     return Hypothesis(step.values, _with_likelihood(step.mechanism), None)
+
+
+def _log_likelihoods(plan: Hypothesis, values: list[Tensors], sent: list[Tensors]) -> Tensor:
+    """A row for each message, a column for each candidate's values."""
+    if isinstance(plan.mechanism, Mechanism):
+        own = [{name: one[name] for name in values[0]} for one in sent]
+        return plan.mechanism.log_likelihoods(values, own, plan.doubt)
+    rows = [[_log_likelihood(plan._replace(values=v), one) for v in values] for one in sent]
+    return torch.stack([torch.stack(row) for row in rows])
 
 
 def _log_likelihood(hypothesis: Hypothesis, sent: Tensors) -> Tensor:

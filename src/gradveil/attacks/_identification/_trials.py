@@ -1,16 +1,17 @@
 """Many trials of the exact attacker on one defense."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_batch, check_classes
+from gradveil._batches import check_classes, check_examples, check_pair
 from gradveil._checks import check_choice, check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import LocalSteps, LossFunction
+from gradveil.messages import LocalSteps, LossFunction, gradient_of
 
 from .._observation import Observation, observe
 from .._threat import ThreatModel
@@ -46,7 +47,7 @@ def identify_trials(
     Args:
         model: The model that the server sent out.
         loss_fn: The loss of the training.
-        examples: Inputs and class labels to draw from.
+        examples: Inputs and targets to draw from; inputs may be the ids of tokens.
         defense: What the client does to its message; the attacker knows it with its settings.
         num_classes: Of the data.
         candidates: N, how many there are to choose from.
@@ -61,8 +62,10 @@ def identify_trials(
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
     """
-    inputs, targets = check_batch(examples, "examples", num_classes)
-    _check_settings(candidates, batch_size, trials, per_draw, labels)
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+    check_trials(candidates, batch_size, trials, per_draw)
+    check_choice(labels, "labels", LABELS)
     check_classes(num_classes)
     check_flag(one_class, "one_class")
     check_flag(among, "among")
@@ -113,19 +116,19 @@ def sent_messages(
 
 def judged(number: int, found: Identification, truth: Tensor, place: int | None) -> Trial:
     """One trial's result beside the truth."""
+    blind = torch.zeros_like(found.log_likelihoods)
     return Trial(
         draw=number,
         rank=None if place is None else found.rank(place),
         is_first=None if place is None else found.best == place,
         bits=found.bits,
-        error=float((found.mean - truth).double().square().mean()),
-        prior_error=float((found.inputs.mean(0) - truth).double().square().mean()),
+        error=found.error(truth),
+        prior_error=replace(found, log_likelihoods=blind).error(truth),
     )
 
 
-def _check_settings(
-    candidates: int, batch_size: int, trials: int, per_draw: int, labels: str
-) -> None:
+def check_trials(candidates: int, batch_size: int, trials: int, per_draw: int) -> None:
+    """Require counts."""
     for name, value in (
         ("candidates", candidates),
         ("batch_size", batch_size),
@@ -133,4 +136,3 @@ def _check_settings(
         ("per_draw", per_draw),
     ):
         check_count(value, name)
-    check_choice(labels, "labels", LABELS)

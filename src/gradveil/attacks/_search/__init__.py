@@ -1,6 +1,6 @@
 """How attacks search: descent, second-order steps, L-BFGS, and where they start."""
 
-from ._candidates import check_alike, labels_of, message_of, noise_start, sent_row
+from ._candidates import check_alike, message_of, noise_start, sent_row
 from ._consensus import consensus, order_like
 from ._determined import determined_share
 from ._head import Head, features_of, head_of
@@ -13,6 +13,7 @@ from ._progress_bar import progress_bar
 from ._refine import Finish, Objective, Refined, refine
 from ._smoothing import SmoothLeakyReLU, SmoothTwin
 from ._stages import Stages, refine_in_stages, refine_one
+from ._targets import SoftTargets, labels_of, soft_targets
 
 __all__ = [
     "SETTLED",
@@ -29,6 +30,7 @@ __all__ = [
     "Refined",
     "SmoothLeakyReLU",
     "SmoothTwin",
+    "SoftTargets",
     "Stages",
     "Watch",
     "blank_inputs",
@@ -51,4 +53,5 @@ __all__ = [
     "refine_in_stages",
     "refine_one",
     "sent_row",
+    "soft_targets",
 ]

@@ -8,7 +8,6 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._tensors import flatten
 
-from .._labels import recover_labels
 from .._observation import Observation, check_observation
 
 
@@ -21,12 +20,6 @@ def sent_row(observation: Observation) -> Tensor:
     """What was sent, in the order of the message's names."""
     names = observation.message(torch.zeros(observation.batch_size)).parameters  # type: ignore[attr-defined]
     return flatten({name: observation.sent[name] for name in names})
-
-
-def labels_of(observation: Observation, generator: torch.Generator) -> Tensor:
-    """The labels that the threat model grants, or those that the message gives away."""
-    labels = recover_labels(observation, generator)
-    return labels.to(next(iter(observation.sent.values())).device)
 
 
 def noise_start(observation: Observation, count: int, generator: torch.Generator) -> Tensor:

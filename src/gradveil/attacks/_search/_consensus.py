@@ -17,10 +17,11 @@ def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
 
 
 def order_like(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
-    """The images of a seed in the reference's order, exchanged only within a label."""
+    """The images of a seed in the reference's order, exchanged only within a label (or target)."""
     order = torch.arange(len(labels), device=labels.device)
-    for label in labels.unique():
-        places = torch.nonzero(labels == label).flatten()
+    rows = labels.reshape(len(labels), -1)
+    for row in rows.unique(dim=0):
+        places = torch.nonzero((rows == row).all(1)).flatten()
         if len(places) > 1:
             order[places] = places[match(seed[places], reference[places])]
     return order

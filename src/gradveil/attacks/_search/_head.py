@@ -54,6 +54,7 @@ class Head:
     def gradients(self, outputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
         """Of the loss, with respect to the later parameters and to U."""
         loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        labels = labels.to(outputs) if labels.is_floating_point() else labels
         if self.is_last:
             return {}, grad(loss.loss_fn)(outputs, labels)
 

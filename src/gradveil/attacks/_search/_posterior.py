@@ -148,7 +148,8 @@ class PosteriorSearch:
             return best
         evidence, labels = self._final(channel), _labels(observation)
         if isinstance(self.energy, Denoised):
-            told = self.energy.knowing(labels)
+            classes = observation.task == "classification"
+            told = self.energy.knowing(labels) if classes else self.energy
             stages = Stages(observation, labels, evidence, told, self.attack.finish)
             return split(stages, told, best.inputs, self.watch)
         stages = Stages(observation, labels, evidence, self.energy, self.attack.finish)

@@ -63,7 +63,7 @@ class TabLeak(Attack):
     arXiv:2210.01785. The second stage is ours.
 
     Args:
-        layout: Which entries of a row are which columns.
+        layout: Which entries of a row are which columns; that of the observation if `None`.
         steps: Of each start.
         starts: How many, from N(0, I).
         lr: Of Adam.
@@ -72,8 +72,9 @@ class TabLeak(Attack):
     """
 
     knows_defense = True
+    needs_defense = False
 
-    layout: TableLayout
+    layout: TableLayout | None = None
     steps: int = 500
     starts: int = 16
     lr: float = 0.06
@@ -81,7 +82,8 @@ class TabLeak(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
+        if self.layout is not None:
+            check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
         check_count(self.steps, "steps")
         check_count(self.starts, "starts")
         check_positive(self.lr, "lr")
@@ -95,20 +97,20 @@ class TabLeak(Attack):
         """Attack one observation of rows."""
         check_observation(observation)
         start = noise_start(observation, self.starts, generator := generator_or_fresh(generator))
-        self.layout.check(start[0], "observation.input_shape")
+        layout = _layout(self.layout or observation.layout, start[0])
         labels, watch = labels_of(observation, generator), Watch(self.time_budget)
         sent, message = sent_row(observation), message_of(observation)
         found = self._minimise(
-            lambda x: cosine_distance(message(x, labels), sent), start, self.lr, watch
+            lambda x: cosine_distance(message(x, labels), sent), start, layout, self.lr, watch
         )
         known = observation.defense is not None or observation.mechanism is not None
         if known and found.status == FINISHED:
-            pooled, _ = self._pooled(found, labels)
+            pooled, _ = _pooled(found, labels, layout)
             channel = plan_channel(observation, labels, pooled, 8, generator)
             evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
-            cost = self._posterior(evidence, lambda x: message(x, labels))
-            found = self._minimise(cost, found.inputs, self.lr / 3, watch)
-        return self._result(found, labels)
+            cost = _posterior(evidence, lambda x: message(x, labels), layout)
+            found = self._minimise(cost, found.inputs, layout, self.lr / 3, watch)
+        return _result(found, labels, layout)
 
     @property
     def work(self) -> float:
@@ -120,37 +122,54 @@ class TabLeak(Attack):
         """One for each step."""
         return 2.0 * self.steps
 
-    def _posterior(
-        self, evidence: Evidence, message: Callable[[Tensor], Tensor]
-    ) -> Callable[[Tensor], Tensor]:
-        def cost(x: Tensor) -> Tensor:
-            energy = 0.5 * self.layout.numbers(x).square().sum()
-            return evidence.misfit(message(x)) + energy
-
-        return cost
-
     def _minimise(
-        self, cost: Callable[[Tensor], Tensor], start: Tensor, lr: float, watch: Watch
+        self,
+        cost: Callable[[Tensor], Tensor],
+        start: Tensor,
+        layout: TableLayout,
+        lr: float,
+        watch: Watch,
     ) -> Minimum:
         descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
-        return minimise(
-            lambda z, _: cost(self.layout.relax(z)), start, descent, progress=self.progress
-        )
+        return minimise(lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress)
 
-    def _pooled(self, found: Minimum, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The median over starts, and all starts in the best one's order."""
-        order = found.costs.argsort()
-        rows = self.layout.relax(found.inputs[order])
-        rows = torch.stack([each[order_like(each, rows[0], labels)] for each in rows])
-        return self.layout.harden(rows.median(0).values), rows
 
-    def _result(self, found: Minimum, labels: Tensor) -> TableReconstruction:
-        pooled, rows = self._pooled(found, labels)
-        history = [(step, float(costs.min())) for step, costs in found.history]
-        loss = float(found.costs.min())
-        return TableReconstruction(
-            pooled, labels, loss, history, found.status, entropy=column_entropy(rows, self.layout)
+def _layout(layout: TableLayout | None, rows: Tensor) -> TableLayout:
+    """The layout that rows have; an error without one."""
+    if layout is None:
+        raise ValueError(
+            "Parameter `layout` should say which entries of a row are which columns. Found `None`,"
+            " and no layout in the observation. Use `TableLayout.of(3, [2, 5])`."
         )
+    layout.check(rows, "observation.input_shape")
+    return layout
+
+
+def _posterior(
+    evidence: Evidence, message: Callable[[Tensor], Tensor], layout: TableLayout
+) -> Callable[[Tensor], Tensor]:
+    def cost(x: Tensor) -> Tensor:
+        energy = 0.5 * layout.numbers(x).square().sum()
+        return evidence.misfit(message(x)) + energy
+
+    return cost
+
+
+def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor, Tensor]:
+    """The median over starts, and all starts in the best one's order."""
+    order = found.costs.argsort()
+    rows = layout.relax(found.inputs[order])
+    rows = torch.stack([each[order_like(each, rows[0], labels)] for each in rows])
+    return layout.harden(rows.median(0).values), rows
+
+
+def _result(found: Minimum, labels: Tensor, layout: TableLayout) -> TableReconstruction:
+    pooled, rows = _pooled(found, labels, layout)
+    history = [(step, float(costs.min())) for step, costs in found.history]
+    loss = float(found.costs.min())
+    return TableReconstruction(
+        pooled, labels, loss, history, found.status, entropy=column_entropy(rows, layout)
+    )
 
 
 def column_entropy(rows: Tensor, layout: TableLayout) -> Tensor:

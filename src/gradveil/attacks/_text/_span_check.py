@@ -22,7 +22,14 @@ from ._assemble import Assembler
 from ._linear_inputs import linear_inputs
 from ._places import Places, find_places
 from ._spans import Span, span_of
-from ._token_evidence import blank_ids, noise_of, table_of, targets_of, token_message
+from ._token_evidence import (
+    blank_ids,
+    noise_of,
+    table_of,
+    targets_of,
+    token_message,
+    with_labels,
+)
 from ._token_search import TokenSearch
 
 
@@ -54,6 +61,7 @@ class SpanCheck(Attack):
     """
 
     knows_defense = True
+    needs_defense = False
 
     width: int = 8
     sweeps: int = 3
@@ -73,6 +81,7 @@ class SpanCheck(Attack):
         """Attack one observation of tokens."""
         check_observation(observation, tokens=True)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        observation = with_labels(observation, generator)
         message = token_message(observation, blank_ids(observation))
         spans = _spans(observation, message)
         places = find_places(observation, message, spans.get(0), self.width)

@@ -1,6 +1,7 @@
 """Which tokens a batch used, by the gradient of the table in which they are looked up."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient, find_lookups
 
+from .._labels import recover_labels
 from .._observation import Observation
 
 SPREAD = 1.4826
@@ -28,10 +30,17 @@ def targets_of(observation: Observation, ids: Tensor) -> Tensor:
         return ids
     if observation.labels is None:
         raise ValueError(
-            "Parameter `observation` should tell the labels where sequences are classified. Found"
-            " none. Use ThreatModel(labels='known')."
+            "Parameter `observation` should tell the targets where they are not the tokens, and not"
+            " one label for each sequence. Found none. Use ThreatModel(labels='known')."
         )
     return observation.labels
+
+
+def with_labels(observation: Observation, generator: torch.Generator) -> Observation:
+    """The same with the labels of classified sequences, read off the last layer if not granted."""
+    if observation.targets_are_inputs or observation.task != "classification":
+        return observation
+    return replace(observation, labels=recover_labels(observation, generator))
 
 
 def blank_ids(observation: Observation) -> Tensor:

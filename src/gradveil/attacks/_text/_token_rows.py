@@ -5,10 +5,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradveil._random import generator_or_fresh
+
 from .._attack import Attack
 from .._observation import Observation, check_observation
 from .._reconstruction import Reconstruction
-from ._token_evidence import blank_ids, likely_tokens, noise_of, row_scores, table_of, targets_of
+from ._token_evidence import (
+    blank_ids,
+    likely_tokens,
+    noise_of,
+    row_scores,
+    table_of,
+    targets_of,
+    with_labels,
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +40,14 @@ class TokenRows(Attack):
     """
 
     knows_defense = True
+    needs_defense = False
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack; nothing is random."""
+        """Attack; random are only the inputs at which labels are read off, if not granted."""
         check_observation(observation, tokens=True)
+        observation = with_labels(observation, generator_or_fresh(generator))
         blank = blank_ids(observation)
         found = likely_tokens(token_scores(observation), blank.numel())
         places = torch.arange(blank.numel(), device=blank.device) % len(found)

@@ -19,7 +19,7 @@ class ToldApart:
     rank: float
     """The mean place of the right one; (N + 1)/2 is chance."""
     error: float
-    """The mean squared error per entry of the posterior's mean."""
+    """The mean squared error per entry of the posterior's mean; of tokens the share wrong."""
     one_class: bool = True
     """Whether all candidates had the same label."""
 

@@ -65,8 +65,7 @@ def check_undefended(
 def _sentence(
     attack: "AttackResult", guess: BlindGuess, found: AgainstGuess, psnr: float | None
 ) -> str:
-    unit = "a mean squared error, of values in [0, 1], of "
-    ours, its = f"{unit}{attack.mse_pixels.mean:.2g}", f"{float(guess.errors.mean()):.2g}"
+    ours, its = f"{guess.unit} {attack.mse_pixels.mean:.2g}", f"{float(guess.errors.mean()):.2g}"
     each = "example by example"
     if attack.psnr is not None and psnr is not None:
         ours, its, each = f"{attack.psnr.mean:.1f} dB", f"{psnr:.1f} dB", "image by image"

@@ -20,6 +20,8 @@ class BlindGuess:
     name: str
     errors: Tensor
     """Squared, of each private example, in [0, 1] units."""
+    unit: str = "a mean squared error, of values in [0, 1], of"
+    """What errors are, in words."""
 
 
 def blind_guess(subject: "Subject", labels_known: bool) -> BlindGuess:
@@ -28,6 +30,8 @@ def blind_guess(subject: "Subject", labels_known: bool) -> BlindGuess:
     Without public examples the mean of the other private ones; of a single one, mid-grey.
     """
     data, public = subject.data, subject.public
+    if subject.tokens:
+        return _of_tokens(subject)
     if public is None:
         return _without_public(subject)
     count = len(public[0])
@@ -44,7 +48,7 @@ def _class_means(subject: "Subject") -> Tensor | None:
     assert subject.public is not None
     inputs, targets = subject.public
     own = subject.data.targets
-    if own.is_floating_point() or own.dim() != 1:
+    if subject.task != "classification":
         return None
     members = {int(label): inputs[targets == label] for label in own.unique()}
     if any(len(group) < FEWEST for group in members.values()):
@@ -60,6 +64,14 @@ def _without_public(subject: "Subject") -> BlindGuess:
         return BlindGuess("the mean of the other private examples", _errors(subject, others))
     pixels = subject.data.to_pixels(inputs).clamp(0, 1)
     return BlindGuess("mid-grey", (pixels - 0.5).square().flatten(1).mean(1))
+
+
+def _of_tokens(subject: "Subject") -> BlindGuess:
+    """The most frequent token of each place; the errors are the shares of wrong ones."""
+    kind = "private" if subject.public is None else "public"
+    wrong = (subject.data.inputs != subject.guess).double().mean(1)
+    name = f"the most frequent {kind} token of each place"
+    return BlindGuess(name, wrong, "a share of wrong tokens of")
 
 
 def _errors(subject: "Subject", guess: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch.nn.functional import cross_entropy
 
 from gradveil._checks import check_count
 from gradveil._extras import require
@@ -25,9 +24,17 @@ from gradveil.auditing import (
 )
 from gradveil.auditing.report import check_folder, number, plural, prepare_folder
 from gradveil.catalog import shown_text
+from gradveil.messages import AdaptedModel
 
 from .._format import Format
-from .._loading import load_data, load_model, split_public, typed_defenses
+from .._loading import (
+    load_data,
+    load_loss,
+    load_model,
+    output_key,
+    split_public,
+    typed_defenses,
+)
 from .._options import data_source, option, options
 from .._progress import bar
 
@@ -43,6 +50,8 @@ class Question(NamedTuple):
     defense: str
     seed: int
     device: str
+    loss: str | None = None
+    output: str | None = None
 
 
 NOTE = (
@@ -109,12 +118,14 @@ def bound_study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
         requested_defenses(typed)
     said, source = data_source(asked.dataset, asked.data)
     samples = load_data(said, source, asked.device)
+    loss_fn = load_loss(asked.loss, samples)
     name, network = load_model(asked.model, asked.weights, samples, asked.seed, asked.device)
     private, public = split_public(samples, asked.batch_size)
-    with options({"model": "--model", "targets": said, "inputs": said}):
+    named = {"model": "--model", "targets": said, "inputs": said, "output": "--output"}
+    with options({**named, "loss_fn": "--loss"}):
         subject = make_subject(
-            network,
-            cross_entropy,
+            network if asked.output is None else AdaptedModel(network, output_key(asked.output)),
+            loss_fn,
             private,
             batches=1,
             public=public,

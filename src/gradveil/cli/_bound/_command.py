@@ -37,7 +37,7 @@ class Rest(str, Enum):
     unknown = "unknown"
 
 
-MODEL = ("dataset", "data", "model", "weights", "batch_size", "defense")
+MODEL = ("dataset", "data", "model", "weights", "loss", "output", "batch_size", "defense")
 ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
     Kind.bayesian: (*MODEL, "prior", "sweep", "out"),
@@ -63,6 +63,16 @@ def bound(
     data: Annotated[Path | None, typer.Option(help="Your own: an .npz file or folder.")] = None,
     model: Annotated[str | None, typer.Option(help="A name, or package.module:factory.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="cross-entropy, mse, bce, or package.module:function.",
+            show_default="cross-entropy",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="The model's output to use, by key or number, of several.")
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Examples in the private batch.", show_default="4")
     ] = None,
@@ -126,6 +136,8 @@ def bound(
         "optimal-noise" if defense is None else defense,
         seed,
         device,
+        loss,
+        output,
     )
     if kind is Kind.bayesian:
         show_bayesian(asked, prior is PriorKind.learned, sweep, out, format)

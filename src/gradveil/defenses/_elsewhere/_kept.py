@@ -41,16 +41,29 @@ class KeptPlan(Wrapper):
         self._step = 0
         self._key: list[Any] = []
         self._moments: Moments | None = None
+        self._given = False
+
+    def follow(self, other: "KeptPlan") -> None:
+        """Take over the moments that another one keeps, as the first ones of one's own.
+
+        So several defenses, or the clients of several trainings, plan from moments that were
+        measured once at the same model. Both should plan from the same place.
+        """
+        check_kind(other, "other", type(self), f"Use another {type(self).__name__}.")
+        self.reset()
+        self._moments, self._key = other._moments, list(other._key)
+        self._given = self._moments is not None
 
     def public_moments(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> Moments:
         """The moments that are kept, or new ones where they are due."""
         key = _key(message, inputs)
-        if self._moments is None or key != self._key or self._step % self.refresh_every == 0:
+        due = self._step % self.refresh_every == 0 and not self._given
+        if self._moments is None or key != self._key or due:
             own = torch.Generator(generator.device).manual_seed(seed_from(generator))
             self._moments, self._key = self.made_moments(message, inputs, own), key
-        self._step += 1
+        self._step, self._given = self._step + 1, False
         return _moved(self._moments, inputs)
 
     def observer(self) -> Observer:

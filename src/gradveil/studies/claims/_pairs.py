@@ -1,9 +1,11 @@
 """Differences between two defenses, paired by batch and seed, from finished cells."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil.studies.runner import Results
@@ -131,9 +133,7 @@ def _curve(errors: ByDefense, losses: ByDefense, name: str) -> tuple[list[Defens
     return order, [means[d] for d in order]
 
 
-def _along(
-    values: list[Tensor], x: list[float], grid: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> Tensor:
+def _along(values: list[Tensor], x: list[float], grid: NDArray[np.floating[Any]]) -> Tensor:
     """The mean over the grid of each image's error, interpolated between the levels."""
     table = torch.stack(values).numpy()
     means = [np.interp(grid, x, table[:, image]).mean() for image in range(table.shape[1])]

@@ -23,6 +23,14 @@ Watch = Callable[[], None]
 """Called every now and then while cells run."""
 
 
+Prepare = Callable[[], None]
+"""Called in a process before it runs cells, once or more often."""
+
+
+def nothing() -> None:
+    """Prepare nothing: cells name all that they need."""
+
+
 class Engine(Protocol):
     """A way to run cells; the bytes they give do not depend on it."""
 
@@ -50,6 +58,12 @@ def execute(cell: Cell) -> Outcome:
     except Exception:
         return Outcome(error=traceback.format_exc(), seconds=time.perf_counter() - start)
     return Outcome(text, arrays, seconds=time.perf_counter() - start)
+
+
+def prepare_and_execute(prepare: Prepare, cell: Cell) -> Outcome:
+    """The same in a process that may not be prepared yet."""
+    prepare()
+    return execute(cell)
 
 
 def keep(store: Store, cell: Cell, owner: Owner, outcome: Outcome) -> None:

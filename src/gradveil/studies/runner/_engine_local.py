@@ -16,7 +16,7 @@ from pathlib import Path
 from gradveil._checks import check_count
 
 from ._cell import Cell
-from ._engine import POLL_SECONDS, Watch, work
+from ._engine import POLL_SECONDS, Prepare, Watch, nothing, work
 from ._owner import Owner, new_team
 from ._store import Store
 
@@ -28,9 +28,14 @@ class LocalEngine:
     """`jobs` processes, each with one thread; one job runs in this process.
 
     Workers share nothing but the store. If this process ends, however it does, so do they.
+
+    Args:
+        jobs: Processes.
+        prepare: Called in each of them before its first cell; it is pickled for other processes.
     """
 
     jobs: int = 1
+    prepare: Prepare = nothing
 
     def __post_init__(self) -> None:
         check_count(self.jobs, "jobs")
@@ -41,9 +46,11 @@ class LocalEngine:
         try:
             store.want(cells)
             if self.jobs == 1:
+                self.prepare()
                 work(store, Owner(store.owners), watch)
             else:
-                _Pool(store, cells, min(self.jobs, max(1, len(cells)))).run(watch)
+                jobs = min(self.jobs, max(1, len(cells)))
+                _Pool(store, cells, jobs, self.prepare).run(watch)
         finally:
             store.close()
 
@@ -51,8 +58,9 @@ class LocalEngine:
 class _Pool:
     """Worker processes, replaced when they crash, stopped when this process is."""
 
-    def __init__(self, store: Store, cells: Sequence[Cell], jobs: int) -> None:
+    def __init__(self, store: Store, cells: Sequence[Cell], jobs: int, prepare: Prepare) -> None:
         self._store, self._cells, self._jobs = store, cells, jobs
+        self._prepare = prepare
         self._team = new_team()
         self._workers: list[SpawnProcess] = []
         self._idle_crashes = 0
@@ -72,7 +80,7 @@ class _Pool:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        arguments = (self._store.folder, self._cells, self._team)
+        arguments = (self._store.folder, self._cells, self._team, self._prepare)
         worker = context.Process(target=_work, args=arguments)
         worker.start()
         self._workers.append(worker)
@@ -98,9 +106,10 @@ class _Pool:
         self._store.release_dead()
 
 
-def _work(folder: Path, cells: Sequence[Cell], team: str) -> None:
+def _work(folder: Path, cells: Sequence[Cell], team: str, prepare: Prepare) -> None:
     """A worker process, from beginning to end."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare()
     store = Store(folder)
     store.want(cells)
     work(store, Owner(store.owners, team), lambda: None)

@@ -15,7 +15,7 @@ from gradveil._checks import check_count
 from gradveil._extras import require
 
 from ._cell import DATA_VARIABLE, Cell
-from ._engine import POLL_SECONDS, Watch, execute, keep
+from ._engine import POLL_SECONDS, Prepare, Watch, keep, nothing, prepare_and_execute
 from ._owner import Owner
 from ._store import Outcome, Store
 
@@ -32,10 +32,12 @@ class RayEngine:
     Args:
         address: Of a running cluster; without it Ray is started on this machine, for this run.
         jobs: Cells at once; without it, the cluster's processors.
+        prepare: Called before each cell, where it runs.
     """
 
     address: str | None = None
     jobs: int | None = None
+    prepare: Prepare = nothing
 
     def __post_init__(self) -> None:
         if self.jobs is not None:
@@ -48,7 +50,7 @@ class RayEngine:
             store.want(cells)
             with _connected(self.address, self.jobs) as ray:
                 jobs = self.jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
-                _Dispatcher(ray, store, jobs).run(watch)
+                _Dispatcher(ray, store, jobs, self.prepare).run(watch)
         finally:
             store.close()
 
@@ -56,10 +58,11 @@ class RayEngine:
 class _Dispatcher:
     """Keeps as many cells in flight as there are jobs."""
 
-    def __init__(self, ray: Any, store: Store, jobs: int) -> None:
+    def __init__(self, ray: Any, store: Store, jobs: int, prepare: Prepare) -> None:
         self._ray, self._store, self._jobs = ray, store, jobs
+        self._prepare = ray.put(prepare)
         self._owner = Owner(store.owners)
-        self._task = ray.remote(num_cpus=1)(execute)
+        self._task = ray.remote(num_cpus=1)(prepare_and_execute)
         self._flying: dict[Any, Cell] = {}
 
     def run(self, watch: Watch) -> None:
@@ -85,7 +88,7 @@ class _Dispatcher:
             cell = self._store.claim(self._owner)
             if cell is None:
                 return
-            self._flying[self._task.remote(cell)] = cell
+            self._flying[self._task.remote(self._prepare, cell)] = cell
 
     def _receive(self) -> None:
         ready, _ = self._ray.wait([*self._flying], timeout=POLL_SECONDS)

@@ -1,0 +1,1 @@
+"""Digits learned with (ε, δ) for each digit of each client."""

@@ -1,0 +1,87 @@
+"""The detailed results of the settings that are shown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradveil.attacks import ThreatModel
+from gradveil.catalog import build_defense, spec_of
+
+from .._amounts import plan_of, planned, unwrapped
+from .._defense_measurement import Measurement
+from .._frontier import Point
+from .._restore import restore
+from .._result import DefenseResult, TrainingResult, identity
+from .._subject import Subject
+from .._summary import nested_runs
+from .._undefended import Undefended, beats_guess, blind_guess, check_undefended
+from ..report import verdict
+from ._measuring import Plan, Results, attacks_of
+
+
+def undefended_of(
+    results: Results, plan: Plan, subject: Subject, plain: str, threat: ThreatModel
+) -> Undefended | None:
+    """Whether the attacks work on this model at all."""
+    guess = blind_guess(subject, threat.labels == "known")
+    return check_undefended(attacks_of(results, plan, plain), guess, nested_runs)
+
+
+def defense_result(
+    results: Results,
+    plan: Plan,
+    subject: Subject,
+    name: str,
+    point: Point,
+    free: Point,
+    able: bool,
+) -> DefenseResult | None:
+    """The details of one setting; `None` if they were not measured."""
+    found = results.get(plan.detail(point.defense))
+    if found is None:
+        return None
+    costs: Measurement = restore(Measurement, dict(found))
+    defense = planned(subject, build_defense(point.defense, allow_imports=True))
+    attacks = tuple(attacks_of(results, plan, point.defense))
+    known = plan.threat.labels == "known"
+    guess = blind_guess(subject, known)
+    leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
+    return DefenseResult(
+        name=name,
+        defense=spec_of(unwrapped(defense)),
+        plan=plan_of(defense),
+        training=_training(results, plan, point, free),
+        attacks=attacks,
+        verdict=verdict(
+            attacks,
+            float(blind_guess(subject, labels_known=False).errors.mean()),
+            costs.bound,
+            subject.is_image,
+            costs.no_guarantee,
+            able=able or leaks,
+            told=costs.told_apart,
+        ),
+        **_fields(costs),
+        **identity(defense),
+    )
+
+
+def _fields(costs: Measurement) -> dict[str, Any]:
+    return dict(vars(costs))
+
+
+def _training(results: Results, plan: Plan, point: Point, free: Point) -> TrainingResult | None:
+    trained = results.get(plan.train(point.defense))
+    if trained is None or point.loss is None or free.loss is None:
+        return None
+    return TrainingResult(plan.training.rounds, trained["before"], point.loss, free.loss.mean)
+
+
+def shown_settings(pairs: Sequence[tuple[str, Point]]) -> list[tuple[str, Point]]:
+    """Each setting once, under unique names."""
+    by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
+    counts: dict[str, int] = {}
+    unique = []
+    for name, point in reversed(list(by_text.values())):
+        counts[name] = count = counts.get(name, 0) + 1
+        unique.append((name if count == 1 else f"{name} ({count})", point))
+    return unique

@@ -1,0 +1,113 @@
+"""Points of curves from the results of their cells."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from gradveil._random import numbered_stream
+from gradveil.catalog import build_defense
+from gradveil.scoring import Interval, bootstrap_interval
+from gradveil.studies.runner import Cell, Result
+
+from ..._frontier import Leak, Point
+from ..._privacy import privacy_of
+from ..._restore import restore
+from ..._result import AttackResult, RunResult
+from ..._summary import nested_runs
+from ..._told_apart import CANDIDATES, ToldApart
+from ..._undefended import BlindGuess, beats_guess
+from ._plan import Plan
+
+Results = Mapping[Cell, Result]
+
+
+def point_of(
+    results: Results,
+    plan: Plan,
+    defense: str,
+    amount: float | None,
+    guess: BlindGuess,
+    plain: str,
+) -> Point:
+    """What is known of one setting; `plain` is the undefended one, whose training is compared."""
+    trained, free = (results.get(plan.train(each)) for each in (defense, plain))
+    bound = _bound(results.get(plan.bound(defense)))
+    privacy = privacy_of(build_defense(defense, allow_imports=True), plan.releases, CANDIDATES)
+    moments = [m for m in plan.training.moments() if plan.attack(defense, m) in results]
+    return Point(
+        defense=defense,
+        amount=amount,
+        leaks=tuple(leak_of(results, plan, defense, moment, guess) for moment in moments),
+        loss=None if trained is None else _interval(trained["losses"]),
+        accuracy=None if trained is None else _interval(trained["accuracies"], absent=None),
+        extra_loss=_extra(trained, free),
+        bound=bound[0],
+        bound_holds=bound[1],
+        epsilon=None if privacy is None else privacy.epsilon_rounds,
+    )
+
+
+def attacks_of(results: Results, plan: Plan, defense: str, moment: int = 0) -> list[AttackResult]:
+    """The attacks on one setting at one moment."""
+    found = results.get(plan.attack(defense, moment))
+    return [] if found is None else [restore(AttackResult, one) for one in found["attacks"]]
+
+
+def leak_of(results: Results, plan: Plan, defense: str, moment: int, guess: BlindGuess) -> Leak:
+    """The strongest attack at one moment, and what the exact attacker reached."""
+    attacks = attacks_of(results, plan, defense, moment)
+    identified = results.get(plan.identify(defense, moment))
+    told = identified["told_apart"] if identified is not None else None
+    told_apart = None if told is None else restore(ToldApart, told)
+    if not attacks:
+        return Leak(moment, "", False, None, None, told_apart)
+    best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
+    rated = [beats_guess(attack, guess, nested_runs) for attack in attacks]
+    return Leak(
+        round=moment,
+        attack=best.attack,
+        knows_defense=best.knows_defense,
+        error=_share(best, guess),
+        psnr=best.psnr,
+        told_apart=told_apart,
+        pictures=best.runs[0].pictures,
+        copies=max(one.copies for one in rated),
+        examples=rated[0].examples,
+    )
+
+
+def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
+    """The squared error over the guess's mean one."""
+    whole = max(float(guess.errors.mean()), 1e-12)
+
+    def shares(run: RunResult) -> tuple[float, ...]:
+        return tuple(error / whole for error in run.mse_pixels)
+
+    return bootstrap_interval(nested_runs(attack.runs, shares), generator=numbered_stream(0))
+
+
+def _bound(found: Result | None) -> tuple[float | None, bool]:
+    if found is None or found["bound"] is None:
+        return None, False
+    return found["bound"], not found["reason"]
+
+
+def _interval(values: Sequence[float | None], absent: float | None = math.inf) -> Interval | None:
+    """Over seeds; infinite where one training diverged. `None` where there are no numbers."""
+    known = [absent if value is None else value for value in values]
+    if any(value is None for value in known):
+        return None
+    if not all(math.isfinite(value) for value in known if value is not None):
+        return Interval(math.inf, math.inf, math.inf)
+    return bootstrap_interval(
+        torch.tensor(known, dtype=torch.float64), generator=numbered_stream(0)
+    )
+
+
+def _extra(trained: Result | None, free: Result | None) -> Interval | None:
+    """Seed by seed, as both trainings saw the same batches."""
+    if trained is None or free is None or any(loss is None for loss in free["losses"]):
+        return None
+    pairs = zip(trained["losses"], free["losses"], strict=True)
+    return _interval([None if a is None else a / max(b, 1e-12) - 1 for a, b in pairs])

@@ -1,0 +1,166 @@
+"""`recommend`: which defense, how strong, and what it costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import nn
+
+from gradveil._checks import check_count, check_kind, check_not_negative, check_optional_callable
+from gradveil._extras import require
+from gradveil.attacks import Attack, LocalSteps, ThreatModel
+from gradveil.catalog import spec_of
+from gradveil.data import Dataset, NormalizationLike
+from gradveil.defenses import Defense
+from gradveil.messages import LossFunction
+from gradveil.studies.runner import Engine, LocalEngine, Prepare
+
+from .._meter import Meter, Progress
+from .._privacy import Releases
+from .._result import AuditResult
+from .._settings import chosen_attacks
+from .._subject import Batch, make_subject
+from .._undefended import blind_guess
+from ._axis import axes_of, usual_amounts
+from ._goal import Goal
+from ._measuring import Plan, Training, hold, subject_fingerprint
+from ._search import PLAIN, Search
+from ._whole import expected_work, run_search
+
+DEFENSES = (
+    "gradient-noise",
+    "optimal-noise",
+    "optimal-noise(granularity='layer')",
+    "optimal-dpsgd",
+    "gradient-pruning",
+    "optimal-pruning",
+    "private-noise",
+)
+"""What is compared if nothing is asked for."""
+
+STRENGTHS, TRIALS = 5, 128
+"""Of each defense, and messages of the exact attacker."""
+
+MakeEngine = Callable[[Prepare], Engine]
+"""An engine whose processes are prepared by the given function before they run cells."""
+
+
+def recommend(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Batch,
+    defenses: Sequence[str | Defense] | None = None,
+    attacks: Sequence[str | Attack] | None = None,
+    *,
+    goals: Sequence[str | Goal] = (),
+    public: Batch | None = None,
+    normalization: Dataset | NormalizationLike = None,
+    batches: int = 1,
+    seeds: int = 1,
+    strengths: int = STRENGTHS,
+    training: Training | None = None,
+    threat: ThreatModel | None = None,
+    local: LocalSteps | None = None,
+    steps: int | None = None,
+    rounds: int = 100,
+    delta: float = 1e-5,
+    sample_rate: float = 1.0,
+    time_budget: float | None = None,
+    folder: Path | str | None = None,
+    engine: MakeEngine | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    names: Mapping[str, str] | None = None,
+) -> AuditResult:
+    """Which defense to use, how strong, and what it costs, measured on your model and data.
+
+    Each defense is run over strengths. Leakage is what the attacks recover from the messages of
+    the private batches, cost the loss after a federated training. Then the cheapest setting for
+    each goal is looked for, measured, and attacked again at two later moments of its training.
+
+    Args:
+        model: As for `audit`, and so are the arguments that are not listed here.
+        loss_fn: Maps (outputs, targets) to one number.
+        batch: The private inputs and their targets.
+        defenses: Those without an amount are run over strengths, others at the one given.
+        attacks: The unaware and the adaptive one, if `None`.
+        goals: To be met at once, as "psnr<=15" and "loss<=+5%"; three usual levels if empty.
+        public: Other examples with targets: plans, priors and the training come from them.
+        normalization: The way back to [0, 1] units.
+        batches: Into how many batches `batch` is cut.
+        seeds: How many times each batch is defended and attacked.
+        strengths: Of each defense, before goals are solved for.
+        training: Rounds, clients, seeds, and the server's optimizer.
+        threat: What attackers are granted.
+        local: FedAvg's local steps; gradients are sent if `None`.
+        steps: Of the attacks.
+        rounds: For which ε is stated.
+        delta: δ.
+        sample_rate: Of Poisson sampling over these rounds.
+        time_budget: Seconds; it ends with what is finished.
+        folder: Of the store: an audit that was stopped goes on, and one that is asked for again
+            costs nothing. Nothing is kept if `None`.
+        engine: What runs the cells, given how to prepare its processes; this process if `None`.
+        seed: Of everything random.
+        progress: Called with (what is running, the share that is done).
+        names: What to call "data", "model" and its "weights" in the result, and its "command".
+
+    >>> import torch
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[4, 6, 2])
+    >>> data = torch.Generator().manual_seed(0)
+    >>> private = torch.rand(2, 4, generator=data), torch.tensor([0, 1])
+    >>> public = torch.rand(80, 4, generator=data), torch.arange(80) % 2
+    >>> short = Training(rounds=2, seeds=2)
+    >>> result = recommend(model, nn.functional.cross_entropy, private, ["gradient-noise"],
+    ...                    goals=["error>=50%"], public=public, training=short, steps=5)
+    >>> result.frontier.answers[0].title
+    'error>=50%'
+    """
+    require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
+    check_count(seeds, "seeds")
+    check_count(strengths, "strengths")
+    if time_budget is not None:
+        check_not_negative(time_budget, "time_budget")
+    check_optional_callable(progress, "progress", "Give a function of (what, share).")
+    threat = ThreatModel(mechanism="known") if threat is None else threat
+    check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    wanted = [Goal.parse(goal) if isinstance(goal, str) else goal for goal in goals]
+    names = {} if names is None else names
+    subject = make_subject(
+        model,
+        loss_fn,
+        batch,
+        batches=batches,
+        public=public,
+        normalization=normalization,
+        local=local,
+        name=names.get("data", "data"),
+        labels_known=threat.labels != "unknown",
+    )
+    training = Training() if training is None else training
+    plan = Plan(
+        subject=subject_fingerprint(subject),
+        attacks=tuple(spec_of(one) for one in chosen_attacks(attacks, steps, subject.data)),
+        threat=threat,
+        training=training.for_messages("gradient" if local is None else "update"),
+        releases=Releases(rounds, delta, sample_rate),
+        seeds=seeds,
+        seed=seed,
+        trials=TRIALS,
+    )
+    axes = axes_of(DEFENSES if defenses is None else defenses, subject, usual_amounts(subject))
+    axes = [axis for axis in axes if str(axis.spec) != PLAIN]
+    prepare = partial(hold, plan.subject, subject)
+    meter = Meter(expected_work(axes, strengths, 1 if goals else 3, training), progress)
+    with _place(folder) as place:
+        runner = LocalEngine(1, prepare) if engine is None else engine(prepare)
+        guess = blind_guess(subject, threat.labels == "known")
+        search = Search(plan, guess, runner, Path(place), meter, time_budget)
+        return run_search(search, subject, axes, wanted, strengths, names)
+
+
+def _place(folder: Path | str | None) -> AbstractContextManager[Path | str]:
+    return TemporaryDirectory() if folder is None else nullcontext(folder)

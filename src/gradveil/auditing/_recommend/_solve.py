@@ -1,0 +1,197 @@
+"""Finds the cheapest setting that reaches a goal, measuring more where it is needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradveil.catalog import build_defense
+from gradveil.defenses import PrivateNoise
+from gradveil.privacy import epsilon_after, epsilon_on_grid, solve_noise_multiplier
+
+from .._frontier import Point
+from ._axis import Axis
+from ._goal import Goal
+from ._search import Search
+from ._strengths import hidden
+
+SHORTLIST = 3
+"""Defenses whose strength is refined for one goal: those that lose least so far."""
+REFINED = 0.12
+"""Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
+REFINEMENTS, TRIES = 2, 3
+"""Waves of refinement, and settings that are looked at later in their training."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One or more goals that are to be met at once."""
+
+    title: str
+    goals: tuple[Goal, ...]
+
+    @property
+    def of_leakage(self) -> tuple[Goal, ...]:
+        """Those on what leaks, ε included."""
+        return tuple(goal for goal in self.goals if not goal.is_cost)
+
+    @property
+    def of_cost(self) -> tuple[Goal, ...]:
+        """Those on what training loses."""
+        return tuple(goal for goal in self.goals if goal.is_cost)
+
+    def protects(self, point: Point) -> bool:
+        """Whether all goals on leakage are reached."""
+        return all(goal.is_reached(point) for goal in self.of_leakage)
+
+    def is_cheap(self, point: Point) -> bool:
+        """Whether all goals on the loss are reached."""
+        return all(goal.is_reached(point) for goal in self.of_cost)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A defense at a strength, with what was measured."""
+
+    axis: Axis
+    strength: float
+    point: Point
+
+
+@dataclass
+class Solved:
+    """What was found for one wish."""
+
+    wish: Wish
+    best: Setting | None = None
+    """Reaches all goals."""
+    nearest: Setting | None = None
+    """Where none does: what reaches the goals on leakage at the least loss."""
+    within_cost: Setting | None = None
+    """And what hides most within the goals on the loss."""
+    equal: tuple[str, ...] = ()
+    refused: set[tuple[str, float]] = field(default_factory=set)
+    """Settings that miss the goals later in their training."""
+
+
+def solve_wishes(
+    search: Search, axes: Sequence[Axis], wishes: Sequence[Wish], can_judge: bool
+) -> list[Solved]:
+    """The cheapest setting for each wish; all are measured together, wave by wave."""
+    search.measure("solving for ε", [pair for w in wishes for pair in _formal(search, axes, w)])
+    for _ in range(REFINEMENTS):
+        wanted = [pair for wish in wishes for pair in _refined(search, axes, wish)]
+        if wanted:
+            search.measure("where curves meet the goals", wanted)
+    solved = [Solved(wish) for wish in wishes]
+    moments = search.plan.training.moments()
+    for _ in range(TRIES):
+        for one in solved:
+            _choose(search, axes, one, can_judge)
+        chosen = [one.best for one in solved if one.best is not None]
+        search.measure("later in the training", [(s.axis, s.strength) for s in chosen], moments)
+        if not any(_refuse(search, one) for one in solved):
+            break
+    for one in solved:
+        _choose(search, axes, one, can_judge)
+    return solved
+
+
+def _formal(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis, float]]:
+    """The noise multiplier at which the accountant gives ε, for each defense that has one."""
+    limits = [goal.limit for goal in wish.goals if goal.is_formal]
+    if not limits:
+        return []
+    releases, wanted = search.plan.releases, []
+    for axis in axes:
+        defense = build_defense(axis.at(0.0), allow_imports=True)
+        if not isinstance(defense, PrivateNoise) or axis.swept != "noise_multiplier":
+            continue
+        epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
+        rate, rounds, delta = releases.sample_rate, releases.rounds, releases.delta
+        z = solve_noise_multiplier(min(limits), delta, rate, rounds)
+        while epsilon_of(axis.amount(axis.strength(z)), rate, rounds, delta) > min(limits):
+            z *= 1.002
+        wanted.append((axis, axis.strength(axis.amount(axis.strength(z)))))
+    return wanted
+
+
+def _refined(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis, float]]:
+    """One more strength for the defenses that lose least where they reach the goals."""
+    if any(goal.is_formal for goal in wish.goals):
+        return []
+    found = []
+    for axis in axes:
+        bracket = _bracket(search, axis, wish)
+        if axis.swept and bracket is not None:
+            found.append(bracket)
+    found.sort(key=lambda bracket: _cost(bracket[0]))
+    return [
+        (holds.axis, holds.axis.within((fails.strength + holds.strength) / 2))
+        for holds, fails in found[:SHORTLIST]
+        if abs(fails.strength - holds.strength) > REFINED
+    ]
+
+
+def _bracket(search: Search, axis: Axis, wish: Wish) -> tuple[Setting, Setting] | None:
+    """Neighbours, one that reaches the goals and one that does not."""
+    settings = _settings(search, axis)
+    leaks = bool(wish.of_leakage)
+    ordered = list(reversed(settings)) if leaks else settings
+    reached = wish.protects if leaks else wish.is_cheap
+    last = None
+    for one in ordered:
+        if not reached(one.point):
+            return None if last is None else (last, one)
+        last = one
+    return None
+
+
+def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: bool) -> None:
+    """The cheapest that reaches all goals; without goals on leakage, what hides most."""
+    wish = solved.wish
+    every = [one for axis in axes for one in _settings(search, axis)]
+    allowed = [s for s in every if (s.axis.name, s.strength) not in solved.refused]
+    protect = [s for s in allowed if wish.protects(s.point)] if wish.of_leakage else []
+    cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
+    solved.nearest = min(protect, key=_cost, default=None)
+    solved.within_cost = max(cheap, key=lambda s: _hidden(s, can_judge), default=None)
+    if wish.of_leakage and wish.of_cost:
+        both = [s for s in protect if wish.is_cheap(s.point)]
+        solved.best = min(both, key=_cost, default=None)
+    else:
+        solved.best = solved.nearest if wish.of_leakage else solved.within_cost
+    solved.equal = _not_told_apart(solved.best, protect) if wish.of_leakage else ()
+
+
+def _refuse(search: Search, solved: Solved) -> bool:
+    """Whether the chosen setting misses its goals later in the training, and is given up."""
+    best = solved.best
+    if best is None:
+        return False
+    now = search.points(best.axis).get(best.strength)
+    if now is None or (solved.wish.protects(now) and solved.wish.is_cheap(now)):
+        return False
+    solved.refused.add((best.axis.name, best.strength))
+    return True
+
+
+def _not_told_apart(best: Setting | None, others: Sequence[Setting]) -> tuple[str, ...]:
+    """Other defenses that reach the goals, with a loss whose interval overlaps the best one's."""
+    if best is None or best.point.loss is None:
+        return ()
+    limit = best.point.loss.high
+    near = [s for s in others if s.point.loss is not None and s.point.loss.low <= limit]
+    return tuple(dict.fromkeys(s.axis.name for s in near if s.axis.name != best.axis.name))
+
+
+def _settings(search: Search, axis: Axis) -> list[Setting]:
+    return [Setting(axis, strength, point) for strength, point in search.points(axis).items()]
+
+
+def _cost(setting: Setting) -> float:
+    loss = setting.point.loss
+    return float("inf") if loss is None else loss.mean
+
+
+def _hidden(setting: Setting, can_judge: bool) -> float:
+    found = hidden(setting.point, can_judge)
+    return -1.0 if found is None else found

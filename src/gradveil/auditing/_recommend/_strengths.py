@@ -1,0 +1,73 @@
+"""Which strengths to measure next, so that a curve goes from near copies to nothing."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from .._frontier import Leak, Point
+from ._axis import Axis
+
+COPY, NOTHING = 0.1, 0.9
+"""The ends of the range, as shares of what hides everything."""
+GAP = 0.2
+"""Two neighbours that are nearer than that need no point in between."""
+REACH = 3.0
+"""Powers of ten beyond the first strengths that are tried at most."""
+
+
+def hidden(point: Point, can_judge: bool) -> float | None:
+    """What of the inputs stays hidden at the model as given: 0 is nothing, 1 is everything.
+
+    The strongest attack's squared error over that of a blind guess; where attacks cannot judge the
+    model, the share in which the exact attacker fails, beyond chance.
+    """
+    return None if not point.leaks else hidden_of(point.leaks[0], can_judge)
+
+
+def hidden_of(leak: Leak, can_judge: bool) -> float | None:
+    """The same of one moment."""
+    if can_judge and leak.error is not None:
+        return min(1.0, max(0.0, leak.error.mean))
+    if leak.told_apart is None:
+        return None
+    told = leak.told_apart
+    return min(1.0, max(0.0, (1 - told.rate.mean) / (1 - told.chance)))
+
+
+def next_strengths(axis: Axis, done: Mapping[float, float], count: int) -> list[float]:
+    """Up to so many further strengths, from what is hidden at those that are done.
+
+    First the ends are moved out until they are reached, then the widest gap is cut in two. Each
+    choice assumes for the next one that it lies where a straight line puts it.
+    """
+    known, chosen = dict(done), []
+    for _ in range(count if axis.swept and done else 0):
+        strength = _next(axis, known)
+        if strength is None or strength in known:
+            break
+        chosen.append(strength)
+        known[strength] = _expected(known, strength)
+    return chosen
+
+
+def _next(axis: Axis, known: Mapping[float, float]) -> float | None:
+    order = sorted(known)
+    if known[order[-1]] < NOTHING and order[-1] < axis.start[-1] + REACH:
+        return axis.within(order[-1] + 1)
+    gaps = [(abs(known[b] - known[a]), a, b) for a, b in pairwise(order)]
+    widest = max(gaps, default=(0.0, 0.0, 0.0))
+    if known[order[0]] > COPY and widest[0] < 0.5 and order[0] > axis.start[0] - REACH:
+        lower = axis.within(order[0] - 1)
+        if lower not in known:
+            return lower
+    return (widest[1] + widest[2]) / 2 if widest[0] >= GAP else None
+
+
+def _expected(known: Mapping[float, float], strength: float) -> float:
+    order = sorted(known)
+    if strength < order[0]:
+        return min(COPY, known[order[0]])
+    if strength > order[-1]:
+        return max(NOTHING, known[order[-1]])
+    below = max(s for s in order if s <= strength)
+    above = min(s for s in order if s >= strength)
+    return (known[below] + known[above]) / 2
