@@ -2,10 +2,11 @@
 The frontier of four defenses
 =============================
 
-What a defense hides, against what it costs. Each point is one strength of one defense: the loss on
-held-out digits after 60 defended steps of training, and how well the attacker who knows the defense
-rebuilds single images (a blind guess has 12 dB). Down and to the left is better. The model is a
-perceptron; this script takes some minutes and is not run when the site is built; it writes the figure.
+What a defense hides, against what it costs. Each point is one strength of one defense: the loss
+on held-out digits after 60 defended steps of training, and how well the attacker who knows the
+defense rebuilds single images (a blind guess has 12 dB). Down and to the left is better. The
+model is a perceptron; this script takes some minutes and is not run when the site is built; it
+writes the figure.
 
 .. image:: /images/frontier.png
    :alt: PSNR of reconstructions against the loss after training, for noise and pruning
@@ -82,7 +83,9 @@ for name, strengths in defenses.items():
     print(name, [(round(x, 2), round(y, 1)) for x, y in points], flush=True)
     axes.plot(*zip(*points, strict=True), marker="o", label=name)
 axes.axhline(12, color="grey", linestyle=":", label="blind guess")
-axes.axvline(cost(gradveil.NoDefense()), color="grey", linestyle="--", label="loss without a defense")
+axes.axvline(
+    cost(gradveil.NoDefense()), color="grey", linestyle="--", label="loss without a defense"
+)
 axes.set(xlabel="loss after 60 steps", ylabel="PSNR of single images, dB")
 axes.legend()
 

@@ -2,9 +2,9 @@
 What comes back from a gradient
 ===============================
 
-Four digits, one gradient of the paper's CNN, and what an attacker makes of it: without a defense, and
-behind noise of two strengths that was planned from public examples. The attacker knows the defense.
-This script takes minutes and is not run when the site is built; it writes the figure.
+Four digits, one gradient of the paper's CNN, and what an attacker makes of it: without a defense,
+and behind noise of two strengths that was planned from public examples. The attacker knows the
+defense. This script takes minutes and is not run when the site is built; it writes the figure.
 
 .. image:: /images/leak.png
    :alt: Four digits, their near copies from an undefended gradient, and blurs behind noise

@@ -2,10 +2,10 @@
 Leakage through training
 ========================
 
-A model that has learned its examples has small gradients for them, and noise of a fixed size hides small
-gradients better. So leakage falls through training, and the first rounds are the ones to worry about.
-Here a perceptron learns digits. At some steps 32 clients send the gradient of one image each, with
-little noise, and the analytic attack divides the image out of it.
+A model that has learned its examples has small gradients for them, and noise of a fixed size
+hides small gradients better. So leakage falls through training, and the first rounds are the ones
+to worry about. Here a perceptron learns digits. At some steps 32 clients send the gradient of one
+image each, with little noise, and the analytic attack divides the image out of it.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 How much noise each layer gets
 ==============================
 
-Isotropic noise treats all parameters alike. Optimal noise puts more of it where the message reacts
-strongly to the data, and less where the gradient is large and training would suffer. Both plans below
-have the same utility; the figure shows where they put their noise.
+Isotropic noise treats all parameters alike. Optimal noise puts more of it where the message
+reacts strongly to the data, and less where the gradient is large and training would suffer. Both
+plans below have the same utility; the figure shows where they put their noise.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,8 @@ model = build_model("simple-conv-net", seed=0)
 
 # %%
 # Moments say two things of each parameter: how large its gradient is, and how strongly it reacts to
-# the inputs. They are measured on public examples here, so that the plan says nothing of private ones.
+# the inputs. They are measured on public examples here, so that the plan says nothing of private
+# ones.
 
 inputs, targets = data.batch(2000, 16)
 message = gradveil.GradientMessage(model, cross_entropy, targets)

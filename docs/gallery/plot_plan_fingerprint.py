@@ -2,10 +2,10 @@
 The fingerprint of a plan
 =========================
 
-The paper plans its noise from the private batch. Then the *size* of the noise at each parameter is a
-fingerprint of the batch, and more noise does not blur it. An attacker who knows the defense and has
-eight candidates for an image picks the right one at any scale. A plan that is made from the model alone
-stops telling when the noise hides the gradient, as isotropic noise does.
+The paper plans its noise from the private batch. Then the *size* of the noise at each parameter
+is a fingerprint of the batch, and more noise does not blur it. An attacker who knows the defense
+and has eight candidates for an image picks the right one at any scale. A plan that is made from
+the model alone stops telling when the noise hides the gradient, as isotropic noise does.
 """
 
 import matplotlib.pyplot as plt

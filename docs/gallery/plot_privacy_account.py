@@ -2,10 +2,10 @@
 What a private run spends
 =========================
 
-Each round of training with ``PrivateNoise`` spends some of a privacy budget. An account adds it up.
-The figure shows ε after each round for three noise multipliers z, when each example takes part in a
-round with a probability of 1 %, and what it means for an attacker who has to pick one of ten
-candidates.
+Each round of training with ``PrivateNoise`` spends some of a privacy budget. An account adds it
+up. The figure shows ε after each round for three noise multipliers z, when each example takes
+part in a round with a probability of 1 %, and what it means for an attacker who has to pick one
+of ten candidates.
 """
 
 import matplotlib.pyplot as plt

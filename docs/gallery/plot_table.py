@@ -2,10 +2,10 @@
 An audit of a table
 ===================
 
-Rows of a table are private data like any other. ``TabLeak`` rebuilds them from a gradient: numbers and
-categories. A column counts as found if its category is right, or its number is within a third of a
-standard deviation. Here four rows with three numbers and two categories pass through a small
-perceptron, and noise grows from left to right.
+Rows of a table are private data like any other. ``TabLeak`` rebuilds them from a gradient:
+numbers and categories. A column counts as found if its category is right, or its number is within
+a third of a standard deviation. Here four rows with three numbers and two categories pass through
+a small perceptron, and noise grows from left to right.
 """
 
 import matplotlib.pyplot as plt

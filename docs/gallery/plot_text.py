@@ -2,10 +2,10 @@
 An audit of a text classifier
 =============================
 
-The gradient of a text model shows which tokens were read: rows of its embedding that are not 0. That
-is a bag of words; ``SpanCheck`` also puts the words into their order. Here two short sequences pass
-through a small transformer, under no defense, under noise, and under private noise, which clips each
-sequence's gradient first.
+The gradient of a text model shows which tokens were read: rows of its embedding that are not 0.
+That is a bag of words; ``SpanCheck`` also puts the words into their order. Here two short
+sequences pass through a small transformer, under no defense, under noise, and under private
+noise, which clips each sequence's gradient first.
 """
 
 import matplotlib.pyplot as plt

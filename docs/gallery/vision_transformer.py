@@ -2,9 +2,9 @@
 An audit of a vision transformer
 ================================
 
-``gradveil.audit`` takes any model. Here it is a small vision transformer on MNIST digits: GELU and no
-pooling, so that its gradient is smooth. This script takes some minutes and is not run when the site is
-built; it writes the figure.
+``gradveil.audit`` takes any model. Here it is a small vision transformer on MNIST digits: GELU
+and no pooling, so that its gradient is smooth. This script takes some minutes and is not run when
+the site is built; it writes the figure.
 
 .. image:: /images/vision-transformer.png
    :alt: PSNR of the reconstructions behind each defense, and how often candidates are told apart

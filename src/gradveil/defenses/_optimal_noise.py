@@ -63,6 +63,14 @@ class OptimalNoise(NoiseDefense):
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
         plan: "model" or "private": what the plan is made from when it is called on a message.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
+    tensor([1.2649, 0.6325])
     """
 
     label = "optimal noise"

@@ -86,6 +86,16 @@ def train_function(
             rate at least.
         allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
         guard: Looks at the server's model before it is answered; see `Client`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import OptimalNoise
+    >>> from gradveil.models import build_model
+    >>> data = torch.rand(8, 3), torch.randint(2, (8,))
+    >>> train = train_function(
+    ...     build_model("mlp", sizes=[3, 2]), cross_entropy, data, OptimalNoise(0.1), batch_size=4
+    ... )
+    >>> callable(train)
+    True
     """
 
     def train(message: Message, context: Context) -> Message:

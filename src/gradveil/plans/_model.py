@@ -49,6 +49,15 @@ def model_moments(
         inputs: The private batch, whose values are not read.
         generator: For the made-up examples and the probes.
         curvature: Plan for the utility "curvature".
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> from gradveil import GradientMessage
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([1]))
+    >>> moments = model_moments(message, torch.ones(1, 3), torch.Generator().manual_seed(0))
+    >>> sorted(moments.squared_values)[:2]
+    ['layers.1.bias', 'layers.1.weight']
     """
     return released_moments(message, inputs, generator, None, curvature=curvature)
 

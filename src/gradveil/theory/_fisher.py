@@ -212,7 +212,13 @@ class MeanInformation:
 
 
 def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
-    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs."""
+    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs.
+
+    >>> from gradveil import Mechanism
+    >>> fisher_matrix(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
+    tensor([[4., 0.],
+            [0., 4.]], dtype=torch.float64)
+    """
     information = FisherInformation(message, inputs, mechanism)
     if information.is_infinite():
         raise ValueError(

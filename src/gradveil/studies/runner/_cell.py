@@ -112,6 +112,12 @@ def cell_function(kind: str) -> Callable[[CellFunction], CellFunction]:
 
     The function is pure: all it draws comes from generators seeded by its settings, all it reads
     is named by them, and two runs give the same bytes.
+
+    >>> @cell_function("double")
+    ... def double(settings):
+    ...     return {"twice": 2 * settings["number"]}
+    >>> double({"number": 4})
+    {'twice': 8}
     """
 
     def register(function: CellFunction) -> CellFunction:
