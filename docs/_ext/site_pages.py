@@ -72,7 +72,8 @@ def heading(text: str, mark: str) -> str:
 def entries(package: str, module: ModuleType, mine: list[str]) -> str:
     """All names that a package describes; gradveil's own under the packages they come from."""
     if package != "gradveil":
-        return "\n".join(entry(package, name, getattr(module, name)) for name in mine)
+        listed = "\n".join(entry(package, name, getattr(module, name)) for name in mine)
+        return heading("Names", "-") + "\n" + listed
     groups: dict[str, list[str]] = {}
     for name in mine:
         source = ".".join(getattr(module, name).__module__.split(".")[:2])
@@ -97,13 +98,14 @@ def api_page(package: str, home: dict[str, str]) -> str:
     ]
     mine = [name for name in module.__all__ if name not in others]
     parts = [
-        heading(f"{package}: {PACKAGES[package].lower()}", "="),
+        heading(package, "="),
         f".. automodule:: {package}\n   :no-members:\n",
         entries(package, module, mine),
     ]
     if others:
+        parts.append(heading("Described elsewhere", "-"))
         links = ", ".join(f":py:obj:`~{home[name]}.{name}`" for name in others)
-        parts.append(f"Also in `{package}`, described elsewhere: {links}.\n")
+        parts.append(f"{links}.\n")
     return "\n".join(parts)
 
 

@@ -165,7 +165,7 @@ def draw_lineups(
     >>> from gradveil import NoDefense
     >>> examples = torch.rand(40, 3), torch.zeros(40, dtype=torch.int64)
     >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> lineups = draw_lineups(
+    >>> lineups: Lineups = draw_lineups(
     ...     model, cross_entropy, examples, num_classes=2, candidates=8, trials=4
     ... )
     >>> lineups.report(NoDefense(), generator=torch.Generator().manual_seed(0)).rate.mean
