@@ -9,6 +9,16 @@ import pytest
 PACKAGES = (
     "gradveil",
     "gradveil.attacks",
+    "gradveil.catalog",
+    "gradveil.data",
+    "gradveil.defenses",
+    "gradveil.denoising",
+    "gradveil.mechanisms",
+    "gradveil.models",
+    "gradveil.plans",
+    "gradveil.privacy",
+    "gradveil.scoring",
+    "gradveil.studies",
 )
 """Packages whose public names all have an example."""
 SHOWN = ("gradveil", "gradveil.defenses", "gradveil.auditing")
@@ -16,15 +26,23 @@ SHOWN = ("gradveil", "gradveil.defenses", "gradveil.auditing")
 
 
 def described(package: str) -> dict[str, object]:
-    """The public classes and functions of a package; nobody makes an exception on purpose."""
+    """The public classes and functions of a package; nobody makes an exception or a protocol."""
     module = import_module(package)
     things = {name: getattr(module, name) for name in module.__all__}
     return {
         name: thing
         for name, thing in things.items()
         if inspect.isfunction(thing)
-        or (inspect.isclass(thing) and not issubclass(thing, BaseException))
+        or (
+            inspect.isclass(thing)
+            and not issubclass(thing, BaseException)
+            and not is_protocol(thing)
+        )
     }
+
+
+def is_protocol(kind: type) -> bool:
+    return bool(getattr(kind, "_is_protocol", False))
 
 
 def examples(docstring: str | None) -> str:

@@ -156,6 +156,9 @@ def data_folder() -> Path | None:
 
     The folder is no part of a cell's key: settings name a data set whose content is fixed, and the
     folder only says where this machine keeps it.
+
+    >>> data_folder() is None or data_folder().exists()
+    True
     """
     folder = os.environ.get(DATA_VARIABLE)
     return Path(folder) if folder else None
