@@ -16,10 +16,12 @@ import gradveil
 from gradveil.attacks import SpanCheck, ThreatModel, observe, score_tokens
 from gradveil.models import TokenTransformer
 
-WORDS = "the a bank loan was late again and nobody paid my rent in june please call me back".split()
+private = ["the bank loan was late again", "please call me back in june"]
+others = ["nobody paid my rent", "a loan and a bank"]
+words = sorted({word for sentence in private + others for word in sentence.split()})
+ids = torch.tensor([[words.index(word) for word in sentence.split()] for sentence in private])
 torch.manual_seed(0)
-model = TokenTransformer(tokens=len(WORDS), length=8, width=32).eval()
-ids = torch.tensor([[0, 2, 3, 4, 5, 6], [14, 15, 16, 17, 7, 9]])
+model = TokenTransformer(tokens=len(words), length=8, width=32).eval()
 targets = torch.tensor([0, 1])
 defenses = {
     "none": gradveil.NoDefense(),
@@ -45,9 +47,8 @@ for name, defense in defenses.items():
     found = SpanCheck(time_budget=3)(observation, torch.Generator().manual_seed(0))
     scores = score_tokens(found, ids)
     accuracy.append(float(scores.accuracy.mean()))
-    print(
-        f"{name:14}", " | ".join(" ".join(WORDS[i] for i in row) for row in found.inputs.tolist())
-    )
+    rebuilt = [" ".join(words[i] for i in row) for row in found.inputs.tolist()]
+    print(f"{name:14}", " | ".join(rebuilt))
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
