@@ -98,7 +98,7 @@ def test_words_and_tables_say_it_plainly() -> None:
     found = ToldApart(32, 24, Interval(0.75, 0.53, 0.9), Interval(3.5, 3.0, 4.0), 1.5, 0.1)
     result = example_result(size=2)
     assert not [text for text in takeaways(result) if "candidates" in text]
-    assert "Told apart" not in [column.label for column in summary_table(result).columns]
+    assert "Picked out" not in [column.label for column in summary_table(result).columns]
     first, *others = result.defenses
     told = replace(result, defenses=(replace(first, told_apart=found), *others))
     (sentence,) = (text for text in takeaways(told) if "candidates" in text)
@@ -107,7 +107,7 @@ def test_words_and_tables_say_it_plainly() -> None:
         " class picks the right one in this share of trials (chance: 3.12 %): 75 % for no defense."
     )
     table = summary_table(told)
-    place = [column.label for column in table.columns].index("Told apart")
+    place = [column.label for column in table.columns].index("Picked out")
     cells = [row[place] for row in table.rows]
     assert (cells[0].text, cells[0].note) == ("75 %", "53 % to 90 %, 3.50 bits")
     assert {cell.text for cell in cells[1:]} == {"–"}
@@ -116,5 +116,5 @@ def test_words_and_tables_say_it_plainly() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     show_audit(told, console)
     text = console.export_text()
-    assert "Who is told apart of 32 candidates (chance: 3.1%)" in text
+    assert "Who is picked out of 32 candidates (chance: 3.1%)" in text
     assert "75%  [53%, 90%]  3.50 of 5.00        1.5" in text

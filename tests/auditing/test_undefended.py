@@ -85,7 +85,7 @@ def test_an_attack_that_works_judges():
     assert WORDS not in result.to_json()
     assert WORDS not in terminal(result)
     assert "strongest attack" in terminal(result)
-    assert result.defenses[0].verdict.startswith("In this run")
+    assert result.defenses[0].verdict.startswith("The strongest attack of this run")
 
 
 def test_a_leak_is_a_leak_even_where_the_undefended_attack_failed(monkeypatch):

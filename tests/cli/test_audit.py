@@ -21,6 +21,7 @@ from gradveil.auditing import QUICK_STEPS, AuditResult
 from gradveil.auditing._defaults import STEPS
 from gradveil.cli import app
 from gradveil.cli._audit_table import show_audit
+from tests.auditing.example_frontier import frontier_result
 from tests.auditing.example_result import example_result
 
 MODULE = '''
@@ -53,7 +54,17 @@ class OwnNoise(GradientNoise):
     """A defense of the user's."""
 '''
 MAIN = "from gradveil.cli import main; main()"
-QUICK = ["--batch-size", "2", "--steps", "4", "--defense", "no-defense", "--defense"]
+QUICK = [
+    "--match",
+    "utility",
+    "--batch-size",
+    "2",
+    "--steps",
+    "4",
+    "--defense",
+    "no-defense",
+    "--defense",
+]
 
 
 @pytest.fixture
@@ -100,7 +111,12 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     assert [len(one.runs) for one in noisy.attacks] == [1, 1]
     assert (noisy.attacks[0].psnr is not None) is is_image
     assert (workplace / "result" / "report.html").exists()
-    for line in ("no guarantee", "optimal noise", "result/report.html", "Prior: Gaussian"):
+    for line in (
+        "no guarantee",
+        "optimal noise",
+        "result/report.html",
+        "for data that are: Gaussian",
+    ):
         assert line in " ".join(done.stdout.split()), line
     assert max(map(len, done.stdout.splitlines())) <= 100
 
@@ -289,3 +305,31 @@ def test_tables_of_the_default_defenses_are_whole_in_100_columns():
     assert "inverting-gradients" in text
     assert "DP-SGD" not in text
     assert " optimal noise with     scale 0.2 " in text
+
+
+def test_answers_come_first_and_all_is_whole_in_100_columns():
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_audit(frontier_result(size=2), console)
+    text = console.export_text()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    lines = [
+        "Use optimal noise with scale 0.3",
+        "Without a defense: ",
+        "Recommended: ",
+        "How sure this is: ",
+        "Nothing recognisable (psnr<=13)",
+        "    defense = gradveil.OptimalNoise(scale=0.3, plan=gradveil.Public(images))",
+        '    defense = "optimal-noise(scale=0.3)"',
+        "Formal (epsilon<=8, not reached)",
+        "Every defense at every strength",
+        " private noise        multiplier 0.05 ",
+        "diverged",
+        "Never the best choice here",
+        "Error left: ",
+        "simple-conv-net (119,530 parameters, untrained)",
+    ]
+    places = [text.find(line) for line in lines]
+    assert -1 not in places, lines[places.index(-1)]
+    assert places == sorted(places)
+    assert text.count(" * ") == 2

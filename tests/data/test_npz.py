@@ -153,3 +153,55 @@ def test_refuses_damaged_files(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"should be an .npz archive of numerical arrays"):
             load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("targets", "shape", "task", "count"),
+    [
+        (np.array([0.5, 1.0]), (2,), "numbers", 1),
+        (np.zeros((2, 3), dtype=np.float16), (2, 3), "numbers", 3),
+        (np.array([[True, False], [True, True]]), (2, 2), "numbers", 2),
+        (np.array([[0, 2, 1], [1, 1, 1]]), (2, 3), "labels", 3),
+        (np.zeros((2, 4, 5), dtype=np.uint8), (2, 4, 5), "labels", 1),
+        (np.array([[1], [0]]), (2,), "classification", 2),
+    ],
+)
+def test_targets_of_every_task(tmp_path, targets, shape, task, count):
+    data = load_dataset(save(tmp_path, inputs=np.zeros((2, 4)), targets=targets))
+    assert tuple(data.targets.shape) == shape
+    assert data.targets.dtype == (torch.float32 if task == "numbers" else torch.int64)
+    assert (data.task, data.num_classes, data.tokens) == (task, count, False)
+
+
+def test_tokens_and_their_own_targets(tmp_path: Path) -> None:
+    ids = np.array([[1, 5, 2], [0, 3, 3]], dtype=np.int32)
+    data = load_dataset(save(tmp_path, tokens=ids))
+    assert data.tokens
+    assert torch.equal(data.inputs, data.targets)
+    data = load_dataset(save(tmp_path, tokens=ids, labels=[1, 0]))
+    assert (data.inputs.tolist(), data.task) == (ids.tolist(), "classification")
+
+
+def test_columns_of_a_table(tmp_path: Path) -> None:
+    rows = np.array([[0.5, 1.0, 0.0], [0.1, 0.0, 1.0]])
+    data = load_dataset(save(tmp_path, x=rows, y=[0, 1], columns=[0, 1, 1]))
+    assert data.layout is not None
+    assert (data.layout.continuous, data.layout.categorical) == ((0,), ((1, 2),))
+    with pytest.raises(ValueError, match="of the layout"):
+        load_dataset(save(tmp_path, x=rows, y=[0, 1], columns=[0, 1]))
+    with pytest.raises(ValueError, match=r"`columns`.*number of a column"):
+        load_dataset(save(tmp_path, x=rows, y=[0, 1], columns=[0.5, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"tokens": [[0, -1]]}, "integers from 0"),
+        ({"tokens": [[0.5, 1.0]]}, r"ids of tokens.*float64"),
+        ({"x": np.zeros((2, 3), dtype=int), "y": [0, 1]}, "name an array of token ids `tokens`"),
+        ({"x": np.zeros((2, 3)), "y": ["a", "b"]}, "For names of classes, save their numbers"),
+    ],
+)
+def test_refuses_other_tokens_and_targets(tmp_path, arrays, message):
+    with pytest.raises(ValueError, match=message):
+        load_dataset(save(tmp_path, **arrays))

@@ -74,3 +74,10 @@ def test_bad_arguments() -> None:
         partition(TARGETS, 6, "dirichlet", alpha=0.01, minimum=30)
     with pytest.raises(ValueError, match="Parameter `alpha` should be a finite number above 0"):
         partition(TARGETS, 6, "dirichlet", alpha=0.0)
+
+
+def test_any_targets_can_be_dealt_evenly_and_only_labels_by_label():
+    parts = partition(torch.rand(9, 2), 2)
+    assert sorted(torch.cat(parts).tolist()) == list(range(9))
+    with pytest.raises(ValueError, match=r"one label for each.*'iid'"):
+        partition(torch.rand(9, 2), 2, "dirichlet")

@@ -52,7 +52,8 @@ def test_known_names(name: str, kind: type[nn.Module], options: dict[str, object
 
 
 def test_names_are_complete() -> None:
-    assert model_names() == ("conv-net", "le-net", "mlp", "patch-transformer", "simple-conv-net")
+    names = ("conv-net", "le-net", "mlp", "patch-transformer", "res-net", "simple-conv-net")
+    assert model_names() == names
 
 
 def test_seed_decides_the_weights() -> None:

@@ -16,11 +16,16 @@ from gradveil._checks import (
     check_optional_callable,
 )
 from gradveil._random import generator_or_fresh, seed_from
-from gradveil._tensors import relative_misfit
 
 from ._attack import Attack, Progress
 from ._closed_forms import closed_form
-from ._evidence import TotalVariation, cosine_distance, euclidean_evidence, total_variation
+from ._evidence import (
+    TotalVariation,
+    cosine_distance,
+    euclidean_evidence,
+    relative_distance,
+    total_variation,
+)
 from ._observation import Observation
 from ._peeling import Peel, Peeled
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
@@ -35,15 +40,15 @@ from ._search import (
     Watch,
     check_alike,
     labels_of,
-    message_of,
     minimise,
     noise_start,
+    parts_of,
     refine_in_stages,
     sent_row,
 )
 from ._unpooling import Unpool
 
-DISTANCES = {"cosine": cosine_distance, "euclidean": relative_misfit}
+DISTANCES = {"cosine": cosine_distance, "euclidean": relative_distance}
 
 
 @dataclass(frozen=True)
@@ -247,7 +252,7 @@ class InvertingGradients(Attack):
         """(inputs, progress, labels, sent) to the cost at this stage of the annealing."""
         distance = DISTANCES[self.distance]
         twin = SmoothTwin(observation, self.smoothing) if self.smoothing > 0 else None
-        message = message_of(twin.observation if twin else observation)
+        message = parts_of(twin.observation if twin else observation)
 
         def cost(inputs: Tensor, progress: float, labels: Tensor, sent: Tensor) -> Tensor:
             done = min(1.0, progress / SETTLED)

@@ -12,17 +12,19 @@
 
 from gradveil.scoring import Interval
 
-from ._amounts import requested_defenses
+from ._amounts import RequestedDefense, requested_defenses
 from ._audit import audit
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._defaults import (
     QUICK_DEFENSES,
     QUICK_STEPS,
     default_attacks,
+    quick_attack,
 )
 from ._frontier import Answer, Curve, Frontier, Leak, Point
 from ._meter import Progress
 from ._privacy import PrivacyResult, Releases
+from ._recommend import STRENGTHS, Goal, Training, recommend
 from ._result import (
     AttackResult,
     AuditResult,
@@ -43,6 +45,7 @@ from .report import write_results
 __all__ = [
     "QUICK_DEFENSES",
     "QUICK_STEPS",
+    "STRENGTHS",
     "Answer",
     "AttackResult",
     "AuditResult",
@@ -52,6 +55,7 @@ __all__ = [
     "Curve",
     "DefenseResult",
     "Frontier",
+    "Goal",
     "Interval",
     "LayerResult",
     "Leak",
@@ -59,10 +63,12 @@ __all__ = [
     "PrivacyResult",
     "Progress",
     "Releases",
+    "RequestedDefense",
     "RunResult",
     "Setup",
     "StopReason",
     "ToldApart",
+    "Training",
     "TrainingResult",
     "Undefended",
     "audit",
@@ -71,6 +77,8 @@ __all__ = [
     "default_attacks",
     "draw_sweep",
     "make_subject",
+    "quick_attack",
+    "recommend",
     "requested_defenses",
     "write_results",
 ]

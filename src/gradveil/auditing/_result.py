@@ -254,11 +254,7 @@ class AuditResult:
 def identity(defense: Defense) -> dict[str, Any]:
     """What a defense says of itself, as the fields of a DefenseResult."""
     twin = None if defense.twin is None else name_of(defense.twin)
-    return {
-        "family": defense.family,
-        "twin": twin,
-        "is_undefended": defense.is_undefended,
-    }
+    return {"family": defense.family, "twin": twin, "is_undefended": defense.is_undefended}
 
 
 def _identified(result: DefenseResult) -> DefenseResult:

@@ -2,6 +2,18 @@
 
 from gradveil._timing import time_ratios
 
+from ._against import (
+    AGAINST_CASES,
+    SPEED_CASES,
+    AgainstCase,
+    AgainstRow,
+    AgainstSettings,
+    InverseFed,
+    SpeedRow,
+    against_cases,
+    bench_against,
+    bench_speed,
+)
 from ._attack import AttackRow, attack_contenders, bench_attack
 from ._attack_chart import draw_attacks
 from ._cached import CachedResult, bench_cached
@@ -15,21 +27,31 @@ from ._private import PrivateRow, bench_private
 from ._sensitivity import SensitivityRow, bench_sensitivity, contenders
 
 __all__ = [
+    "AGAINST_CASES",
+    "SPEED_CASES",
+    "AgainstCase",
+    "AgainstRow",
+    "AgainstSettings",
     "AttackRow",
     "CachedResult",
     "Case",
     "FederatedRow",
+    "InverseFed",
     "PaperAlgorithm",
     "PeakMemory",
     "PrivateRow",
     "SensitivityRow",
+    "SpeedRow",
+    "against_cases",
     "attack_contenders",
+    "bench_against",
     "bench_attack",
     "bench_cached",
     "bench_federated",
     "bench_large_clients",
     "bench_private",
     "bench_sensitivity",
+    "bench_speed",
     "contenders",
     "draw_attacks",
     "draw_sensitivity",

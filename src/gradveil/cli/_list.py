@@ -82,13 +82,22 @@ def _data_sets() -> list[Row]:
 
 
 def _models() -> list[Row]:
-    from gradveil.models import MLP, ConvNet, LeNet, PatchTransformer, SimpleConvNet, model_names
+    from gradveil.models import (
+        MLP,
+        ConvNet,
+        LeNet,
+        PatchTransformer,
+        ResNet,
+        SimpleConvNet,
+        model_names,
+    )
 
     classes = {
         "conv-net": (ConvNet, "Geiping et al. 2020, arXiv:2003.14053"),
         "le-net": (LeNet, "Zhu et al. 2019, arXiv:1906.08935"),
         "mlp": (MLP, ""),
         "patch-transformer": (PatchTransformer, "Dosovitskiy et al. 2021, arXiv:2010.11929"),
+        "res-net": (ResNet, "He et al. 2016, arXiv:1512.03385"),
         "simple-conv-net": (SimpleConvNet, "Optimal Defenses Against Gradient Reconstruction"),
     }
     return [

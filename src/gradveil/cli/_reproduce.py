@@ -11,6 +11,7 @@ from rich.console import Console
 
 from gradveil._extras import require
 
+from ._engines import EngineName, chosen_engine, processors
 from ._format import Format
 from ._options import option, options, own_options, useless
 
@@ -26,13 +27,6 @@ class Preset(str, Enum):
     quick = "quick"
     standard = "standard"
     paper = "paper"
-
-
-class EngineName(str, Enum):
-    """The engine that runs the cells."""
-
-    local = "local"
-    ray = "ray"
 
 
 def reproduce(
@@ -80,9 +74,9 @@ def reproduce(
     with option("STUDIES", "names"):
         studies = select_studies(wanted, allow_imports=True)
     work = work_of(studies, preset.value)
-    at_once = _processors() if jobs is None else jobs
+    at_once = processors() if jobs is None else jobs
     with options(own_options("jobs", "address")):
-        chosen = _engine(engine, jobs, address)
+        chosen = chosen_engine(engine, jobs, address)()
     with option("--out", "out"):
         check_folder(out)
     if data is not None:
@@ -126,21 +120,6 @@ def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_fai
         raise typer.Exit(130) from None
 
 
-def _engine(name: EngineName, jobs: int | None, address: str | None) -> "Engine":
-    if name is EngineName.ray:
-        from gradveil.studies.runner import RayEngine
-
-        return RayEngine(address, jobs)
-    if address is not None:
-        raise ValueError(
-            "Parameter `address` should be left out for the local engine. Found"
-            f" `address = {address!r}`. Add `--engine ray`."
-        )
-    from gradveil.studies.runner import LocalEngine
-
-    return LocalEngine(_processors() if jobs is None else jobs)
-
-
 @contextmanager
 def _opened(out: Path, new: str) -> "Iterator[Store | None]":
     """The store of a folder; where there is none it is made, None (never), or an error."""
@@ -158,13 +137,6 @@ def _opened(out: Path, new: str) -> "Iterator[Store | None]":
         return
     with closing(Store(folder)) as store:
         yield store
-
-
-def _processors() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _use_data(folder: Path) -> None:

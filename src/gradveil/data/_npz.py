@@ -76,7 +76,8 @@ def _to_values(array: np.ndarray[Any, Any], what: str) -> Tensor:
     if array.dtype.kind != "f" or array.ndim < 2:
         raise ValueError(
             f"Array {what} should hold uint8 pixels or floats, of shape (N, ...). Found "
-            f"{array.dtype} of shape {array.shape}. Convert it, with `.astype('uint8')` for pixels."
+            f"{array.dtype} of shape {array.shape}. Convert it, with `.astype('uint8')` for "
+            "pixels; name an array of token ids `tokens`."
         )
     if not np.isfinite(values := array.astype(np.float32)).all():
         raise ValueError(

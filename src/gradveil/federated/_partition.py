@@ -43,7 +43,7 @@ def partition(
       shard are left out.
 
     Args:
-        targets: The label of each example.
+        targets: The label of each example; for "iid" any targets.
         clients: How many clients.
         kind: One of the above.
         alpha: For "dirichlet".
@@ -58,10 +58,10 @@ def partition(
     check_seed(seed)
     check_not_negative_count(minimum, "minimum")
     check_tensor(targets, "targets")
-    if targets.dim() != 1:
+    if targets.dim() != 1 and (kind != "iid" or targets.dim() == 0):
         raise ValueError(
             "Parameter `targets` should hold one label for each example. Found"
-            f" `targets.shape = {tuple(targets.shape)}`."
+            f" `targets.shape = {tuple(targets.shape)}`. Other targets can be dealt with 'iid'."
         )
     labels = targets.cpu().numpy()
     needed = _SHARDS * clients if kind == "label" else clients

@@ -18,6 +18,7 @@ from ._functional import (
     LossFunction,
     check_match,
     check_model,
+    is_transformed,
     trainable_parameters,
 )
 from ._gradient import GradientMessage
@@ -68,6 +69,7 @@ __all__ = [
     "explained",
     "find_lookups",
     "gradient_of",
+    "is_transformed",
     "movable",
     "outputs_of",
     "over_rows",

@@ -24,6 +24,7 @@ from gradveil.models._losses import build_loss, loss_names
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
 from gradveil.models._registry import build_model, model_names, model_options
+from gradveil.models._res_net import ResNet
 from gradveil.models._simple_conv_net import SimpleConvNet
 from gradveil.models._token_transformer import TokenTransformer, next_token_loss
 
@@ -32,6 +33,7 @@ __all__ = [
     "ConvNet",
     "LeNet",
     "PatchTransformer",
+    "ResNet",
     "SimpleConvNet",
     "TokenTransformer",
     "VariationalBottleneck",

@@ -15,6 +15,7 @@ from gradveil.models._conv_net import ConvNet
 from gradveil.models._le_net import LeNet
 from gradveil.models._mlp import MLP
 from gradveil.models._patch_transformer import PatchTransformer
+from gradveil.models._res_net import ResNet
 from gradveil.models._simple_conv_net import SimpleConvNet
 
 _MODELS: dict[str, Callable[..., Any]] = {
@@ -22,6 +23,7 @@ _MODELS: dict[str, Callable[..., Any]] = {
     "le-net": LeNet,
     "mlp": MLP,
     "patch-transformer": PatchTransformer,
+    "res-net": ResNet,
     "simple-conv-net": SimpleConvNet,
 }
 
@@ -30,7 +32,7 @@ def model_names() -> tuple[str, ...]:
     """The names that `build_model` knows.
 
     >>> model_names()
-    ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'simple-conv-net')
+    ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'res-net', 'simple-conv-net')
     """
     return tuple(sorted(_MODELS))
 

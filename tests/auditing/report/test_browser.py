@@ -1,7 +1,6 @@
 """The report in a real browser: headless Chromium through Playwright."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,43 +12,10 @@ from gradveil.auditing._result import AuditResult
 from gradveil.auditing.report._report import write_report
 from tests.auditing.example_result import example_result, tabular_result
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--disable-component-update",
-    "--disable-sync",
-)
+from .browsing import CONTRASTS, Pages
+
 HOSTILE = '<img src=x onerror="window.hacked=1">'
-CONTRASTS = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const rgba = (color) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = (color) => rgba(color).slice(0, 3).map((part) => part / 255)
-    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (element) => {
-    for (; element; element = element.parentElement) {
-      const color = getComputedStyle(element).backgroundColor;
-      if (rgba(color)[3] === 255) return color;
-    }
-    return "white";
-  };
-  const found = [];
-  for (const element of document.querySelectorAll("body *, .xtick text, .ytick text")) {
-    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-    if (!own || !element.checkVisibility() || element.closest("script, noscript")) continue;
-    const style = getComputedStyle(element);
-    const ink = element instanceof SVGElement ? style.fill : style.color;
-    const pair = [light(ink), light(behind(element))].sort((a, b) => b - a);
-    found.push([(pair[0] + 0.05) / (pair[1] + 0.05), element.outerHTML.slice(0, 120)]);
-  }
-  return found;
-}"""
+DISPLAY = "(e) => getComputedStyle(e).display"
 BLANK = """() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
   return [...document.images].filter((image) => {
@@ -63,57 +29,8 @@ BLANK = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-    with playwright.sync_playwright() as running:
-        found = running.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(example_result(), tmp_path_factory.mktemp("report"))
-
-
-class Pages:
-    """Opens reports, and keeps what browsers complain about and which requests leave the file."""
-
-    def __init__(self, browser: Any) -> None:
-        self.browser = browser
-        self.troubles: list[str] = []
-        self.contexts: list[Any] = []
-
-    def open(self, path: Path, width: int = 1440, scheme: str = "light") -> Any:
-        size = {"width": width, "height": 900}
-        context = self.browser.new_context(viewport=size, color_scheme=scheme, offline=True)
-        self.contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: self.troubles.append(f"{message.type} {message.text}"))
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        page.on("request", self.requested)
-        page.goto(path.as_uri())
-        page.wait_for_function("document.querySelectorAll('.chart .main-svg').length > 0")
-        return page
-
-    def requested(self, request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            self.troubles.append(f"request to {request.url}")
-
-    def close(self) -> None:
-        for context in self.contexts:
-            context.close()
-        assert self.troubles == []
-
-
-@pytest.fixture
-def pages(browser: Any) -> Iterator[Pages]:
-    found = Pages(browser)
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +104,7 @@ def test_hovering_a_mark_shows_its_defense(page: Any):
     for place in (0, 1, 5, 14, 23):
         text = hover(page, place)
         assert names[place] in text
-        assert "MSE" in text
+        assert "squared error" in text
 
 
 def test_axes_can_be_chosen_and_marks_hidden(page: Any):
@@ -216,9 +133,14 @@ def test_the_layout_holds_and_every_text_is_readable(report: Path, pages: Pages,
         inner = chart.locator(".main-svg").first.bounding_box()
         outer = chart.bounding_box()
         assert inner["width"] <= outer["width"] <= width
-    overflow = "(e) => [e.scrollWidth > e.clientWidth, getComputedStyle(e).overflowX]"
-    scrolls, how = page.locator(".scroll:has(#table-summary)").evaluate(overflow)
-    assert (scrolls, how) == (width == 390, "auto")
+    for scroll in page.locator(".scroll:has(.stacks)").all():
+        assert scroll.evaluate("(e) => e.scrollWidth <= e.clientWidth") or width > 390
+    cards = page.locator("#table-summary tbody tr").first.evaluate(DISPLAY)
+    assert cards == ("grid" if width == 390 else "table-row")
+    for cell in page.locator("#table-summary tbody tr").first.locator("td").all():
+        box = cell.bounding_box()
+        assert box["width"] > 0
+        assert width > 390 or box["x"] + box["width"] <= 390
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         contrasts = page.evaluate(CONTRASTS)

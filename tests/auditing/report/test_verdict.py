@@ -33,25 +33,25 @@ def test_words_follow_the_error_over_that_of_a_guess(error, words):
 def test_the_strongest_attack_counts():
     text = verdict([attack(0.2), attack(0.001, knows=True)], 0.1, BOUND, True)
     assert "near copies" in text
-    assert "one that knows the defense" in text
+    assert "which knows the defense" in text
 
 
 def test_a_weak_attack_proves_nothing():
     text = verdict([attack(0.2)], 0.1, None, True)
-    assert "In this run" in text
-    assert "a stronger one may find more" in text
-    assert "nothing is guaranteed" in text
+    assert "of this run" in text
+    assert "A stronger one may find more" in text
+    assert "Nothing is guaranteed" in text
 
 
 def test_a_bound_comes_with_its_conditions():
     text = verdict([attack(0.2)], 0.1, BOUND, True)
     assert "0.05" in text
     assert "if " in text
-    assert "Gaussian reference error (not a guarantee for images" in text
+    assert "a limit if the data were Gaussian, not a guarantee for images" in text
 
 
 def test_without_an_attack_nothing_is_said_of_leaks():
-    assert verdict([], 0.1, None, True) == "Not attacked in this run; nothing is guaranteed."
+    assert verdict([], 0.1, None, True) == "Not attacked in this run. Nothing is guaranteed."
 
 
 def test_tables_are_not_called_images():
@@ -89,6 +89,6 @@ def test_a_bound_that_does_not_exclude_near_copies_says_so():
 
 def test_a_bound_whose_assumptions_fail_guarantees_nothing():
     found = verdict([], 0.1, replace(BOUND, reason="it jumps"), True, "it jumps")
-    assert "nothing is guaranteed: it jumps" in found
+    assert "Nothing is guaranteed: it jumps." in found
     assert "squared error is below" not in found
-    assert "nothing is guaranteed: bare" in verdict([], 0.1, None, True, "bare")
+    assert "Nothing is guaranteed: bare." in verdict([], 0.1, None, True, "bare")

@@ -57,11 +57,11 @@ def test_gains_are_ratios_of_trace_bounds_and_utility_is_equal_only_if_it_was_he
 
 
 def test_an_attack_below_the_bound_is_admitted():
-    assert "went below the bound" not in text(example_result())
+    assert "went below the reference error" not in text(example_result())
     low = Interval(0.01, 0.01, 0.01)
     found = text(with_errors(example_result(), {"noise": low, "optimal noise": low}))
-    assert "went below the bound for noise and optimal noise" in found
-    assert "a Gaussian reference error, not a guarantee for images" in found
+    assert "went below the reference error for noise and optimal noise" in found
+    assert "a limit for Gaussian data, not a guarantee for images" in found
 
 
 def test_what_has_no_bound_is_named_and_no_formal_privacy_is_claimed():
@@ -75,13 +75,13 @@ def test_what_has_no_bound_is_named_and_no_formal_privacy_is_claimed():
 
 
 def test_a_flat_prior_is_no_guarantee():
-    assert "flat" not in text(example_result())
+    assert "nothing at all" not in text(example_result())
     defense = example_result().defenses[1]
     assert defense.bound is not None
     flat = replace(defense, bound=replace(defense.bound, prior="flat"))
     result = replace(example_result(), defenses=(flat,))
-    assert "The bound is no guarantee for noise" in text(result)
-    assert "flat prior: no guarantee" in summary_table(result).rows[0][4].note
+    assert "The reference error is no guarantee for noise" in text(result)
+    assert "nothing known of the data: no guarantee" in summary_table(result).rows[0][4].note
 
 
 def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
@@ -89,7 +89,7 @@ def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
     assert defense.bound is not None
     jumps = replace(defense, bound=replace(defense.bound, reason="the message jumps", batches=8))
     result = replace(example_result(), defenses=(jumps,))
-    assert "The bound is no guarantee for noise: the message jumps." in text(result)
+    assert "The reference error is no guarantee for noise: the message jumps." in text(result)
     assert "no guarantee here" in summary_table(result).rows[0][4].note
     assert "over 8 batches, no guarantee here" in guarantee_table(result).rows[0][1].note
 
@@ -107,7 +107,7 @@ def test_equal_utility_is_said_only_where_losses_agree():
     same = replace(optimal.training, loss_after=noise.training.loss_after)
     apart = replace(optimal.training, loss_after=Interval(9.0, 8.9, 9.1))
     for training, words, others in (
-        (same, "At equal utility, the trace bound", "is not equal"),
+        (same, "At equal utility, the reference error", "is not equal"),
         (apart, "The loss after training is not equal: noise", "At equal utility"),
         (None, "The loss after training is not equal", "At equal utility"),
     ):
@@ -134,8 +134,8 @@ def test_the_audited_sentence_names_everything():
 
 def test_the_threat_model_says_what_is_known():
     lines = " ".join(threat_model(example_result()))
-    assert "not of what it drew or planned: adaptive." in lines
-    assert "Not told of the defense: inverting-gradients." in lines
+    assert "Know the defense and its settings, but not the noise that was drawn: adaptive." in lines
+    assert "Do not know the defense: inverting-gradients." in lines
     assert "given the labels of the batch" in lines
     setup = replace(
         example_result().setup,

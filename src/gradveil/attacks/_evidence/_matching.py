@@ -1,9 +1,11 @@
 """How far a candidate's message is from what was sent."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 
 class Evidence(NamedTuple):
@@ -49,8 +51,74 @@ def euclidean_evidence(sent: Tensor) -> Evidence:
     return Evidence(sent, sent, weight.expand(sent.shape))
 
 
-def cosine_distance(values: Tensor, sent: Tensor) -> Tensor:
-    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0."""
-    tiny = torch.finfo(values.dtype).tiny
-    norms = (values.square().sum(-1) * sent.square().sum(-1)).clamp(min=tiny).sqrt()
-    return 1 - (values * sent).sum(-1) / norms
+SHORT = 2**20
+"""Entries of a message up to which one row is faster than its tensors one by one."""
+
+Values: TypeAlias = Tensor | Sequence[Tensor]
+"""A message in one row, or tensor by tensor: rows of millions of entries are slow to make."""
+
+
+def cosine_distance(values: Values, sent: Tensor) -> Tensor:
+    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0.
+
+    Args:
+        values: g, in one row or tensor by tensor.
+        sent: y in one row.
+    """
+    sums: Tensor = _Products.apply(sent, *_parts(values))
+    own, product = sums.unbind()
+    norms = (own * sent.dot(sent)).clamp(min=torch.finfo(own.dtype).tiny).sqrt()
+    return 1 - product / norms
+
+
+def relative_distance(values: Values, sent: Tensor) -> Tensor:
+    """‖g - y‖² / ‖y‖²; arguments as for `cosine_distance`."""
+    values = _parts(values)
+    parts = zip(values, _split(sent, values), strict=True)
+    errors = [value.reshape(-1) - part for value, part in parts]
+    power = sent.dot(sent).clamp(min=torch.finfo(sent.dtype).tiny)
+    return torch.stack([error.dot(error) for error in errors]).sum() / power
+
+
+def _parts(values: Values) -> list[Tensor]:
+    """As one row where it is short, which takes the fewest calls."""
+    parts = [values] if isinstance(values, Tensor) else list(values)
+    if len(parts) > 1 and sum(part.numel() for part in parts) < SHORT:
+        return [torch.cat([part.reshape(-1) for part in parts])]
+    return parts
+
+
+class _Products(Function):
+    """(⟨g, g⟩, ⟨g, y⟩), with a derivative in g of one pass: 2 a g + b y."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(sent: Tensor, *values: Tensor) -> Tensor:
+        pairs = list(zip(values, _split(sent, values), strict=True))
+        own = torch.stack([g.reshape(-1).dot(g.reshape(-1)) for g, _ in pairs]).sum()
+        product = torch.stack([g.reshape(-1).dot(y) for g, y in pairs]).sum()
+        return torch.stack([own, product])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        sent, *values = ctx.saved_tensors
+        own, product = gradient.unbind()
+        found = [
+            torch.addcmul(g * (2 * own), y.view_as(g), product)
+            for g, y in zip(values, _split(sent, values), strict=True)
+        ]
+        to_sent = None
+        if ctx.needs_input_grad[0]:
+            to_sent = product * torch.cat([g.reshape(-1) for g in values])
+        return to_sent, *found
+
+
+def _split(row: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Views of a row, of as many entries as these have."""
+    parts: Sequence[Tensor] = row.split([tensor.numel() for tensor in like])
+    return parts

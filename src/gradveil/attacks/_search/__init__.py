@@ -1,6 +1,6 @@
 """How attacks search: descent, second-order steps, L-BFGS, and where they start."""
 
-from ._candidates import check_alike, message_of, noise_start, sent_row
+from ._candidates import check_alike, message_of, noise_start, parts_of, sent_row
 from ._consensus import consensus, order_like
 from ._determined import determined_share
 from ._head import Head, features_of, head_of
@@ -48,6 +48,7 @@ __all__ = [
     "minimise_lbfgs",
     "noise_start",
     "order_like",
+    "parts_of",
     "progress_bar",
     "refine",
     "refine_in_stages",

@@ -7,13 +7,30 @@ from torch import Tensor
 
 from gradveil._random import normal_like
 from gradveil._tensors import flatten
+from gradveil.messages import GradientMessage
 
 from .._observation import Observation, check_observation
 
 
 def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
     """(inputs, labels) to the message that they would make, all entries in one row."""
-    return lambda inputs, labels: flatten(observation.message(labels)(inputs))
+    parts = parts_of(observation)
+    return lambda inputs, labels: torch.cat([part.reshape(-1) for part in parts(inputs, labels)])
+
+
+def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+    """(inputs, labels) to the tensors of the message that they would make, in the order of names.
+
+    Of a plain gradient only the targets change, so its checks are done once.
+    """
+    first = observation.message(torch.zeros(observation.batch_size))
+    fixed = first if type(first) is GradientMessage else None
+
+    def parts(inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        message = observation.message(labels) if fixed is None else fixed.of(labels)
+        return tuple(message(inputs).values())
+
+    return parts
 
 
 def sent_row(observation: Observation) -> Tensor:

@@ -12,6 +12,7 @@ from torch.func import grad_and_value, vmap
 from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
 
 from .._attack import Progress
+from .._layers import FastLayers, has_half
 from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET
 
 Cost = Callable[..., Any]
@@ -197,9 +198,10 @@ def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Ten
 
     def alone(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         candidate = candidate.detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), FastLayers(half=has_half()) as layers:
             value, own = paired(candidate, share, *data)
-        return torch.autograd.grad(value, candidate)[0], own.detach()
+        with layers.last():
+            return torch.autograd.grad(value, candidate)[0], own.detach()
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         if not _pays_to_batch(candidates):

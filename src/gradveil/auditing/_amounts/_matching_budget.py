@@ -64,8 +64,8 @@ class Budget:
             return f"All noise has the scale {self.scale:.3g}, all pruning cuts {pruning}."
         if self.match == "error":
             return (
-                f"Wherever there is noise, the trace bound is that of {noise},"
-                f" {self.error:.3g} per entry; all pruning cuts {pruning}."
+                f"Wherever there is noise, the reference error (in its simple form) is that of"
+                f" {noise}, {self.error:.3g} per entry; all pruning cuts {pruning}."
             )
         if self.match == "training":
             share = self.gain / self.free_gain if self.free_gain > 0 else 1.0
@@ -74,10 +74,10 @@ class Budget:
                 f" {share:.0%} of what it gains without a defense."
             )
         return (
-            f"Noise, with clamping or without, has the second-order utility U2 of {noise}; pruning"
-            f" has the first-order utility U1 of magnitude pruning of {pruning}; noisy pruning has"
-            " both. U1 and U2 are utilities of one step: what training loses is the loss beside"
-            " them, which need not be equal."
+            f"Noise, with clamping or without, makes a training step vary as much as {noise} does"
+            f" (equal U2). Pruning keeps as much of a step as magnitude pruning of {pruning} (equal"
+            " U1). Noisy pruning has both. What training loses in the end, the loss, need not be"
+            " equal."
         )
 
 

@@ -1,6 +1,7 @@
 """What an audit over strengths found: curves of leakage against loss, and the answers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from gradveil.scoring import Interval
 
@@ -129,3 +130,9 @@ class Frontier:
     def points(self) -> list[tuple[Curve, Point]]:
         """Every point with its curve."""
         return [(curve, point) for curve in self.curves for point in curve.points]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each moment of each point, the undefended message first."""
+        from ._rows import point_rows
+
+        return point_rows(self)

@@ -79,8 +79,9 @@ def recovered(point: Point, what: str) -> str:
     if worst.psnr is not None:
         numbers = f"{worst.psnr.mean:.1f} dB [{worst.psnr.low:.1f}, {worst.psnr.high:.1f}]"
     else:
-        numbers = f"{worst.error.mean:.0%} of a blind guess's error"
-    outcome = _outcome(worst.error.mean, worst.copies, worst.examples, what)
+        numbers = f"{min(worst.error.mean, 1.0):.0%} of a blind guess's error"
+        numbers += " or more" if worst.error.mean > 1 else ""
+    outcome = _outcome(worst.error.low, worst.copies, worst.examples, what)
     text = f"The strongest attack then {outcome}: {numbers}{when}."
     told = [leak.told_apart for leak in point.leaks if leak.told_apart is not None]
     if told:
@@ -93,13 +94,14 @@ def recovered(point: Point, what: str) -> str:
 
 
 def _outcome(error: float, copies: int, examples: int, what: str) -> str:
+    """By the worse end of the interval, as goals are."""
     if copies:
         return f"rebuilds near copies of {copies} of {examples} {what}"
     if error < 0.4:
-        return f"rebuilds recognisable {what}"
+        return f"rebuilds up to recognisable {what}"
     if error < 0.9:
-        return f"rebuilds blurred or partial {what}"
-    return f"finds nothing beyond what one guesses without any message ({what})"
+        return f"rebuilds at most blurred or partial {what}"
+    return "finds nothing beyond what one guesses without any message"
 
 
 def cost_words(point: Point) -> str:
@@ -110,8 +112,8 @@ def cost_words(point: Point) -> str:
     if extra.mean == float("inf"):
         return "Training under it fails: the loss is no longer finite."
     return (
-        f"Training ends with a loss that is {extra.mean:+.0%} [{extra.low:+.0%}, {extra.high:+.0%}]"
-        " of the undefended one's."
+        f"The loss after training is {extra.mean:+.0%} [{extra.low:+.0%}, {extra.high:+.0%}] beside"
+        " that of undefended training."
     )
 
 
@@ -157,6 +159,8 @@ def _none_reaches(solved: Solved, plain: Point) -> str:
             reasons.append("Nothing was trained.")
         elif goal.value(plain) is None:
             reasons.append(f"`{goal.measure}` could not be measured on these data.")
+        elif goal in solved.closest:
+            reasons.append(_says(goal, solved.closest[goal], "comes nearest"))
     return " ".join([f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons)])
 
 

@@ -12,9 +12,9 @@ from gradveil._checks import check_count, check_kind, check_not_negative, check_
 from gradveil._extras import require
 from gradveil.attacks import Attack, LocalSteps, ThreatModel
 from gradveil.catalog import spec_of
-from gradveil.data import Dataset, NormalizationLike
+from gradveil.data import Dataset, NormalizationLike, TableLayout
 from gradveil.defenses import Defense
-from gradveil.messages import LossFunction
+from gradveil.messages import AdaptedModel, LossFunction
 from gradveil.studies.runner import Engine, LocalEngine, Prepare
 
 from .._meter import Meter, Progress
@@ -57,6 +57,8 @@ def recommend(
     goals: Sequence[str | Goal] = (),
     public: Batch | None = None,
     normalization: Dataset | NormalizationLike = None,
+    output: str | int | None = None,
+    layout: TableLayout | None = None,
     batches: int = 1,
     seeds: int = 1,
     strengths: int = STRENGTHS,
@@ -89,6 +91,8 @@ def recommend(
         goals: To be met at once, as "psnr<=15" and "loss<=+5%"; three usual levels if empty.
         public: Other examples with targets: plans, priors and the training come from them.
         normalization: The way back to [0, 1] units.
+        output: Which of several outputs of the model the loss takes.
+        layout: The columns of a table with categories.
         batches: Into how many batches `batch` is cut.
         seeds: How many times each batch is defended and attacked.
         strengths: Of each defense, before goals are solved for.
@@ -128,7 +132,8 @@ def recommend(
     threat = ThreatModel(mechanism="known") if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
     wanted = [Goal.parse(goal) if isinstance(goal, str) else goal for goal in goals]
-    names = {} if names is None else names
+    names = {"model": type(model).__name__, **(names or {})}
+    model = model if output is None else AdaptedModel(model, output)
     subject = make_subject(
         model,
         loss_fn,
@@ -137,6 +142,7 @@ def recommend(
         public=public,
         normalization=normalization,
         local=local,
+        layout=layout,
         name=names.get("data", "data"),
         labels_known=threat.labels != "unknown",
     )

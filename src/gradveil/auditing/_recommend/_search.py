@@ -42,6 +42,7 @@ class Search:
         self._folder, self._meter = folder, meter
         self._deadline = None if time_budget is None else time.monotonic() + time_budget
         self._results: dict[Cell, Result] = {}
+        self._made: dict[str, tuple[int, Point]] = {}
         self._strengths: dict[str, set[float]] = {}
         self.notes: list[str] = []
         self.stopped: StopReason | None = None
@@ -106,15 +107,24 @@ class Search:
 
     def plain(self) -> Point:
         """The undefended message."""
-        return point_of(self._results, self.plan, PLAIN, None, self._guess, PLAIN)
+        return self._point(PLAIN, None)
+
+    def _point(self, text: str, amount: float | None) -> Point:
+        """Made again only when more is known of it."""
+        moments = self.plan.training.moments()
+        cells = [cell for m in moments for cell in self.plan.point(text, m)]
+        done = sum(cell in self._results for cell in [*cells, self.plan.train(PLAIN)])
+        if text not in self._made or self._made[text][0] != done:
+            made = point_of(self._results, self.plan, text, amount, self._guess, PLAIN)
+            self._made[text] = done, made
+        return self._made[text][1]
 
     def points(self, axis: Axis) -> dict[float, Point]:
         """What is known of a defense: points that were attacked, by strength."""
         known = {}
         for strength in sorted(self._strengths.get(axis.name, ())):
             amount = axis.amount(strength) if axis.swept else None
-            text = axis.at(strength)
-            point = point_of(self._results, self.plan, text, amount, self._guess, PLAIN)
+            point = self._point(axis.at(strength), amount)
             if point.leaks:
                 known[strength] = point
         return known

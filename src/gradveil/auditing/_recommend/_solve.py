@@ -17,7 +17,7 @@ SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
 REFINED = 0.12
 """Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
-REFINEMENTS, TRIES = 2, 3
+REFINEMENTS, TRIES = 2, 4
 """Waves of refinement, and settings that are looked at later in their training."""
 
 
@@ -64,10 +64,12 @@ class Solved:
     best: Setting | None = None
     """Reaches all goals."""
     nearest: Setting | None = None
-    """Where none does: what reaches the goals on leakage at the least loss."""
+    """Where none does: what reaches the goals on leakage at the least loss, as far as was seen."""
     within_cost: Setting | None = None
     """And what hides most within the goals on the loss."""
     equal: tuple[str, ...] = ()
+    closest: dict[Goal, Setting] = field(default_factory=dict)
+    """What comes nearest to each goal alone."""
     refused: set[tuple[str, float]] = field(default_factory=set)
     """Settings that miss the goals later in their training."""
 
@@ -88,10 +90,11 @@ def solve_wishes(
             _choose(search, axes, one, can_judge)
         chosen = [one.best for one in solved if one.best is not None]
         search.measure("later in the training", [(s.axis, s.strength) for s in chosen], moments)
-        if not any(_refuse(search, one) for one in solved):
-            break
-    for one in solved:
-        _choose(search, axes, one, can_judge)
+        if not [one for one in solved if _refuse(search, one)]:
+            return solved
+    for one in solved:  # what was not looked at later in its training is not recommended
+        if one.best is not None and (one.best.axis.name, one.best.strength) in one.refused:
+            one.best = None
     return solved
 
 
@@ -152,6 +155,7 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     allowed = [s for s in every if (s.axis.name, s.strength) not in solved.refused]
     protect = [s for s in allowed if wish.protects(s.point)] if wish.of_leakage else []
     cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
+    solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
     solved.nearest = min(protect, key=_cost, default=None)
     solved.within_cost = max(cheap, key=lambda s: _hidden(s, can_judge), default=None)
     if wish.of_leakage and wish.of_cost:
@@ -162,6 +166,13 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     solved.equal = _not_told_apart(solved.best, protect) if wish.of_leakage else ()
 
 
+def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:
+    """The setting with the least excess over a goal."""
+    rated = [(goal.value(s.point), s) for s in settings]
+    known = [(goal.excess(value), s) for value, s in rated if value is not None]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
+
+
 def _refuse(search: Search, solved: Solved) -> bool:
     """Whether the chosen setting misses its goals later in the training, and is given up."""
     best = solved.best
@@ -170,7 +181,11 @@ def _refuse(search: Search, solved: Solved) -> bool:
     now = search.points(best.axis).get(best.strength)
     if now is None or (solved.wish.protects(now) and solved.wish.is_cheap(now)):
         return False
-    solved.refused.add((best.axis.name, best.strength))
+    if solved.wish.of_leakage:  # weaker ones would not do either
+        weak = [s for s in search.points(best.axis) if s <= best.strength]
+    else:
+        weak = [best.strength]
+    solved.refused |= {(best.axis.name, strength) for strength in weak}
     return True
 
 

@@ -10,6 +10,8 @@ COPY, NOTHING = 0.1, 0.9
 """The ends of the range, as shares of what hides everything."""
 GAP = 0.2
 """Two neighbours that are nearer than that need no point in between."""
+STEP = 0.5
+"""What a power of ten beyond the last strength is expected to hide more, at least."""
 REACH = 3.0
 """Powers of ten beyond the first strengths that are tried at most."""
 
@@ -65,9 +67,9 @@ def _next(axis: Axis, known: Mapping[float, float]) -> float | None:
 def _expected(known: Mapping[float, float], strength: float) -> float:
     order = sorted(known)
     if strength < order[0]:
-        return min(COPY, known[order[0]])
+        return known[order[0]] - STEP
     if strength > order[-1]:
-        return max(NOTHING, known[order[-1]])
+        return known[order[-1]] + STEP
     below = max(s for s in order if s <= strength)
     above = min(s for s in order if s >= strength)
     return (known[below] + known[above]) / 2

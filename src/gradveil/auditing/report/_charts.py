@@ -1,7 +1,6 @@
 """The trade-off chart as plain data that plotly draws: utility against reconstruction error."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradveil.auditing._result import AuditResult, DefenseResult
@@ -13,6 +12,9 @@ from ._style import BOUND, Look, Mark, attack_on, looks, marks
 
 FLOOR = 1e-9
 """Errors below it are drawn at it: a logarithmic axis has no zero."""
+BEYOND = 3.0
+"""How far the axis goes beyond the defended marks: a factor of an error, or dB of a PSNR. What is
+sent without a defense may leak a million times more, and would take nearly all of the height."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class View:
 
 
 LOSS = Axis("loss", "loss after training", "loss after {steps} defended steps", reverse=True)
-FIRST = Axis("first", "U1, signal kept", "U1, signal kept")
-SECOND = Axis("second", "U2, noise", "U2, 0 is no noise")
-MSE = Axis("mse", "mean squared error", "MSE per entry", log=True)
+FIRST = Axis("first", "signal kept in a step (U1)", "signal kept in a step (U1)")
+SECOND = Axis("second", "noise in a step (U2)", "noise in a step (U2), 0 is none")
+MSE = Axis("mse", "squared error", "squared error per entry", log=True)
 PSNR = Axis("psnr", "PSNR", "PSNR in dB", reverse=True)
 
 
@@ -68,7 +70,8 @@ def tradeoff(result: AuditResult, x: Axis, y: Axis) -> Figure:
     """One trace for each defense and mark, each with one point."""
     styles = looks(result)
     pairs = [(d, m) for d in result.defenses for m in marks(result)]
-    traces = [_point(d, m, styles[d.name], x, y) for d, m in pairs]
+    ends = _ends(result, y)
+    traces = [_point(d, m, styles[d.name], x, y, ends) for d, m in pairs]
     steps = next((d.training.steps for d in result.defenses if d.training), 0)
     frame = layout(f"{x.title.format(steps=steps)} (better →)", f"{y.title} (better hidden →)")
     frame["xaxis"]["autorange"] = "reversed" if x.reverse else True
@@ -79,7 +82,27 @@ def tradeoff(result: AuditResult, x: Axis, y: Axis) -> Figure:
     return {"data": drawn, "layout": frame}
 
 
-def _point(defense: DefenseResult, mark: Mark, look: Look, x: Axis, y: Axis) -> Figure | None:
+def _ends(result: AuditResult, axis: Axis) -> tuple[float, float]:
+    """The least and the largest value that are drawn where they are."""
+    floor = FLOOR if axis.log else -math.inf
+    defended = [d for d in result.defenses if not d.is_undefended]
+    errors = [_error(d, mark, axis) for d in defended for mark in marks(result)]
+    known = [error.mean for error in errors if error and error.mean > floor]
+    if not known:
+        return floor, math.inf
+    if axis.log:
+        return max(floor, min(known) / BEYOND), math.inf
+    return floor, max(known) + BEYOND
+
+
+def _point(
+    defense: DefenseResult,
+    mark: Mark,
+    look: Look,
+    x: Axis,
+    y: Axis,
+    ends: tuple[float, float],
+) -> Figure | None:
     across, up = _utility(defense, x), _error(defense, mark, y)
     if across is None or up is None:
         return None
@@ -87,8 +110,8 @@ def _point(defense: DefenseResult, mark: Mark, look: Look, x: Axis, y: Axis) -> 
         "type": "scatter",
         "mode": "markers",
         "name": f"{plain(defense.name)}, {plain(mark.label)}",
-        **_coordinate("x", across, log=False, color=look.color),
-        **_coordinate("y", up, log=y.log, color=look.color),
+        **_coordinate("x", across, (-math.inf, math.inf), look.color),
+        **_coordinate("y", up, ends, look.color),
         "text": [_hover(defense, mark)],
         "hoverinfo": "text",
         "marker": {
@@ -101,14 +124,13 @@ def _point(defense: DefenseResult, mark: Mark, look: Look, x: Axis, y: Axis) -> 
     }
 
 
-def _coordinate(name: str, value: Interval, log: bool, color: str) -> Figure:
-    clip: Callable[[float], float] = (lambda v: max(v, FLOOR)) if log else (lambda v: v)
-    middle = clip(value.mean)
+def _coordinate(name: str, value: Interval, ends: tuple[float, float], color: str) -> Figure:
+    low, middle, high = (min(max(v, ends[0]), ends[1]) for v in (value.low, value.mean, value.high))
     bars = {
         "type": "data",
         "symmetric": False,
-        "array": [max(0.0, value.high - middle)],
-        "arrayminus": [max(0.0, middle - clip(value.low))],
+        "array": [max(0.0, high - middle)],
+        "arrayminus": [max(0.0, middle - low)],
         "thickness": 1.5,
         "width": 3,
         "color": color if name == "y" else f"{color}59",
@@ -147,7 +169,9 @@ def _finite(value: Interval | None) -> Interval | None:
 
 def _hover(defense: DefenseResult, mark: Mark) -> str:
     lines = [f"<b>{plain(defense.name)}</b>", *_error_lines(defense, mark)]
-    lines.append(f"U1 {number(defense.utility_first)}, U2 {number(defense.utility_second)}")
+    lines.append(
+        f"signal kept {number(defense.utility_first)}, noise {number(defense.utility_second)}"
+    )
     if defense.training:
         lines.append(f"loss after training {estimate(defense.training.loss_after)}")
     return "<br>".join(lines)
@@ -156,11 +180,11 @@ def _hover(defense: DefenseResult, mark: Mark) -> str:
 def _error_lines(defense: DefenseResult, mark: Mark) -> list[str]:
     attack, bound = attack_on(defense, mark.key), defense.bound
     if attack:
-        lines = [f"attack: {plain(mark.label)}", f"MSE {estimate(attack.mse)}"]
+        lines = [f"attack: {plain(mark.label)}", f"squared error {estimate(attack.mse)}"]
         return lines + ([f"PSNR {estimate(attack.psnr)} dB"] if attack.psnr else [])
     assert bound is not None
     error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
-    lines = [f"lower bound ({plain(bound.method)})", f"MSE {number(bound.mse)}{error}"]
+    lines = ["reference error (theory)", f"squared error {number(bound.mse)}{error}"]
     ceiling = bound.psnr_ceiling
     lines += [] if ceiling is None else [f"PSNR at most {number(ceiling)} dB"]
-    return [*lines, f"prior: {plain(bound.prior)}"]
+    return [*lines, f"for data that are {plain(bound.prior)}"]

@@ -8,9 +8,11 @@ from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.auditing._result import AuditResult
 
-from ._charts import error_axes, tradeoff_views, utility_axes
+from ._answer import Screen, first_screen, machine_summary
+from ._charts import View, error_axes, tradeoff_views, utility_axes
 from ._curves import all_cost_curves
 from ._gallery import gallery, layer_table
+from ._layout import Figure
 from ._numbers import number, plural
 from ._style import attack_names, looks, marks
 from ._tables import (
@@ -21,7 +23,14 @@ from ._tables import (
     summary_table,
     training_note,
 )
-from ._words import attacks_judge, takeaways, threat_model, what_is_equal, what_was_audited
+from ._words import (
+    attacks_judge,
+    takeaways,
+    threat_model,
+    weights,
+    what_is_equal,
+    what_was_audited,
+)
 
 FILE = "report.html"
 
@@ -54,9 +63,13 @@ def render_report(result: AuditResult) -> str:
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    views = tradeoff_views(result)
+    first = first_screen(result)
+    views = [] if first else tradeoff_views(result)
     curves = all_cost_curves(result)
     return {
+        "first": first,
+        "machine": machine_summary(result),
+        "model_state": weights(result),
         "result": result,
         "setup": result.setup,
         "audited": what_was_audited(result),
@@ -73,17 +86,52 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "marks": marks(result),
         "utility_axes": utility_axes(result),
         "error_axes": error_axes(result),
-        "views": {view.key: view.figure for view in views},
+        "views": views,
+        "charts": _charts(first, views, curves),
+        "sections": _sections(first, bool(views), bool(curves)),
         "curves": curves,
         "gallery": gallery(result),
         "layers": layer_table(result),
         "threat": threat_model(result),
         "plural": plural,
-        "plotly": _plotly_bundle() if _has_charts(views, curves) else None,
+        "plotly": _plotly_bundle() if first or _has_charts(views, curves) else None,
     }
 
 
-def _has_charts(views: list[Any], curves: Mapping[str, Any]) -> bool:
+def _charts(
+    first: Screen | None, views: list[View], curves: Mapping[str, Figure]
+) -> dict[str, Mapping[str, Figure]]:
+    """The figures by group and name."""
+    found: dict[str, Mapping[str, Figure]] = {
+        "views": {view.key: view.figure for view in views},
+        "curves": curves,
+    }
+    if first:
+        found["frontier"] = first.figures
+        found["rounds"] = {"rounds": first.rounds} if first.rounds else {}
+    return found
+
+
+def _sections(first: Screen | None, views: bool, curves: bool) -> list[tuple[str, str]]:
+    """What the page leads to."""
+    found = [
+        ("answers", "Answers", bool(first and first.frontier.answers)),
+        ("rounds", "Over rounds", bool(first and first.rounds)),
+        ("points", "All points", first is not None),
+        ("summary", "Details" if first else "Summary", True),
+        ("trade-off", "Trade-off", views),
+        ("recovered", "Reconstructions", True),
+        ("layers", "Layers", True),
+        ("curves", "Attack costs", curves),
+        ("threat", "Threat model", True),
+        ("guarantees", "Guarantees", True),
+        ("reading", "How to read it", True),
+        ("again", "Reproduce", True),
+    ]
+    return [(place, name) for place, name, there in found if there]
+
+
+def _has_charts(views: list[View], curves: Mapping[str, Figure]) -> bool:
     return bool(curves) or any(view.figure["data"] for view in views)
 
 

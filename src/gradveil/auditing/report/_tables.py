@@ -34,6 +34,8 @@ class Column:
     hint: str = ""
     words: bool = False
     """Whether its cells hold words rather than numbers."""
+    on_paper: bool = True
+    """Whether it is printed."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ def summary_table(result: AuditResult) -> Table:
     attacks = attack_names(result)
     columns = [
         Column("Defense", words=True),
-        Column("U1", "signal kept"),
-        Column("U2", "noise"),
+        Column("Signal kept", "U1; 1 is all"),
+        Column("Noise", "U2; 0 is none"),
         Column("Loss", _training_hint(result)),
-        Column("Lower bound", "MSE"),
-        *([Column("PSNR ceiling", "dB")] if result.setup.is_image else []),
-        *(Column(f"Error of {name}", "MSE") for name in attacks.values()),
-        *([Column("Told apart", _candidates_hint(result))] if _tells_apart(result) else []),
+        Column("Reference error", "theory, per entry"),
+        *([Column("Reference PSNR", "theory, dB")] if result.setup.is_image else []),
+        *(Column(f"Error of {name}", "squared, per entry") for name in attacks.values()),
+        *([Column("Picked out", _candidates_hint(result))] if _tells_apart(result) else []),
         Column("Message", "size"),
-        Column("Time", "× plain"),
+        Column("Time", "× undefended"),
     ]
     rows = tuple(tuple(_summary_row(d, list(attacks), result)) for d in result.defenses)
     caption = "What each defense keeps, guarantees, leaks and costs"
@@ -72,8 +74,8 @@ def attack_table(result: AuditResult) -> Table:
     columns = [
         Column("Defense", words=True),
         Column("Attack", words=True),
-        Column("MSE", "normalised"),
-        *([Column("PSNR", "dB"), Column("SSIM")] if image else []),
+        Column("Error", "squared, per entry"),
+        *([Column("PSNR", "dB"), Column("SSIM", "1 is identical")] if image else []),
         Column("Labels found"),
         Column("Seconds", "per batch"),
         Column("Runs"),
@@ -89,10 +91,10 @@ def guarantee_table(result: AuditResult) -> Table:
     """One row for each defense: what is proved about it, and under which assumption."""
     columns = (
         Column("Defense", words=True),
-        Column("Lower bound", "MSE"),
-        Column("Trace form", "MSE"),
-        Column("Holds for", "prior", words=True),
-        Column("Counts the plan", words=True),
+        Column("Reference error", "per entry"),
+        Column("Simple form", "trace; per entry"),
+        Column("A limit for", "data that are", words=True),
+        Column("Counts noise levels", "what they reveal", words=True),
         *_privacy_columns(result),
         Column("Formal privacy", words=True),
     )
@@ -106,13 +108,13 @@ def _summary_row(defense: DefenseResult, attacks: Sequence[str], result: AuditRe
         Cell(defense.name, defense.name, shown_text(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
-        _estimate_cell(training.loss_after if training else None),
+        estimate_cell(training.loss_after if training else None),
         _bound_cell(bound),
     ]
     if result.setup.is_image:
         cells.append(Cell(NO_GUARANTEE) if bound is None else _cell(bound.psnr_ceiling))
     results = (attack_on(defense, spec) for spec in attacks)
-    cells += [_estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
+    cells += [estimate_cell(a.mse) if a else Cell("not attacked") for a in results]
     if _tells_apart(result):
         cells.append(_told_apart_cell(defense))
     cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
@@ -125,9 +127,9 @@ def _attack_row(defense: DefenseResult, attack: AttackResult, name: str, image: 
     cells = [
         Cell(defense.name, defense.name),
         Cell(name, name, knows),
-        _estimate_cell(attack.mse),
+        estimate_cell(attack.mse),
     ]
-    cells += [_estimate_cell(attack.psnr), _estimate_cell(attack.ssim)] if image else []
+    cells += [estimate_cell(attack.psnr), estimate_cell(attack.ssim)] if image else []
     labels = attack.label_accuracy
     cells.append(Cell(percent(labels), labels))
     cells.append(_cell(attack.seconds))
@@ -186,7 +188,7 @@ def _bound_cell(bound: BoundResult | None, with_batches: bool = False) -> Cell:
         return Cell(NO_GUARANTEE)
     error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
     over = f", over {plural(bound.batches, 'batch')}{_ends(bound)}" if with_batches else ""
-    flat = ", flat prior: no guarantee" if bound.prior == FLAT else ""
+    flat = ", nothing known of the data: no guarantee" if bound.prior == FLAT else ""
     jumps = ", no guarantee here" if not bound.holds else ""
     return replace(_cell(bound.mse), note=f"{bound.method}{error}{over}{flat}{jumps}")
 
@@ -195,7 +197,8 @@ def _cell(value: float | None) -> Cell:
     return Cell(number(value), value if value is not None and math.isfinite(value) else None)
 
 
-def _estimate_cell(value: Interval | None) -> Cell:
+def estimate_cell(value: Interval | None) -> Cell:
+    """A mean with its interval below it."""
     return replace(_cell(value.mean), note=interval(value)) if value else _cell(None)
 
 
@@ -211,7 +214,7 @@ def _tells_apart(result: AuditResult) -> bool:
 
 def _candidates_hint(result: AuditResult) -> str:
     counts = sorted({d.told_apart.candidates for d in result.defenses if d.told_apart})
-    return f"of {', '.join(map(str, counts))}"
+    return f"right one of {', '.join(map(str, counts))}"
 
 
 def _told_apart_cell(defense: DefenseResult) -> Cell:

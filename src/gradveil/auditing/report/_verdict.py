@@ -40,32 +40,33 @@ def verdict(
     """
     promise = _guarantee(bound, no_guarantee, guess_error, is_image)
     if not attacks:
-        return f"Not attacked in this run; {promise}."
+        return f"Not attacked in this run. {promise}"
     if not able:
         first = f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}"
         return (
             f"{first}: without a defense they are no better than a blind guess."
-            f" {_told(told, is_image)} {promise[0].upper()}{promise[1:]}."
+            f" {_told(told, is_image)} {promise}"
         )
     best = min(attacks, key=lambda attack: attack.mse_pixels.mean)
     ratio = best.mse_pixels.mean / max(guess_error, 1e-12)
-    what = "images" if is_image else "values"
-    outcome = {
-        "copy": f"rebuilt near copies of the {what}",
-        "recognisable": f"recovered recognisable {what}"
-        if is_image
-        else "recovered much of the values",
-        "blurred": f"recovered blurred or partial {what}" if is_image else "recovered some values",
-        "nothing": f"found nothing beyond the mean {'image' if is_image else 'example'}",
-    }[_grade(ratio)]
-    if _grade(ratio) != "copy":
+    outcome = _outcome(ratio, is_image)
+    if grade(ratio) != "copy":
         outcome += _copies(best, guess_error)
-    who = "that knows the defense" if best.knows_defense else "that does not know the defense"
-    only = "; a stronger one may find more" if _grade(ratio) in ("blurred", "nothing") else ""
+    who = "which knows the defense" if best.knows_defense else "which does not know the defense"
+    only = " A stronger one may find more." if grade(ratio) in ("blurred", "nothing") else ""
     return (
-        f"In this run the strongest attack, one {who}, {outcome} ({_numbers(best, ratio)}){only};"
-        f" {promise}."
+        f"The strongest attack of this run, {who}, {outcome} ({_numbers(best, ratio)}).{only}"
+        f" {promise}"
     )
+
+
+def _outcome(ratio: float, is_image: bool) -> str:
+    return {
+        "copy": ("rebuilt near copies of the images", "rebuilt near copies of the values"),
+        "recognisable": ("recovered recognisable images", "recovered much of the values"),
+        "blurred": ("recovered blurred or partial images", "recovered some values"),
+        "nothing": ("found nothing beyond the mean image", "found nothing beyond the mean example"),
+    }[grade(ratio)][0 if is_image else 1]
 
 
 def _told(told: ToldApart | None, is_image: bool) -> str:
@@ -73,7 +74,7 @@ def _told(told: ToldApart | None, is_image: bool) -> str:
     if told is None:
         return "Nothing was measured that could."
     return (
-        f"Judge by who is told apart: an attacker who knows the other"
+        f"Judge by who is picked out: an attacker who knows the other"
         f" {'images' if is_image else 'examples'} of the batch picks the right one of"
         f" {told.candidates} candidates in {percent(told.rate.mean)} of the trials (chance:"
         f" {percent(told.chance)})."
@@ -87,28 +88,29 @@ def _copies(attack: AttackResult, guess_error: float) -> str:
     return f", among them near copies of {copies} of {len(errors)}" if copies else ""
 
 
-def _grade(ratio: float) -> str:
-    for grade, limit in (("copy", COPY), ("recognisable", RECOGNISABLE), ("blurred", NOTHING)):
+def grade(ratio: float) -> str:
+    """ "copy", "recognisable", "blurred" or "nothing", from the error over that of a guess."""
+    for name, limit in (("copy", COPY), ("recognisable", RECOGNISABLE), ("blurred", NOTHING)):
         if ratio <= limit:
-            return grade
+            return name
     return "nothing"
 
 
 def _numbers(attack: AttackResult, ratio: float) -> str:
-    share = f"{ratio:.0%} of the error of guessing the mean"
+    share = f"{100 * ratio:.0f} % of the error of guessing the mean"
     return share if attack.psnr is None else f"{attack.psnr.mean:.1f} dB, {share}"
 
 
 def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_image: bool) -> str:
     if bound is None or not bound.holds:
-        return f"nothing is guaranteed: {reason}" if reason else "nothing is guaranteed"
+        return f"Nothing is guaranteed: {reason}." if reason else "Nothing is guaranteed."
     if bound.prior == "flat":
-        return "its bound assumes that nothing is known of the data, and guarantees nothing"
+        return "Nothing is guaranteed: its bound assumes that nothing is known of the data."
     what = "images" if is_image else "values"
     text = (
-        f"its Gaussian reference error (not a guarantee for {what}; a bound if the data are"
-        f" Gaussian) is {bound.mse:.2g} per entry"
+        f"Its Gaussian reference error is {bound.mse:.2g} per entry: a limit if the data were"
+        f" Gaussian, not a guarantee for {what}"
     )
     if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
-        text += f", which does not exclude near copies of the {what}"
-    return text
+        text += f"; it does not exclude near copies of the {what}"
+    return f"{text}."

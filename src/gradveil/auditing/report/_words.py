@@ -10,8 +10,9 @@ from ._tables import FLAT, strongest
 
 MATCHES = {
     "scale": "The noise's scale or the pruning ratio is held equal.",
-    "utility": "The utilities of one step, U1 and U2, are held equal within each family.",
-    "error": "The bound on the error is held equal.",
+    "utility": "How much of a training step is kept (U1), and how much noise makes it vary (U2),"
+    " are held equal within each family.",
+    "error": "The reference error is held equal.",
     "training": "What a step of Adam is expected to gain is held equal.",
 }
 MESSAGES = {"gradient": "gradients", "update": "weight updates"}
@@ -23,8 +24,8 @@ LABELS = {
 
 
 TOLD = {
-    "known": "Told of the defense and its settings, not of what it drew or planned",
-    "realised": "Told of the defense and of the very noise levels or mask, which nobody sends",
+    "known": "Know the defense and its settings, but not the noise that was drawn",
+    "realised": "Know the defense and the very noise levels or mask, which nobody sends",
     "unknown": "Made for a known defense, but not told of it",
 }
 
@@ -78,7 +79,7 @@ def threat_model(result: AuditResult) -> list[str]:
         else "It does not know the data's mean, standard deviation or range.",
     ]
     told = TOLD.get(setup.threat_mechanism, setup.threat_mechanism)
-    for knows, phrase in ((True, told), (False, "Not told of the defense")):
+    for knows, phrase in ((True, told), (False, "Do not know the defense")):
         names = _attackers(result, knows)
         if names:
             lines.append(f"{phrase}: {_list(names)}.")
@@ -152,13 +153,16 @@ def _gains(result: AuditResult) -> str:
     if not known:
         return ""
     parts = [f"{pair[1].name} {number(ratio)} ×" for pair, ratio in known]
-    text = f"trace bound over the classical twin's: {_list(parts)}."
+    text = f"reference error over that of the classical form: {_list(parts)}."
     if result.setup.match != "utility":
         return f"The {text}"
     if all(_losses_agree(*pair) for pair, _ in known):
         return f"At equal utility, the {text}"
     losses = [f"{a.name} {_loss(a)}, {b.name} {_loss(b)}" for (a, b), _ in known]
-    return f"At equal U1 and U2, the {text} The loss after training is not equal: {_list(losses)}."
+    return (
+        f"Where as much of a step is kept (U1) and noise makes it vary as much (U2), the {text}"
+        f" The loss after training is not equal: {_list(losses)}."
+    )
 
 
 def _told_apart(result: AuditResult) -> str:
@@ -203,9 +207,9 @@ def _below(result: AuditResult) -> str:
     if not names:
         return ""
     return (
-        f"An attack went below the bound for {_list(names)}. The bound is a Gaussian reference"
-        f" error, not a guarantee for {_inputs(result)}: these are easier than Gaussian data with"
-        " their covariance, so it does not protect them."
+        f"An attack went below the reference error for {_list(names)}. That error is a limit for"
+        f" Gaussian data, not a guarantee for {_inputs(result)}: these are easier to guess, so it"
+        " does not protect them."
     )
 
 
@@ -216,8 +220,8 @@ def _does_not_hold(result: AuditResult) -> str:
         return ""
     reasons = {d.bound.reason for d in result.defenses if d.bound and not d.bound.holds}
     return (
-        f"The bound is no guarantee for {_list(names)}: {'; '.join(sorted(reasons))}. Its numbers"
-        " compare defenses as far as derivatives see."
+        f"The reference error is no guarantee for {_list(names)}: {'; '.join(sorted(reasons))}. Use"
+        " it only to compare defenses."
     )
 
 
@@ -225,7 +229,7 @@ def _near_copies(result: AuditResult) -> str:
     names = [d.name for d in result.defenses if "does not exclude near copies" in d.verdict]
     if not names:
         return ""
-    return f"The bound does not exclude near copies for {_list(names)}."
+    return f"The reference error does not exclude near copies for {_list(names)}."
 
 
 def _unproved(result: AuditResult) -> str:
@@ -235,11 +239,11 @@ def _unproved(result: AuditResult) -> str:
     reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
     why = f" ({'; '.join(reasons)})" if reasons else ""
     what = (
-        "the attacks that were run speak" if attacks_judge(result) else "what is told apart speaks"
+        "the attacks that were run" if attacks_judge(result) else "how often candidates are picked"
     )
     return (
-        f"No guarantee: {_list(d.name for d in unproved)}{why}. There only {what}, and a stronger"
-        " attack may recover more."
+        f"No guarantee: {_list(d.name for d in unproved)}{why}. All that is known there is what was"
+        f" measured with {what}; a stronger attack may recover more."
     )
 
 
@@ -247,7 +251,10 @@ def _flat(result: AuditResult) -> str:
     names = [d.name for d in result.defenses if d.bound and d.bound.prior == FLAT]
     if not names:
         return ""
-    return f"The bound is no guarantee for {_list(names)}: it is for a flat prior, as no data have."
+    return (
+        f"The reference error is no guarantee for {_list(names)}: it assumes that nothing at all is"
+        " known of the data."
+    )
 
 
 def _formal(result: AuditResult) -> str:

@@ -4,15 +4,16 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gradveil._files import write_atomically
 from gradveil.auditing._result import AuditResult
 from gradveil.catalog import shown_name
 
-JSON, CSV, PICTURES = "results.json", "results.csv", "images"
+JSON, CSV, POINTS, PICTURES = "results.json", "results.csv", "points.csv", "images"
 
 
 def check_folder(folder: Path) -> None:
@@ -62,7 +63,10 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:
-    """Write results.json, results.csv, the images and report.html; returns the report's path."""
+    """Write results.json, results.csv, points.csv (over strengths), images and report.html.
+
+    Returns the report's path.
+    """
     try:
         return _write(result, folder)
     except OSError as error:
@@ -78,6 +82,8 @@ def _write(result: AuditResult, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / JSON, result.to_json())
     write_atomically(folder / CSV, as_csv(result))
+    if result.frontier is not None:
+        write_atomically(folder / POINTS, _csv(result.frontier.rows()))
     images = picture_files(result)
     if images:
         (folder / PICTURES).mkdir(exist_ok=True)
@@ -88,7 +94,11 @@ def _write(result: AuditResult, folder: Path) -> Path:
 
 def as_csv(result: AuditResult) -> str:
     """One line for each defense and attack; nothing but a header without attacks."""
-    rows, text = result.rows(), io.StringIO()
+    return _csv(result.rows())
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["name"])
     writer.writeheader()
     writer.writerows(rows)

@@ -12,7 +12,7 @@ from .._candidates import message_of, noise_start, sent_row
 from .._optimise import Descent, minimise
 from ._soft_targets import SoftTargets, soft_targets
 
-STEPS, STARTS, RATE = 200, 2, 0.1
+STEPS, STARTS, RATE = 150, 3, 0.1
 """Of the search for targets that cannot be read off."""
 
 
@@ -48,7 +48,12 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
         return relative_misfit(message(x, soft.relaxed(t)), sent)
 
     start = torch.cat([inputs.flatten(1), variables.flatten(1)], 1)
-    found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"))
+    free = torch.full_like(soft.blank, torch.inf).flatten()
+    low, high = (
+        None if end is None else torch.cat([end.to(free).expand(inputs[0].shape).flatten(), rest])
+        for end, rest in ((observation.low, -free), (observation.high, free))
+    )
+    found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"), low=low, high=high)
     return soft.settled(parts(found.inputs[found.costs.argmin()])[1]).detach()
 
 

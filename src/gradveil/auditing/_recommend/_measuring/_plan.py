@@ -33,7 +33,7 @@ class Plan:
 
     def train(self, defense: str) -> Cell:
         """A defended training."""
-        return self._cell("train", defense, training=asdict(self.training))
+        return self._cell("train", defense, training=asdict(self.training), seed=self.seed)
 
     def attack(self, defense: str, moment: int = 0) -> Cell:
         """All attacks, at one moment of the training."""

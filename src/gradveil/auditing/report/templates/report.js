@@ -28,17 +28,30 @@
     });
   }
 
+  for (const button of all("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      const code = button.closest(".paste").querySelector("code");
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+      } catch {
+        getSelection().selectAllChildren(code);
+        document.execCommand("copy");
+      }
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+  }
+
   if (typeof Plotly === "undefined") return;
-  const read = (name) => JSON.parse(document.getElementById(`data-${name}`).textContent);
-  const data = { views: read("views"), curves: read("curves") };
+  const data = JSON.parse(document.getElementById("chart-data").textContent);
   const config = { displayModeBar: false, displaylogo: false, responsive: true };
-  const hidden = { views: new Set(), curves: new Set() };
-  const choice = (axis) => document.querySelector(`[data-axis=${axis}]`).value;
+  const hidden = Object.fromEntries(Object.keys(data).map((group) => [group, new Set()]));
 
   const figure = (chart) => {
-    const group = chart.dataset.chart;
-    const name = group === "views" ? `${choice("x")}/${choice("y")}` : chart.dataset.name;
-    return data[group][name];
+    const { chart: group, choices, name } = chart.dataset;
+    if (!choices) return data[group][name];
+    const chosen = choices.split(" ").map((id) => document.getElementById(id).value);
+    return data[group][chosen.join("/")];
   };
   const scalable = (chart) => {
     for (const svg of all("svg.main-svg", chart)) {
@@ -65,15 +78,18 @@
   }
   addEventListener("beforeprint", () => {
     for (const chart of charts) {
-      const wide = chart.classList.contains("tall");
-      Plotly.relayout(chart, { width: wide ? 680 : 330, height: wide ? 400 : 260 });
+      const wide = chart.matches(".tall, .frontier .chart");
+      const height = chart.matches(".tall") ? 400 : wide ? 320 : 260;
+      Plotly.relayout(chart, { width: wide ? 680 : 330, height });
     }
   });
   addEventListener("afterprint", () => {
     for (const chart of charts) Plotly.relayout(chart, { width: null, height: null });
   });
-  for (const select of all("[data-axis]")) {
-    select.addEventListener("change", () => draw(document.getElementById("chart-views")));
+  for (const select of all("[data-choice]")) {
+    select.addEventListener("change", () => {
+      draw(document.getElementById(`chart-${select.dataset.choice}`));
+    });
   }
   for (const legend of all("[data-legend]")) {
     const group = legend.dataset.legend;

@@ -1,8 +1,7 @@
-"""`gradveil audit`: a thin shell over `gradveil.audit`."""
+"""The command `gradveil audit` and its options."""
 
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,24 +10,21 @@ from rich.console import Console
 
 from gradveil._checks import check_count
 from gradveil._extras import require
-from gradveil.attacks import LocalSteps, ThreatModel
 from gradveil.auditing import (
-    QUICK_DEFENSES,
-    QUICK_STEPS,
     AuditResult,
+    Goal,
     Releases,
-    audit,
     check_attacks,
     check_settings,
-    default_attacks,
     requested_defenses,
     write_results,
 )
 from gradveil.auditing.report import check_folder, output_folder
 
-from ._audit_table import show_audit
-from ._format import Format
-from ._loading import (
+from .._audit_table import show_audit
+from .._engines import EngineName, chosen_engine
+from .._format import Format
+from .._loading import (
     load_data,
     load_loss,
     load_model,
@@ -37,30 +33,16 @@ from ._loading import (
     typed_attacks,
     typed_defenses,
 )
-from ._options import data_source, option, options, own_options, useless
-from ._progress import bar
+from .._options import data_source, option, options, own_options, useless
+from .._progress import bar
+from ._granted import MessageKind, local_training, parse_threat
+from ._modes import Asked, Match, compare, curves, is_comparison, quickly
 
 INTERRUPTED = 130
 OWN = own_options(
     "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
-    "rounds", "delta", "sample_rate", "output",
+    "rounds", "delta", "sample_rate", "output", "strengths", "clients", "optimizer", "lr",
 )  # fmt: skip
-
-
-class Match(str, Enum):
-    """The quantity that is equal for all defenses of an audit."""
-
-    utility = "utility"
-    scale = "scale"
-    error = "error"
-    training = "training"
-
-
-class MessageKind(str, Enum):
-    """The kind of message that clients send."""
-
-    gradient = "gradient"
-    update = "update"
 
 
 def run_audit(
@@ -96,9 +78,30 @@ def run_audit(
     attack: Annotated[
         list[str] | None, typer.Option(help="As 'strong(steps=300)'; repeatable.")
     ] = None,
+    goal: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As 'psnr<=15', 'identified<=10%', 'epsilon<=8', 'error>=90%' or 'loss<=+5%';"
+            " repeated: all at once. Three usual levels if left."
+        ),
+    ] = None,
+    strengths: Annotated[
+        int | None, typer.Option(help="Of each defense.", show_default="5")
+    ] = None,
+    training_rounds: Annotated[
+        int | None, typer.Option(help="Of the federated training.", show_default="40")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="In it.", show_default="4")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Its server's: adam, adamw or sgd.", show_default="adam")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Its rate.", show_default="0.001")] = None,
     match: Annotated[
-        Match, typer.Option(help="What is held equal; training: what a step gains.")
-    ] = Match.utility,
+        Match | None,
+        typer.Option(
+            help="Compare defenses at one strength each, with this held equal, instead of curves."
+        ),
+    ] = None,
     scale: Annotated[
         float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
     ] = None,
@@ -123,8 +126,11 @@ def run_audit(
         float | None, typer.Option(help="FedAvg's rate on a client.", show_default="0.1")
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(help="Seconds for all attacks together.")
+        float | None, typer.Option(help="Seconds; it ends with what is finished.")
     ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all processors if left.")] = None,
+    engine: Annotated[EngineName, typer.Option(help="Where it is run.")] = EngineName.local,
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     rounds: Annotated[
         int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
     ] = 100,
@@ -135,113 +141,71 @@ def run_audit(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
-    quick: Annotated[bool, typer.Option(help="Three defenses, one attack, no training.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two defenses, short attacks, in a minute.")] = False,
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
-    """Show what leaks, what is guaranteed and what it costs, for each defense on the same data."""
+    """Tell which defense to use, how strong, and what it costs, measured on this model and data.
+
+    Each defense is run over strengths, attacked, and trained with; then the cheapest setting for
+    each goal is looked for. Stop it at any time: the same command goes on where it stopped.
+    """
     require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     granted = parse_threat(threat or [])
     for option_name, count in (
         ("--batch-size", batch_size), ("--batches", batches), ("--seeds", seeds),
     ):  # fmt: skip
         check_count(count, option_name)
-    with options(OWN):
-        check_settings(seeds, seed, match.value, scale, ratio, steps, not quick, time_budget)
-        Releases(rounds, delta, sample_rate)
-    local = local_training(message, local_steps, local_lr)
     with option("--defense", "defenses"):
         defenses = typed_defenses(defense) if defense else None
-        requested_defenses(defenses or [])
+        requested = requested_defenses(defenses or [])
+    comparing = is_comparison(match, scale, ratio, requested)
+    where = "where defenses are compared at one strength each"
+    for name, given in (
+        ("--goal", goal), ("--strengths", strengths), ("--clients", clients), ("--lr", lr),
+        ("--training-rounds", training_rounds), ("--optimizer", optimizer), ("--jobs", jobs),
+        ("--address", address),
+    ):  # fmt: skip
+        useless(name, given, not comparing, where)
+    equal = Match.utility if match is None else match
+    with options({**OWN, "rounds": "--training-rounds"}):
+        training = quickly(quick, training_rounds, clients, optimizer, lr)
+    with options(OWN):
+        check_settings(seeds, seed, equal.value, scale, ratio, steps, True, time_budget)
+        check_count(5 if strengths is None else strengths, "strengths")
+        releases = Releases(rounds, delta, sample_rate)
+    with option("--goal"):
+        goals = [Goal.parse(text) for text in goal or []]
+    local = local_training(message, local_steps, local_lr)
     with option("--attack", "attacks"):
         attacks = None if attack is None else typed_attacks(attack)
         check_attacks(attacks or [])
     with option("--out", "out"):
         check_folder(out)
+    with options(own_options("jobs", "address")):
+        engines = chosen_engine(engine, jobs, address)
     said, source = data_source(dataset, data)
     samples = load_data(said, source, device)
     loss_fn = load_loss(loss, samples)
     name, network = load_model(model, weights, samples, seed, device)
     private, public = split_public(samples, batch_size * batches)
-    if quick:
-        defenses, steps = defenses or [*QUICK_DEFENSES], QUICK_STEPS if steps is None else steps
-        attacks = attacks or [default_attacks(steps, samples)[0]]
+    asked = Asked(
+        network, loss_fn, private, public, samples, defenses, attacks, steps, granted, local,
+        batches, seeds, seed, time_budget, releases, output_key(output),
+        {
+            "data": samples.name,
+            "model": name,
+            "command": _command(),
+            "weights": "untrained" if weights is None else weights.name,
+        },
+    )  # fmt: skip
     named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
     with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
-        result = audit(
-            network,
-            loss_fn,
-            private,
-            defenses,
-            attacks,
-            public=public,
-            normalization=samples,
-            output=output_key(output),
-            batches=batches,
-            seeds=seeds,
-            match=match.value,
-            scale=scale,
-            ratio=ratio,
-            threat=granted,
-            local=local,
-            steps=steps,
-            training=not quick,
-            time_budget=time_budget,
-            rounds=rounds,
-            delta=delta,
-            sample_rate=sample_rate,
-            seed=seed,
-            progress=progress,
-            names={
-                "data": samples.name,
-                "model": name,
-                "command": _command(),
-                "weights": "untrained" if weights is None else weights.name,
-            },
-        )
+        if comparing:
+            result = compare(asked, equal, scale, ratio, quick, progress)
+        else:
+            store = out / "store"
+            result = curves(asked, goals, strengths, training, engines, store, quick, progress)
     _finish(result, out, format)
-
-
-def local_training(message: MessageKind, steps: int | None, lr: float | None) -> LocalSteps | None:
-    """FedAvg's local steps, or none where gradients are sent."""
-    sent = message is MessageKind.update
-    useless("--local-steps", steps, sent, "without `--message update`")
-    useless("--local-lr", lr, sent, "without `--message update`")
-    if not sent:
-        return None
-    with options({"lr": "--local-lr", "steps": "--local-steps"}):
-        return LocalSteps(0.1 if lr is None else lr, 2 if steps is None else steps)
-
-
-def parse_threat(parts: list[str]) -> ThreatModel:
-    """`labels=known,mechanism=unknown` and the like; what is not named is known.
-
-    >>> parse_threat(["labels=counts,statistics=unknown"])
-    ThreatModel(labels='counts', mechanism='known', statistics=False, server='honest')
-    """
-    granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
-    given: set[str] = set()
-    for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
-        key, _, value = (word.strip() for word in part.partition("="))
-        if key not in granted or not value:
-            raise ValueError(
-                f"Option `--threat` should read key=value with a key of {', '.join(granted)}."
-                f" Found {part!r}. Try labels=unknown."
-            )
-        if key in given:
-            raise ValueError(
-                f"Option `--threat` should say each thing once. Found {key} twice, the second time"
-                f" as {part!r}. Leave one out."
-            )
-        given.add(key)
-        granted[key] = value
-    if granted["statistics"] not in ("known", "unknown"):
-        raise ValueError(
-            "Option `--threat` should have statistics=known or statistics=unknown. Found"
-            f" statistics={granted['statistics']}."
-        )
-    statistics = granted["statistics"] == "known"
-    with option("--threat"):
-        return ThreatModel(granted["labels"], granted["mechanism"], statistics)
 
 
 def _finish(result: AuditResult, out: Path, format: Format) -> None:

@@ -1,4 +1,4 @@
-"""An audit's result for the terminal, in 100 columns."""
+"""A comparison of defenses at one point each for the terminal."""
 
 from collections.abc import Mapping
 from math import log2
@@ -9,37 +9,28 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradveil.auditing import AttackResult, AuditResult, BoundResult, DefenseResult, ToldApart
-from gradveil.auditing.report import estimate, number, plural, size, weights
-from gradveil.catalog import shown_amounts, shown_name
+from gradveil.auditing.report import estimate, number, plural, setting, size
+from gradveil.catalog import shown_name
 
 NOTE = (
-    "U1: share of the expected progress of a step that is kept; U2: its variance over ‖g‖². Bound:"
-    " a Gaussian reference error, not a guarantee for images: no attacker's mean squared error per"
-    " entry, in normalised units, is below it on Gaussian data of the prior. †: its"
-    " assumptions fail for this model, it is no guarantee. [..]: 95 % interval over images,"
-    " batches and seeds."
+    "U1: how much of a training step is kept (1 is all). U2: how much noise makes it vary (0 is not"
+    " at all). Reference: the squared error per entry that no attacker would go below if the data"
+    " were Gaussian, in brackets its simple form (from the trace of the information); real images"
+    " are easier to guess, so it is no guarantee. †: not even that, for this model. [..]: 95 %"
+    " interval over images, batches and seeds."
 )
 
 TOLD_APART = (
-    " Told apart: how often an attacker who knows the other examples of the batch and is given the"
-    " candidates picks the right one; bits: what a message tells of it."
+    " Picked out: how often an attacker who knows the other examples of the batch picks the right"
+    " one of the candidates. Bits: what a message tells of it."
 )
 
 NAME = 21
 """Letters of a defense's name in a line: "optimal noisy pruning"."""
 
 
-def show_audit(result: AuditResult, console: Console) -> None:
+def show_comparison(result: AuditResult, console: Console) -> None:
     """The tables, the verdicts, and what one should know."""
-    setup = result.setup
-    console.print(
-        f"[bold]{escape(setup.model)}[/] ({setup.parameters:,} parameters,"
-        f" {escape(weights(result))}) on {escape(setup.data)}, {setup.date}, gradveil"
-        f" {setup.versions.get('gradveil', '')}:"
-        f" {setup.batches} × {setup.batch_size} examples, {setup.seeds} seed(s),"
-        f" {setup.message} sent. {setup.equal}",
-        highlight=False,
-    )
     console.print(_cost_table(result))
     if any(defense.attacks for defense in result.defenses):
         console.print(_attack_table(result))
@@ -58,17 +49,21 @@ def show_audit(result: AuditResult, console: Console) -> None:
     console.print()
     priors = {d.bound.prior for d in result.defenses if d.bound}
     batches = {d.bound.batches for d in result.defenses if d.bound}
-    over = f" Bounds are over {plural(max(batches), 'batch')}." if batches else ""
-    prior = f"Prior: {', '.join(sorted(priors))}.{over} " if priors else ""
+    over = f", over {plural(max(batches), 'batch')}" if batches else ""
+    prior = (
+        f"Reference errors are for data that are: {', '.join(sorted(priors))}{over}. "
+        if priors
+        else ""
+    )
     text = escape(f"{prior}{NOTE}{TOLD_APART if told else ''} {' '.join(result.notes)}")
     console.print(text, style="dim", highlight=False)
 
 
 def _told_apart_table(result: AuditResult, told: Mapping[str, ToldApart]) -> Table:
     one = next(iter(told.values()))
-    table = _blank(f"Who is told apart of {one.candidates} candidates (chance: {one.chance:.1%})")
+    table = _blank(f"Who is picked out of {one.candidates} candidates (chance: {one.chance:.1%})")
     _add_defenses(table, result)
-    for name in ("told apart", "interval", "bits told", "mean rank"):
+    for name in ("picked out", "interval", "bits told", "mean rank"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, found in told.items():
         table.add_row(
@@ -107,7 +102,7 @@ def _cost_table(result: AuditResult) -> Table:
     table = _blank("What it costs and what it guarantees")
     _add_defenses(table, result)
     table.add_column("setting")
-    for name in ("U1", "U2", "loss", "sent", "time", "bound (trace)", "dB ≤"):
+    for name in ("U1", "U2", "loss", "sent", "time", "reference", "dB ≤"):
         table.add_column(name, justify="right", no_wrap=True)
     for defense in result.defenses:
         table.add_row(*_cost_row(defense))
@@ -134,20 +129,6 @@ def _bound(bound: BoundResult) -> str:
     mark = "" if bound.holds else " †"
     trace = f" ({number(bound.trace_mse)})" if bound.method != "trace" else ""
     return f"{number(bound.mse)}{trace}{mark}"
-
-
-def setting(spec: str) -> str:
-    """The solved numbers of a specification, short.
-
-    >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
-    'ratio 0.778, scale 0.0123'
-    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
-    'noise multiplier 1, clip 0.5'
-    >>> setting("no-defense")
-    '-'
-    """
-    amounts = shown_amounts(spec)
-    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in amounts) or "-"
 
 
 def _attack_table(result: AuditResult) -> Table:

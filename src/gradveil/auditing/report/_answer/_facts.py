@@ -1,0 +1,46 @@
+"""Which answer, point and moment of a frontier the first screen speaks of."""
+
+from typing import NamedTuple
+
+from gradveil.auditing._frontier import Answer, Curve, Frontier, Leak, Point
+from gradveil.auditing._told_apart import ToldApart
+
+
+class Sentence(NamedTuple):
+    """One of the sentences of the first screen, with what it answers."""
+
+    asks: str
+    text: str
+
+
+def main_answer(frontier: Frontier) -> Answer | None:
+    """The first that is reached; the first of all if none is; `None` without answers."""
+    reached = (answer for answer in frontier.answers if answer.reached)
+    return next(reached, next(iter(frontier.answers), None))
+
+
+def answered(frontier: Frontier, answer: Answer | None) -> tuple[Curve, Point] | None:
+    """The measured point of an answer with its curve."""
+    if answer is None or not answer.defense:
+        return None
+    same = [pair for pair in frontier.points() if pair[1].defense == answer.defense]
+    named = [pair for pair in same if pair[0].name == answer.name]
+    return next(iter(named or same), None)
+
+
+def strongest_leak(point: Point) -> Leak | None:
+    """The moment at which the strongest attack left the least error."""
+    known = [leak for leak in point.leaks if leak.error is not None]
+    return min(known, key=lambda leak: leak.error.mean if leak.error else 0.0, default=None)
+
+
+def most_told(point: Point) -> ToldApart | None:
+    """The moment at which candidates are told apart most often."""
+    known = [leak.told_apart for leak in point.leaks if leak.told_apart]
+    return max(known, key=lambda told: told.rate.mean, default=None)
+
+
+def pictured_leak(point: Point) -> Leak | None:
+    """The strongest moment of those that have pictures."""
+    known = [leak for leak in point.leaks if leak.pictures]
+    return min(known, key=lambda leak: leak.error.mean if leak.error else 0.0, default=None)
