@@ -19,13 +19,7 @@ from gradveil._random import generator_or_fresh, seed_from
 
 from ._attack import Attack, Progress
 from ._closed_forms import closed_form
-from ._evidence import (
-    TotalVariation,
-    cosine_distance,
-    euclidean_evidence,
-    relative_distance,
-    total_variation,
-)
+from ._evidence import DISTANCES, TotalVariation, euclidean_evidence, total_variation
 from ._observation import Observation
 from ._peeling import Peel, Peeled
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
@@ -47,8 +41,6 @@ from ._search import (
     sent_row,
 )
 from ._unpooling import Unpool
-
-DISTANCES = {"cosine": cosine_distance, "euclidean": relative_distance}
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _rest(
     configs = content.config_records
     if STATUS in configs:
         if configs[STATUS]["code"] != 0:
-            raise ValueError(f"The client failed with code {configs[STATUS]['code']}.")
+            raise ValueError(f"The client failed with code {configs[STATUS]['code']!r}.")
         rest[STATUS] = ConfigRecord({"code": 0, "message": ""})
         rest[METRICS] = ConfigRecord()
     return rest
