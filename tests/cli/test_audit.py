@@ -333,3 +333,18 @@ def test_answers_come_first_and_all_is_whole_in_100_columns():
     assert -1 not in places, lines[places.index(-1)]
     assert places == sorted(places)
     assert text.count(" * ") == 2
+
+
+def test_settings_with_several_numbers_are_whole_in_100_columns():
+    result = frontier_result(size=2)
+    curve = result.frontier.curves[0]
+    spec = "gradient-pruning(ratio=0.77843, noise=gradient-noise(scale=0.0123456))"
+    point = dataclasses.replace(curve.points[0], defense=spec, amount=None)
+    changed = dataclasses.replace(curve, points=(point,))
+    frontier = dataclasses.replace(result.frontier, curves=(changed, *result.frontier.curves[1:]))
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_audit(dataclasses.replace(result, frontier=frontier), console)
+    text = console.export_text()
+    assert "…" not in text
+    assert "0.0123" in text
+    assert "scale 0.3 * " in text

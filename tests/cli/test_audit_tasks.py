@@ -48,8 +48,8 @@ QUICK = ["--batch-size", "2", "--quick", "--defense", "no-defense"]
 def workplace(tmp_path, monkeypatch):
     """A folder with a module of models and data of every task, and audits without bounds."""
     nothing = Guarantee(None, "not measured in this test")
-    monkeypatch.setattr(_defense_measurement, "guarantee_of", lambda *_: nothing)
-    monkeypatch.setattr(_defense_measurement, "told_apart", lambda *_: None)
+    monkeypatch.setattr(_defense_measurement, "guarantee_of", lambda *_, **__: nothing)
+    monkeypatch.setattr(_defense_measurement, "told_apart", lambda *_, **__: None)
     (tmp_path / "own_tasks.py").write_text(MODULE)
     numbers = np.random.default_rng(0)
     rows = numbers.normal(size=(8, 5)).astype(np.float32)

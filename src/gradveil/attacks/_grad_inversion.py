@@ -14,8 +14,7 @@ from gradveil._checks import (
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Progress
-from ._evidence import BatchNormDistance, total_variation
-from ._inverting_gradients import DISTANCES
+from ._evidence import DISTANCES, BatchNormDistance, total_variation
 from ._observation import Observation, check_observation
 from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from ._search import (

@@ -12,9 +12,9 @@ def unmeasured(request, monkeypatch):
     if "measured" in request.fixturenames:
         return
     nothing = Guarantee(None, "not measured in this test")
-    monkeypatch.setattr(_defense_measurement, "guarantee_of", lambda *_: nothing)
-    monkeypatch.setattr(_defense_measurement, "told_apart", lambda *_: None)
-    monkeypatch.setattr(_defense_measurement, "_time_ratio", lambda *_: 1.0)
+    monkeypatch.setattr(_defense_measurement, "guarantee_of", lambda *_, **__: nothing)
+    monkeypatch.setattr(_defense_measurement, "told_apart", lambda *_, **__: None)
+    monkeypatch.setattr(_defense_measurement, "_time_ratio", lambda *_, **__: 1.0)
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from ._channel import Channel, open_channel
 from ._denoised import Denoised, Near
 from ._label_counts import fit_counts, fit_counts_and_scale, fit_counts_of_trained
 from ._linear_layers import Call, input_layer, last_layer, linear_calls, random_inputs
-from ._matching import Evidence, cosine_distance, euclidean_evidence, relative_distance
+from ._matching import DISTANCES, Evidence, cosine_distance, euclidean_evidence, relative_distance
 from ._planning import depends_on_inputs, plan_channel
 from ._regularisers import Energy, GaussianEnergy, TotalVariation, energy_of, total_variation
 
 __all__ = [
+    "DISTANCES",
     "BatchNormDistance",
     "Call",
     "Channel",

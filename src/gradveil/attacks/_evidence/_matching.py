@@ -80,6 +80,10 @@ def relative_distance(values: Values, sent: Tensor) -> Tensor:
     return torch.stack([error.dot(error) for error in errors]).sum() / power
 
 
+DISTANCES = {"cosine": cosine_distance, "euclidean": relative_distance}
+"""How messages are compared, by the names that attacks have for it."""
+
+
 def _parts(values: Values) -> list[Tensor]:
     """As one row where it is short, which takes the fewest calls."""
     parts = [values] if isinstance(values, Tensor) else list(values)

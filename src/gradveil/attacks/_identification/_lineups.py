@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_classes, check_examples, check_pair
+from gradveil._batches import check_classes, check_examples, check_pair, task_of
 from gradveil._checks import check_flag, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
@@ -192,7 +192,7 @@ def draw_lineups(
 
 
 def _with_messages(blank: Lineups, draw: Draw) -> Lineup:
-    inputs, _ = batch_of(draw, 0)
+    inputs, targets = batch_of(draw, 0)
     plain = Observation(
         blank.model,
         blank.loss_fn,
@@ -201,6 +201,9 @@ def _with_messages(blank: Lineups, draw: Draw) -> Lineup:
         tuple(inputs.shape[1:]),
         blank.num_classes,
         local=blank.local,
+        tokens=gradient_of(inputs).takes_tokens,
+        task=task_of(targets),
+        target_shape=tuple(targets.shape[1:]),
     )
     candidates = list(Candidates(plain, *draw.candidates, draw.rest, 0).values())
     batches = (batch_of(draw, trial) for trial in range(len(draw.places)))

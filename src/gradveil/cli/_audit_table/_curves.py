@@ -76,7 +76,7 @@ def _points(result: AuditResult, frontier: Frontier) -> Table:
     )
     longest = max((len(curve.name) for curve in frontier.curves), default=0)
     table.add_column("defense", width=min(NAME, max(longest, len("no defense"))))
-    table.add_column("strength", no_wrap=True)
+    table.add_column("strength", min_width=len("scale 0.000945 *"))
     leak = ("error left", *(("dB",) if result.setup.is_image else ()))
     for name in (*leak, "picked", "loss", "ε"):
         table.add_column(name, justify="right", no_wrap=True)
