@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 CODE := src tests examples conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit test slow coverage lint format hooks bench build docker clean
+.PHONY: help setup audit test slow coverage lint format hooks bench docs build docker clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +46,15 @@ hooks: setup  ## Let git run the linters before each commit
 bench: setup  ## Time the estimators of sensitivities
 	$(BIN)/gradveil bench sensitivity
 
+# Links and references inside of the site are checked, nothing is fetched.
+docs: $(DOCS_READY)  ## The documentation, in docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx -b html -n -W --keep-going docs docs/_build/html
+	@echo "The site: docs/_build/html/index.html"
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	@touch $(DOCS_READY)
+
 build: setup  ## The wheel and the source archive, in dist/
 	rm -rf dist
 	$(BIN)/python -m build
@@ -54,4 +64,4 @@ docker:  ## An image that runs the audit
 	docker build --build-arg PYTHON_VERSION=$(PYTHON_VERSION) --tag gradveil .
 
 clean:  ## Remove .venv, caches and what was built
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov dist docs/_build docs/generated

@@ -48,6 +48,9 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
         count: How many.
         bits: The base-2 logarithm of s, from 3 to 24.
         generator: A `SecureGenerator`; a plain one for runs to repeat.
+
+    >>> discrete_normal(4, bits=8, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4])
     """
     check_not_negative_count(count, "count")
     check_bits(bits)

@@ -23,7 +23,11 @@ _LARGEST = 2**52
 
 
 def grid_step(std: float, bits: int = GRID_BITS) -> float:
-    """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits."""
+    """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits.
+
+    >>> grid_step(1.0, bits=20) == 2**-20
+    True
+    """
     check_positive(std, "std")
     check_bits(bits)
     return std * 2.0**-bits
@@ -94,6 +98,10 @@ def release_on_grid(
             entry has a step of its own, and norms are those of values / std.
         generator: A `SecureGenerator`; a plain one for runs to repeat.
         bits: The fineness of the grid.
+
+    >>> sent = release_on_grid(torch.ones(3), 0.5, torch.Generator().manual_seed(0), bits=4)
+    >>> (sent / grid_step(0.5, bits=4)) % 1
+    tensor([0., 0., 0.])
     """
     check_tensor(values, "values")
     check_finite({"values": values})

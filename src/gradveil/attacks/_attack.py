@@ -25,6 +25,20 @@ class Attack(ABC):
 
     A new attack is one small file: implement `__call__`. A dataclass with the fields `steps`,
     `time_budget` or `progress` can be `configured` without more code.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> class Blank(Attack):
+    ...     def __call__(self, observation, generator=None):
+    ...         shape = (observation.batch_size, *observation.input_shape)
+    ...         return Reconstruction(torch.zeros(shape), observation.labels, loss=0.0)
+    >>> Blank()(seen).inputs
+    tensor([[0., 0., 0.]])
     """
 
     knows_defense: bool = False
@@ -76,7 +90,19 @@ class Attack(ABC):
 
 
 class CallableAttack(Attack):
-    """A plain callable (observation, generator) -> Reconstruction as an attack."""
+    """A plain callable (observation, generator) -> Reconstruction as an attack.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> blank = lambda seen, generator: Reconstruction(torch.zeros(1, 3), seen.labels, loss=0.0)
+    >>> CallableAttack(blank)(seen).inputs
+    tensor([[0., 0., 0.]])
+    """
 
     def __init__(self, function: Callable[..., Reconstruction]) -> None:
         self.function = function
@@ -104,7 +130,19 @@ class CallableAttack(Attack):
 
 
 def as_attack(attack: Attack | Callable[..., Reconstruction]) -> Attack:
-    """The attack itself, or a plain callable of that signature as one."""
+    """The attack itself, or a plain callable of that signature as one.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> blank = lambda seen, generator: Reconstruction(torch.zeros(1, 3), seen.labels, loss=0.0)
+    >>> as_attack(blank)(seen).inputs
+    tensor([[0., 0., 0.]])
+    """
     if isinstance(attack, Attack):
         return attack
     if not callable(attack) or isinstance(attack, type):

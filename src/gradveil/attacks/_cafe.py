@@ -45,6 +45,19 @@ class CAFE(Attack):
         total_variation: λ.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of the present worker's block.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe_vertical, vertical_net
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
+    >>> model = vertical_net((1, 8, 8), 2)
+    >>> seen = observe_vertical(
+    ...     model, cross_entropy, data, NoDefense(), num_classes=2, batch_size=2, iterations=8,
+    ...     generator=generator,
+    ... )
+    >>> CAFE(steps=5)(seen, generator).inputs.shape
+    torch.Size([4, 1, 8, 8])
     """
 
     steps: int = 200

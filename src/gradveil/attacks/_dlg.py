@@ -25,6 +25,17 @@ class DLG(LBFGSMatching):
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
 
     Parameters: see `LBFGSMatching`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> found = DLG(steps=50)(seen, torch.Generator().manual_seed(0))
+    >>> found.targets
+    tensor([1])
     """
 
     def __call__(

@@ -23,6 +23,17 @@ class IDLG(LBFGSMatching):
     Reference: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020.
 
     Parameters: see `LBFGSMatching`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> found = IDLG(steps=50)(seen, torch.Generator().manual_seed(0))
+    >>> found.inputs.round(decimals=2)
+    tensor([[0.2000, 0.7000, 0.4000]])
     """
 
     def __call__(

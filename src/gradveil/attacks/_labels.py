@@ -52,6 +52,17 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     Args:
         observation: What was sent.
         generator: For the random inputs.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import ThreatModel, observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2,
+    ...     threat=ThreatModel(labels="unknown"))
+    >>> recover_labels(seen)
+    tensor([1])
     """
     tokens = isinstance(observation, Observation) and observation.tokens
     check_observation(observation, tokens=tokens)
@@ -80,7 +91,19 @@ def labels_or_unknown(observation: Observation, generator: torch.Generator) -> T
 def estimate_label_counts(
     observation: Observation, generator: torch.Generator | None = None
 ) -> Tensor:
-    """How often each class occurs in the batch, estimated from the last linear layer."""
+    """How often each class occurs in the batch, estimated from the last linear layer.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import ThreatModel, observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2,
+    ...     threat=ThreatModel(labels="unknown"))
+    >>> estimate_label_counts(seen)
+    tensor([0, 1])
+    """
     probes = random_inputs(observation, _PROBES, generator_or_fresh(generator))
     calls, outputs = linear_calls(observation, probes, _parameters_between(observation))
     layer = last_layer(calls, observation)

@@ -51,6 +51,16 @@ class Observation:
     """What was sent, and what the threat model grants.
 
     Make one with `observe`, which plays the client, or by hand from a real message.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> seen.batch_size, seen.input_shape, sorted(seen.sent)
+    (1, (3,), ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight'])
     """
 
     model: nn.Module

@@ -10,7 +10,12 @@ FINISHED, TIME_BUDGET, INTERRUPTED = "finished", "time budget", "interrupted"
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The attacker's best guess, picked by its own cost: no attack sees the truth."""
+    """The attacker's best guess, picked by its own cost: no attack sees the truth.
+
+    >>> import torch
+    >>> Reconstruction(torch.zeros(1, 3), torch.tensor([1]), loss=0.5).status
+    'finished'
+    """
 
     inputs: Tensor
     """Shape (batch size, *input shape), in normalised units."""

@@ -26,6 +26,9 @@ class ThreatModel:
             inputs are known.
         server: "honest" (it follows the protocol, and reads what it gets) or "malicious" (it sends
             whatever model serves it: what `Imprint.plant` or `Fishing.plant` makes).
+
+    >>> ThreatModel(mechanism="known").labels
+    'known'
     """
 
     labels: str = "known"

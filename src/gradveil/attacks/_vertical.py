@@ -31,6 +31,10 @@ class VerticalWorker(nn.Module):
     Args:
         features: What comes before; ends flat. `nn.Flatten()` if the layer reads the block itself.
         first: The first fully connected layer.
+
+    >>> worker = VerticalWorker(nn.Flatten(), nn.Linear(6, 4))
+    >>> worker(torch.ones(2, 2, 3)).shape
+    torch.Size([2, 4])
     """
 
     def __init__(self, features: nn.Module, first: nn.Linear) -> None:
@@ -53,6 +57,11 @@ class VerticalNet(nn.Module):
         blocks: What each worker owns of an example.
         workers: Their networks, in the same order.
         head: The server's network on the concatenated embeddings.
+
+    >>> from gradveil.attacks import vertical_net
+    >>> model = vertical_net((1, 8, 8), 2)
+    >>> type(model).__name__, model(torch.zeros(3, 1, 8, 8)).shape
+    ('VerticalNet', torch.Size([3, 2]))
     """
 
     def __init__(
@@ -148,6 +157,19 @@ class VerticalObservation:
 
     In vertical federated learning all parties must agree on the examples of a batch, so the
     server knows the indices.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe_vertical, vertical_net
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
+    >>> model = vertical_net((1, 8, 8), 2)
+    >>> seen = observe_vertical(
+    ...     model, cross_entropy, data, NoDefense(), num_classes=2, batch_size=2, iterations=8,
+    ...     generator=generator,
+    ... )
+    >>> len(seen.observations), seen.size
+    (8, 4)
     """
 
     observations: tuple[Observation, ...]
@@ -182,7 +204,21 @@ def observe_vertical(
     input_range: tuple[Tensor, Tensor] | None = None,
     generator: torch.Generator,
 ) -> VerticalObservation:
-    """Play the federation: random batches of the data, each message defended. No labels leave."""
+    """Play the federation: random batches of the data, each message defended. No labels leave.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import vertical_net
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
+    >>> model = vertical_net((1, 8, 8), 2)
+    >>> seen = observe_vertical(
+    ...     model, cross_entropy, data, NoDefense(), num_classes=2, batch_size=2, iterations=8,
+    ...     generator=generator,
+    ... )
+    >>> len(seen.observations), seen.size
+    (8, 4)
+    """
     check_kind(model, "model", VerticalNet, "Make one with `vertical_net`.")
     inputs, targets = check_batch(data, "data")
     check_count(batch_size, "batch_size")

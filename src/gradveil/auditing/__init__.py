@@ -1,4 +1,14 @@
-"""Audits: what leaks, what is guaranteed and what it costs, for each defense in one run."""
+"""Audits: what leaks, what is guaranteed and what it costs, for each defense in one run.
+
+>>> import torch
+>>> from torch.nn.functional import cross_entropy
+>>> from gradveil.auditing import AuditResult, audit
+>>> from gradveil.models import build_model
+>>> model, private = build_model("mlp", sizes=[4, 6, 2]), (torch.ones(1, 4), torch.tensor([1]))
+>>> result: AuditResult = audit(model, cross_entropy, private, ["gradient-noise(0.1)"], [])
+>>> result.complete, [defense.name for defense in result.defenses]
+(True, ['noise'])
+"""
 
 from gradveil.scoring import Interval
 

@@ -34,7 +34,11 @@ def build_attack(spec: str | Spec, *, allow_imports: AllowImports = False) -> At
 
 
 def build_estimator(spec: str | Spec, *, allow_imports: AllowImports = False) -> Estimator | str:
-    """An estimator from its specification, or "auto"; arguments as for `build_defense`."""
+    """An estimator from its specification, or "auto"; arguments as for `build_defense`.
+
+    >>> build_estimator("sketch(probes=3)")
+    Sketch(probes=3, kind='gaussian')
+    """
     if spec == "auto":
         return "auto"
     made: Estimator = _spec(spec, "estimator").build("estimator", allow_imports=allow_imports)

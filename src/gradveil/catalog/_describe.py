@@ -33,7 +33,12 @@ def describe(thing: object) -> Spec:
 
 
 def name_of(kind: type) -> str:
-    """The name of a class in specifications: as registered, or its import path."""
+    """The name of a class in specifications: as registered, or its import path.
+
+    >>> from gradveil import OptimalNoise
+    >>> name_of(OptimalNoise)
+    'optimal-noise'
+    """
     for entry in EVERYTHING.values():
         if entry.build is kind:
             return entry.name

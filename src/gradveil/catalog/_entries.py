@@ -11,7 +11,12 @@ PAPER = "Optimal Defenses Against Gradient Reconstruction Attacks"
 
 @dataclass(frozen=True)
 class Entry:
-    """A name that specifications can use."""
+    """A name that specifications can use.
+
+    >>> from gradveil.catalog import DEFENSES
+    >>> DEFENSES["optimal-noise"].name
+    'optimal-noise'
+    """
 
     name: str
     build: Callable[..., Any]

@@ -77,6 +77,9 @@ def observed_normalization(inputs: Tensor) -> Normalization:
     """The normalisation under which floats of unknown units span [0, 1], per feature of a table.
 
     Floats that lie in [0, 1] already are pixels.
+
+    >>> observed_normalization(torch.tensor([[-1.0, 0.0], [3.0, 5.0]]))
+    Normalization(mean=(0.25, -0.0), std=(0.25, 0.2))
     """
     if inputs.numel() == 0 or (inputs.min() >= 0 and inputs.max() <= 1):
         return IDENTITY

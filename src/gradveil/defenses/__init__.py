@@ -1,4 +1,15 @@
-"""Defenses: from the Moments of a message to the Mechanism that is applied to it."""
+"""Defenses: from the Moments of a message to the Mechanism that is applied to it.
+
+A defense of one's own has a method `plan`:
+
+>>> import torch
+>>> from gradveil import Defense, Mechanism, Moments
+>>> class Tenth(Defense):
+...     def plan(self, moments):
+...         return Mechanism(std={n: 0.1 * g2.sqrt() for n, g2 in moments.squared_values.items()})
+>>> Tenth().plan(Moments({"w": torch.tensor([1.0, 4.0])}, None, input_size=2)).std["w"]
+tensor([0.1000, 0.2000])
+"""
 
 from ._base import Defense
 from ._cached import Cached

@@ -22,6 +22,15 @@ class DPSGD(GradientNoise):
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         clip: The threshold P.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> mechanism = DPSGD(scale=0.5, clip=1.0).plan(moments)
+    >>> mechanism.std["w"], mechanism.clip
+    (tensor([0.5000, 0.5000]), 1.0)
     """
 
     label = "noise with clamping"

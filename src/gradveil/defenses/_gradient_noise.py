@@ -15,6 +15,14 @@ class GradientNoise(NoiseDefense):
     """Isotropic Gaussian noise (Eq. 8 with Σ = scale² I). No (ε, δ) guarantee: nothing is clipped.
 
     Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> GradientNoise(scale=0.5).plan(moments).std["w"]
+    tensor([0.5000, 0.5000])
     """
 
     label = "noise"

@@ -20,6 +20,13 @@ class GradientPruning(PruningDefense):
     Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
     entries are the largest is read off the private batch, as everybody does (plan="private"), and
     everybody can see which they are; inside of `Public` they are those of public examples.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> GradientPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
+    {'w': tensor([ 0., -9.])}
     """
 
     @property

@@ -10,7 +10,12 @@ from ._planning import FixedDefense
 
 @dataclass(frozen=True)
 class NoDefense(FixedDefense):
-    """Sends the message itself. No guarantee of any kind."""
+    """Sends the message itself. No guarantee of any kind.
+
+    >>> import torch
+    >>> NoDefense()(lambda inputs: {"w": inputs.sum(0)}, torch.ones(2, 3))
+    {'w': tensor([2., 2., 2.])}
+    """
 
     label = "no defense"
     family = "none"

@@ -32,6 +32,12 @@ class OptimalDPSGD(OptimalNoise):
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         clip: The threshold P.
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
+
+    >>> from gradveil import Exact, measure
+    >>> message = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> moments = measure(message, torch.tensor([[0.5, 3.0]]), Exact(), clip=1.0)
+    >>> OptimalDPSGD(scale=0.5, clip=1.0).plan(moments).std["w"].shape
+    torch.Size([2])
     """
 
     label = "optimal noise with clamping"

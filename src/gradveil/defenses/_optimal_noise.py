@@ -41,8 +41,8 @@ class OptimalNoise(NoiseDefense):
     Moments of one batch give the local form (Eq. 10), Moments over a data set the global one
     (Theorem 2). By default the plan is made from the model alone, so that it says nothing of the
     batch; public examples (`Public`) make a better one. The paper's form, plan="private", shows an
-    attacker who reads the noise levels what was in the batch, at any scale (docs/plans.md). No
-    (ε, δ) guarantee either way.
+    attacker who reads the noise levels what was in the batch, at any scale. No (ε, δ) guarantee
+    either way.
 
     Args:
         scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
@@ -63,6 +63,14 @@ class OptimalNoise(NoiseDefense):
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
         plan: "model" or "private": what the plan is made from when it is called on a message.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
+    tensor([1.2649, 0.6325])
     """
 
     label = "optimal noise"

@@ -33,6 +33,13 @@ class OptimalPruning(PruningDefense):
             entry's tensor.
         estimator: How sensitivities are measured when the defense is called on a message.
         plan: "model" or "private": what decides which entries are sent; see `OptimalNoise`.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> OptimalPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
+    {'w': tensor([ 0., -9.])}
     """
 
     twin = GradientPruning

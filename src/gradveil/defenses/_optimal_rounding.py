@@ -26,6 +26,14 @@ class OptimalRounding(Defense):
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
         estimator: How sensitivities are measured when the defense is called on a message.
         plan: "model" or "private": what the steps are made from; see `OptimalNoise`.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> OptimalRounding(step=1.0).plan(moments).apply({"w": torch.tensor([3.3, -9.1])})
+    {'w': tensor([ 3.7947, -8.8544])}
     """
 
     label = "optimal rounding"

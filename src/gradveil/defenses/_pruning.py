@@ -45,6 +45,10 @@ class PruningDefense(Defense):
 
     `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
     then the root mean square over the kept entries.
+
+    >>> from gradveil import OptimalPruning
+    >>> issubclass(OptimalPruning, PruningDefense)
+    True
     """
 
     amount_name = "ratio"

@@ -15,6 +15,10 @@ class Rounding(FixedDefense):
 
     Args:
         step: The distance of the grid's points.
+
+    >>> import torch
+    >>> Rounding(step=0.5)(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[1.2, -0.6]]))
+    {'w': tensor([ 1.0000, -0.5000])}
     """
 
     label = "rounding"

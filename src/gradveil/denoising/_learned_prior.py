@@ -56,6 +56,9 @@ class LearnedPrior(Prior):
         name: How a bound refers to it.
         error: The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n.
         noisy: Whether it is the prior of examples with noise, see `smoothed`.
+
+    >>> LearnedPrior(torch.eye(3), level=0.5).level
+    0.5
     """
 
     information: Tensor

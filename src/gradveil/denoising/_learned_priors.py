@@ -20,7 +20,14 @@ HELD_OUT = 5
 
 @dataclass(frozen=True)
 class LearnedPriors:
-    """A denoiser and samples that it was not trained on: a `LearnedPrior` for each noise level."""
+    """A denoiser and samples that it was not trained on: a `LearnedPrior` for each noise level.
+
+    >>> from gradveil.denoising import Denoiser
+    >>> samples = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    >>> denoiser = Denoiser.fit(samples[:32], steps=5, generator=torch.Generator().manual_seed(1))
+    >>> type(LearnedPriors(denoiser, samples[32:])).__name__
+    'LearnedPriors'
+    """
 
     denoiser: Denoiser
     samples: Tensor

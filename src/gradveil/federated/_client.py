@@ -86,6 +86,14 @@ class Client:
             single examples away; `None`: every model is answered.
         least: The fewest examples that a reply is made of, but for Poisson samples: what is left
             of an epoch is not taken if it is less.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> from gradveil import GradientNoise
+    >>> data = torch.rand(8, 3), torch.randint(2, (8,))
+    >>> client = Client(0, *data, GradientNoise(0.1), batch_size=4, seed=0)
+    >>> client.reply(build_model("mlp", sizes=[3, 2]), cross_entropy).examples
+    4
     """
 
     def __init__(

@@ -23,7 +23,14 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor
 ) -> Evaluation:
-    """The model in eval mode, whatever its mode; `loss_fn` is a mean over examples."""
+    """The model in eval mode, whatever its mode; `loss_fn` is a mean over examples.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> model, targets = build_model("mlp", sizes=[3, 2]), torch.tensor([0, 0, 1, 1])
+    >>> evaluate(model, cross_entropy, torch.zeros(4, 3), targets).accuracy
+    0.5
+    """
     check_kind(model, "model", nn.Module)
     check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
     check_tensor(inputs, "inputs")

@@ -10,7 +10,12 @@ from gradveil.messages import size_in_bytes
 
 @dataclass(frozen=True)
 class Reply:
-    """All that leaves a client: the defended values, and how many examples they stand for."""
+    """All that leaves a client: the defended values, and how many examples they stand for.
+
+    >>> import torch
+    >>> Reply({"w": torch.ones(2)}, examples=16).examples
+    16
+    """
 
     values: Tensors
     examples: int

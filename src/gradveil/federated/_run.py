@@ -50,6 +50,19 @@ class FederatedRun:
             released; `run` ends before a round that its budget does not allow. `None` for a run
             without (ε, δ). The clients have to clip and to add the noise that it states.
         planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientNoise
+    >>> from gradveil.federated import Client, Server
+    >>> from gradveil.models import build_model
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(8, 3, generator=generator), torch.tensor([0, 1] * 4)
+    >>> clients = [Client(n, *data, GradientNoise(0.1), batch_size=4, seed=0) for n in range(2)]
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> FederatedRun(server, clients, cross_entropy).step().examples
+    8
     """
 
     def __init__(

@@ -25,6 +25,11 @@ def aggregate(replies: Iterable[Received], expected: Tensors) -> Tensors:
     Raises:
         ValueError: If there is no reply, if two come from one client, or if one has other names
             or shapes than `expected`, a NaN, an infinity, or no examples.
+
+    >>> from gradveil.federated import Reply
+    >>> first, second = Reply({"w": torch.ones(1)}, 1), Reply({"w": torch.full((1,), 4.0)}, 2)
+    >>> aggregate([(0, first), (1, second)], {"w": torch.zeros(1)})
+    {'w': tensor([3.])}
     """
     check_values(expected, "expected")
     ordered = sorted(_received(replies), key=lambda received: received[0])
@@ -85,6 +90,12 @@ class Server:
         optimizer: Over the model's parameters, all that are trained and no others. Optional for
             "update".
         kind: "gradient" or "update".
+
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> type(server.model).__name__
+    'MLP'
     """
 
     def __init__(

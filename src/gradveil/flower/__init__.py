@@ -25,6 +25,7 @@ require("gradveil.flower (on Python 3.11 or later)", "gradveil[flower]", "flwr")
 from gradveil.federated import Limits, LocalSteps, Planner
 
 from ._accountant import ClientAccountant
+from ._mod import DefendReply
 from ._records import reply_to
 from ._simulation import run_simulation_of
 from ._strategy import FedAvgUpdates, FedSGD, RoundReplies
@@ -32,6 +33,7 @@ from ._train import train_function
 
 __all__ = [
     "ClientAccountant",
+    "DefendReply",
     "FedAvgUpdates",
     "FedSGD",
     "Limits",

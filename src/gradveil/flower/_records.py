@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from gradveil._checks import check_count, check_finite
@@ -13,6 +13,8 @@ from gradveil.federated import PackedShape, Reply
 from gradveil.plans import Shape
 
 ARRAYS, METRICS, EXAMPLES = "arrays", "metrics", "num-examples"
+FAILED = 2
+"""Flower's code for a ClientApp that raised an exception."""
 SHAPE = "gradveil.shape"
 """The record of the plan's shape in a train message, beside the model's."""
 
@@ -31,6 +33,12 @@ def reply_to(message: Message, values: Tensors, examples: int) -> Message:
     check_count(examples, "examples")
     content = RecordDict({ARRAYS: record_of(values), METRICS: MetricRecord({EXAMPLES: examples})})
     return Message(content=content, reply_to=message)
+
+
+def failure(message: Message) -> Message:
+    """The answer of a client that failed: that it did, not why."""
+    error = Error(FAILED, "The client could not answer. Its own log tells why.")
+    return Message(error, reply_to=message)
 
 
 def read_reply(message: Message, expected: Tensors) -> Reply:

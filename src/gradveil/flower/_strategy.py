@@ -197,6 +197,12 @@ class FedSGD(DefendedStrategy):
             ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon").
             It believes what it is told: the clients have to clip, to sample and to add noise as it
             states (`train_function` with `PrivateNoise`), each with its rate at most.
+
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> strategy = FedSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> strategy.skipped
+    0
     """
 
     def __init__(
@@ -224,6 +230,10 @@ class FedAvgUpdates(DefendedStrategy):
         planner: As for `FedSGD`; with the clients' local steps.
         account: As for `FedSGD`, with unit="client" and a rate of 1.
         options: As for `FedSGD`.
+
+    >>> from gradveil.models import build_model
+    >>> FedAvgUpdates(build_model("mlp", sizes=[3, 2])).skipped
+    0
     """
 
     def __init__(

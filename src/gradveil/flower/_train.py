@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from gradveil.data import Dataset
@@ -21,14 +21,11 @@ from gradveil.federated import (
 )
 from gradveil.messages import LossFunction, trainable_parameters
 
-from ._records import model_arrays, read_shape, reply_to, round_config
+from ._records import failure, model_arrays, read_shape, reply_to, round_config
 from ._state import load_client, save_client
 
 TrainFunction = Callable[[Message, Context], Message]
 Data = Dataset | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
-
-FAILED = 2
-"""Flower's code for a ClientApp that raised an exception."""
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -89,6 +86,16 @@ def train_function(
             rate at least.
         allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
         guard: Looks at the server's model before it is answered; see `Client`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import OptimalNoise
+    >>> from gradveil.models import build_model
+    >>> data = torch.rand(8, 3), torch.randint(2, (8,))
+    >>> train = train_function(
+    ...     build_model("mlp", sizes=[3, 2]), cross_entropy, data, OptimalNoise(0.1), batch_size=4
+    ... )
+    >>> callable(train)
+    True
     """
 
     def train(message: Message, context: Context) -> Message:
@@ -130,9 +137,7 @@ def answer(
         return reply_to(message, reply.values, reply.examples)
     except Exception:
         _log.exception("gradveil: this client could not answer; the server is not told why")
-        return Message(
-            Error(FAILED, "The client could not answer. Its own log tells why."), reply_to=message
-        )
+        return failure(message)
 
 
 def _reply(

@@ -15,6 +15,9 @@ class Doubt:
     Noise levels, steps and masks that follow from sensitivities are estimates. Who plans again
     gets nearly the same ones, and this says how nearly. With D_i = log Σ_ii - log Σ'_ii of two
     plans, D_i is a part that all entries of a tensor share, and a part of its own.
+
+    >>> Doubt(kept=0.9, pruned=0.1).kept
+    0.9
     """
 
     levels: Mapping[str, float] = field(default_factory=dict)

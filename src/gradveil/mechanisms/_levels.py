@@ -11,7 +11,11 @@ from gradveil._typing import Level, Tensors
 
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
-    """A tensor of one number in the shape of each value; it takes no memory."""
+    """A tensor of one number in the shape of each value; it takes no memory.
+
+    >>> constant_like(0.5, {"w": torch.zeros(2)})
+    {'w': tensor([0.5000, 0.5000])}
+    """
     numbers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
     constants = {}
     for name, value in values.items():

@@ -9,7 +9,11 @@ from gradveil._typing import Tensors
 
 
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
-    """Require what a defense plans."""
+    """Require what a defense plans.
+
+    >>> from gradveil import Mechanism
+    >>> check_mechanism(Mechanism(std=1.0))
+    """
     methods = ("apply", "mean", "variance", "information")
     check_methods(mechanism, name, methods, "`Mechanism(std=0.1)`")
 

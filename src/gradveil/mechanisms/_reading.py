@@ -19,6 +19,10 @@ class Reading:
     """Where the values can be, entry by entry, given what was sent.
 
     clip(g_i) is in [low_i, high_i], seen through noise of standard deviation std_i.
+
+    >>> from gradveil import Mechanism
+    >>> type(Mechanism(std=0.5).read({"w": torch.ones(2)})).__name__
+    'Reading'
     """
 
     low: Tensors

@@ -34,7 +34,19 @@ _PASSED_ON = (MemoryError, torch.OutOfMemoryError)
 
 
 class ModelError(ValueError):
-    """A model, a loss or targets that do not work with these inputs."""
+    """A model, a loss or targets that do not work with these inputs.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([1]))
+    >>> try:
+    ...     message(torch.ones(1, 5))
+    ... except ModelError as error:
+    ...     print(type(error).__name__)
+    ModelError
+    """
 
 
 @contextmanager

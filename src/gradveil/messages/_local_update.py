@@ -16,7 +16,11 @@ from ._gradient import GradientMessage
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """FedAvg's local training, public in every federation: what `LocalUpdateMessage` takes."""
+    """FedAvg's local training, public in every federation: what `LocalUpdateMessage` takes.
+
+    >>> LocalSteps(lr=0.1, steps=5).batch_size is None
+    True
+    """
 
     lr: float
     steps: int

@@ -9,7 +9,14 @@ from gradveil._typing import Tensors
 
 @runtime_checkable
 class Message(Protocol):
-    """A differentiable map from a client's private inputs to what it would send."""
+    """A differentiable map from a client's private inputs to what it would send.
+
+    >>> import torch
+    >>> from gradveil import GradientNoise
+    >>> message = lambda inputs: {"mean": inputs.mean(0)}
+    >>> sorted(GradientNoise(scale=0.1)(message, torch.ones(4, 3)))
+    ['mean']
+    """
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The values g(x), by parameter name."""

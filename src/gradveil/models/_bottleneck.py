@@ -20,6 +20,9 @@ class VariationalBottleneck(nn.Module):
         features: Of h, and of what comes out.
         size: Of μ.
         seed: Of ε in eval mode; `None`: ε = 0 there.
+
+    >>> VariationalBottleneck(features=8, size=2)(torch.zeros(3, 8)).shape
+    torch.Size([3, 8])
     """
 
     def __init__(self, features: int, size: int, seed: int | None = 0) -> None:

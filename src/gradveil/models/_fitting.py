@@ -77,6 +77,12 @@ def count_classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
         loss_fn: Maps (outputs, targets) to one number.
         inputs: A few examples.
         targets: Labels of all examples, the first of them of `inputs`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 5])
+    >>> count_classes(model, cross_entropy, torch.zeros(2, 3), torch.tensor([0, 1]))
+    5
     """
     message = gradient_of(inputs)(model, loss_fn, targets[: len(inputs)])
     outputs = _outputs(message, inputs)
@@ -95,6 +101,12 @@ def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
 
     As `count_classes` for class labels. For several labels of an example it is the number of
     classes, too; for numbers, how many an example has.
+
+    >>> from torch.nn.functional import mse_loss
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 5])
+    >>> count_outputs(model, mse_loss, torch.zeros(2, 3), torch.zeros(2, 5))
+    5
     """
     if task_of(targets) == "classification":
         return count_classes(model, loss_fn, inputs, targets)

@@ -18,6 +18,10 @@ class PatchTransformer(nn.Module):
         heads: Attention heads in each block.
         patch: Side of a patch, in pixels.
         image: Side of the square images.
+
+    >>> model = PatchTransformer(width=8, depth=1, heads=2, patch=4, image=8, num_channels=1)
+    >>> model(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(

@@ -18,6 +18,11 @@ class Evidence:
 
     One batch gradient g = Σ_b c_b is a poor estimate of E g²: it is one draw. Over batches of n
     examples E g² = n E c_b² + n (n - 1) (E c_b)², and all of the examples tell of E c_b².
+
+    >>> from gradveil import Moments
+    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=3)
+    >>> Evidence(moments, examples=4).examples
+    4
     """
 
     moments: Moments
@@ -67,6 +72,15 @@ def gather(
         estimator: How sensitivities are measured.
         judged: Measure them twice, as `measure` does.
         examples: Whether to take examples one by one, at the price of some more gradients.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> gather(message, torch.rand(2, 3, generator=generator), generator).examples
+    2
     """
     alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(

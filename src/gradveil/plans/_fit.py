@@ -54,6 +54,12 @@ def fit_shape(
         entries: Whether entries may differ by more than their rows and columns. Without, a shape
             takes few numbers.
         curvature: Take the curvature h (`Moments.squared_example_values`) in the place of g².
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments({"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)}, input_size=3)
+    >>> type(fit_shape([moments, moments])).__name__
+    'Shape'
     """
     check_ratio(trust, "trust")
     known = _checked(batches)
@@ -94,6 +100,18 @@ def shape_with(
 
     (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
     each tensor; see `fit_shape` for the other arguments.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> from gradveil.plans import gather
+    >>> batches = [gather(message, torch.rand(2, 3), generator) for _ in range(2)]
+    >>> type(shape_with(batches, 2, [1.0, 0.0, 0.0, 0.0])).__name__
+    'Shape'
     """
     pooled = pool(batches, size, curvature=curvature)
     return shape_of([(levels_of(*pooled), exponents)], pooled.squares)

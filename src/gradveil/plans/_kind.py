@@ -93,6 +93,15 @@ def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> fl
         message: The message of these examples.
         inputs: The examples.
         generator: For the made-up ones.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> 0 <= trust_in(message, torch.rand(2, 3), generator) <= 1
+    True
     """
     found = check_outputs(message, inputs)
     if found is None:

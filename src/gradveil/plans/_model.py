@@ -49,6 +49,15 @@ def model_moments(
         inputs: The private batch, whose values are not read.
         generator: For the made-up examples and the probes.
         curvature: Plan for the utility "curvature".
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> from gradveil import GradientMessage
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([1]))
+    >>> moments = model_moments(message, torch.ones(1, 3), torch.Generator().manual_seed(0))
+    >>> sorted(moments.squared_values)[:2]
+    ['layers.1.bias', 'layers.1.weight']
     """
     return released_moments(message, inputs, generator, None, curvature=curvature)
 
@@ -71,6 +80,16 @@ def released_moments(
         generator: For the made-up examples and the probes.
         updates: Mean squares of the differences of consecutive models; `None` before the first.
         curvature: Plan for the utility "curvature".
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> updates = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    >>> sorted(released_moments(message, torch.rand(2, 3), generator, updates).squared_values)[:2]
+    ['layers.1.bias', 'layers.1.weight']
     """
     batches, trust = _made_up(message, inputs, generator, curvature)
     size = len(inputs)

@@ -40,6 +40,17 @@ def public_moments(
         estimator: How sensitivities are measured.
         judged: Measure sensitivities twice, for a `target_error`.
         curvature: Plan for the utility "curvature".
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> from gradveil import GradientMessage
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([1]))
+    >>> public = torch.rand(8, 3), torch.randint(2, (8,))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> moments = public_moments(message, torch.ones(1, 3), public, generator)
+    >>> sorted(moments.squared_values)[:2]
+    ['layers.1.bias', 'layers.1.weight']
     """
     own, size = movable(message), len(inputs)
     public, targets = shuffled(inputs, examples, generator)

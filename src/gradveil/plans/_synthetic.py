@@ -28,6 +28,16 @@ def synthetic(
     Inputs are drawn from N(0, 1), ids of tokens evenly from all that there are. Targets that are
     integers are the classes of the model's outputs, each equally often, in a random order;
     floating-point ones are drawn from N(0, 1).
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> other, made_up = synthetic(message, torch.rand(2, 3), generator, size=4)
+    >>> made_up.shape
+    torch.Size([4, 3])
     """
     own = movable(message)
     like = _of_size(inputs, size or len(inputs))

@@ -48,6 +48,10 @@ def epsilon_lower_bound(
         delta: δ of the claim.
         confidence: How sure the bound is.
         assume: "any" or "gaussian".
+
+    >>> inside, outside = torch.full((1000,), 1.0), torch.zeros(1000)
+    >>> epsilon_lower_bound(inside, outside, delta=1e-5) > 3
+    True
     """
     check_delta(delta)
     check_delta(1 - confidence, "1 - confidence")

@@ -8,7 +8,10 @@ UNITS = ("example", "client")
 
 
 def check_delta(delta: float, name: str = "delta") -> None:
-    """Require a number in (0, 1)."""
+    """Require a number in (0, 1).
+
+    >>> check_delta(1e-5)
+    """
     check_number(delta, name)
     if not 0 < delta < 1:
         raise ValueError(

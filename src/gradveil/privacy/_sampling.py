@@ -10,7 +10,10 @@ from ._checks import check_probability
 
 
 def check_sample_rate(rate: float, name: str = "sample_rate") -> None:
-    """Require a probability above 0."""
+    """Require a probability above 0.
+
+    >>> check_sample_rate(0.01)
+    """
     check_probability(rate, name)
 
 

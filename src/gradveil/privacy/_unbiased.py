@@ -14,6 +14,9 @@ def renyi_two(noise_multiplier: float, sample_rate: float, steps: int) -> float:
     and M₂ are Gaussians of standard deviation zC whose means differ by the two clipped gradients.
     By joint convexity χ² ≤ q (e^(4/z²) - 1), with equality for q = 1. As Q ≥ (1-q) M₀, too,
     χ² ≤ q²/(1-q) · ∫ (M₁ - M₂)²/M₀ ≤ q²/(1-q) · 4 sinh(1/z²). Steps add up.
+
+    >>> round(renyi_two(noise_multiplier=2.0, sample_rate=1.0, steps=1), 3)
+    1.0
     """
     check_not_negative(noise_multiplier, "noise_multiplier")
     check_probability(sample_rate, "sample_rate")

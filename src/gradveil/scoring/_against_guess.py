@@ -18,7 +18,12 @@ CANNOT_JUDGE = "these attacks cannot judge this model"
 
 @dataclass(frozen=True)
 class AgainstGuess:
-    """How far the errors of an attack are below those of a blind guess, example by example."""
+    """How far the errors of an attack are below those of a blind guess, example by example.
+
+    >>> from gradveil.scoring import Interval
+    >>> AgainstGuess(Interval(3.0, 2.0, 4.0), copies=0, examples=4).gain.mean
+    3.0
+    """
 
     gain: Interval
     """Decibels, 10 log₁₀ of the guess's squared error over the attack's, in the mean."""

@@ -21,7 +21,11 @@ MOST = 0.999
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its interval; both ends are the mean where there is only one value."""
+    """A mean and its interval; both ends are the mean where there is only one value.
+
+    >>> Interval(mean=0.5, low=0.4, high=0.6).level
+    0.95
+    """
 
     mean: float
     low: float

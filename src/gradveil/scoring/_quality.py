@@ -31,6 +31,10 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
 
     Reference: Wang et al., "Image Quality Assessment: From Error Visibility to Structural
     Similarity", IEEE TIP 2004.
+
+    >>> image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    >>> structural_similarity(image, image)
+    tensor([1.])
     """
     radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
     if radius < 1:

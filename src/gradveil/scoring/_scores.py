@@ -44,6 +44,12 @@ class Scores:
     Which image of a batch comes back in which place is arbitrary where labels repeat or are not
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
+
+    >>> from gradveil.scoring import score
+    >>> truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    >>> scores = score(truth.flip(0), truth)
+    >>> scores.assignment, scores.mse
+    (tensor([1, 0]), tensor([0., 0.]))
     """
 
     mse: Tensor

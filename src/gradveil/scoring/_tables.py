@@ -21,6 +21,10 @@ class TableScores:
 
     Rows of a batch come back in any order: these are the scores of the `assignment` with the most
     columns found.
+
+    >>> found = torch.tensor([[True, False]])
+    >>> TableScores(found, torch.tensor([[True]]), torch.tensor([0])).summary()
+    {'accuracy': 0.6666666666666666, 'continuous': 0.5, 'categorical': 1.0}
     """
 
     continuous: Tensor

@@ -19,6 +19,10 @@ class TokenScores:
 
     Which sequence of a batch comes back in which place is arbitrary: these are the scores of the
     `assignment` with the most tokens in their places, and then the most tokens in common.
+
+    >>> ones = torch.ones(1)
+    >>> TokenScores(ones, ones, ones, ones, torch.tensor([0])).accuracy
+    tensor([1.])
     """
 
     accuracy: Tensor

@@ -16,7 +16,17 @@ SIZES = (1.0, 1.0, 3.0, 3.0)
 
 
 class HiddenPathWarning(UserWarning):
-    """A message depends on its inputs in a way that autograd does not see."""
+    """A message depends on its inputs in a way that autograd does not see.
+
+    >>> import warnings
+    >>> from gradveil import measure
+    >>> message = lambda x: {"w": x.sum(0), "hidden": x.detach().sum(0)}
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     moments = measure(message, torch.rand(2, 3))
+    >>> [warning.category.__name__ for warning in caught]
+    ['HiddenPathWarning']
+    """
 
 
 @dataclass(frozen=True)

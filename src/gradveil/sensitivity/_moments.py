@@ -33,6 +33,11 @@ class Moments:
     of both, each weighted by its `count`, so that a data set streams through `sum`.
 
     Moments of private data are private. They stay with the client.
+
+    >>> one = Moments({"w": torch.tensor([1.0, 4.0])}, None, input_size=2)
+    >>> two = Moments({"w": torch.tensor([3.0, 0.0])}, None, input_size=2)
+    >>> (one + two).squared_values["w"]
+    tensor([2., 2.])
     """
 
     squared_values: Mapping[str, Tensor]

@@ -25,6 +25,14 @@ class Sketch:
     Args:
         probes: The number k of directions; the paper uses 10.
         kind: "gaussian" (as printed) or "rademacher" (random signs).
+
+    >>> from gradveil import measure
+    >>> message = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> inputs = torch.tensor([[1.0, 2.0]])
+    >>> moments = measure(message, inputs, Sketch(probes=1000), generator=generator)
+    >>> [round(float(square)) for square in moments.squared_sensitivities["w"]]
+    [4, 17]
     """
 
     probes: int = 10

@@ -41,6 +41,9 @@ def trace_error(trace: float, size: int, prior: Prior | None = None) -> float:
     For any k orthogonal directions V the errors along them are at least
     tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
     it is m² / (tr J_D + tr J_P).
+
+    >>> trace_error(trace=8.0, size=4)
+    2.0
     """
     entries, known = (size, 0.0) if prior is None else prior.leading(size, trace)
     return entries**2 / (trace + known) if trace + known > 0 else float("inf")

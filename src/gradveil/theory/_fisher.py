@@ -73,6 +73,11 @@ class FisherInformation:
         inputs: The batch x at which it is evaluated.
         mechanism: What is done to the message; an infinite w_i with ∇g_i ≠ 0 is not accepted.
         known: Values and derivatives of this message that may have been computed before.
+
+    >>> from gradveil import Mechanism
+    >>> double, inputs = lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2)
+    >>> FisherInformation(double, inputs, Mechanism(std=1.0)).inputs.shape
+    torch.Size([1, 2])
     """
 
     def __init__(
@@ -212,7 +217,13 @@ class MeanInformation:
 
 
 def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
-    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs."""
+    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs.
+
+    >>> from gradveil import Mechanism
+    >>> fisher_matrix(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
+    tensor([[4., 0.],
+            [0., 4.]], dtype=torch.float64)
+    """
     information = FisherInformation(message, inputs, mechanism)
     if information.is_infinite():
         raise ValueError(

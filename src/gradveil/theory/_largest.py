@@ -25,6 +25,11 @@ def largest_information(
     Args:
         cases: Batches of one shape, each with its message and its mechanism.
         generator: For the direction to start from.
+
+    >>> from gradveil import BoundCase, Mechanism
+    >>> case = BoundCase(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
+    >>> round(largest_information([case], torch.Generator().manual_seed(0)), 3)
+    4.0
     """
     information = MeanInformation([FisherInformation(*case) for case in cases])
     return largest_eigenvalue(information, generator_or_fresh(generator))

@@ -32,6 +32,12 @@ def plan_information(
         inputs: The private batch from which the plan is made.
         defense: The defense that plans; its noise levels must change smoothly with the inputs.
         estimator: How the plan measures sensitivities; exactly, if `None`.
+
+    >>> from gradveil import Exact, OptimalNoise
+    >>> square = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> private = OptimalNoise(scale=1.0, plan="private")
+    >>> plan_information(square, torch.tensor([[1.0, 2.0]]), private, Exact()).shape
+    torch.Size([2, 2])
     """
     _check(message, inputs, defense)
     log_variances = _log_variances(
@@ -58,6 +64,13 @@ def plan_information_trace(
 
     E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I. The plan is measured with its own
     probes held fixed ("sketch" unless told), so that it is a smooth function of the inputs.
+
+    >>> from gradveil import Exact, OptimalNoise
+    >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
+    >>> private = OptimalNoise(scale=1.0, plan="private")
+    >>> trace, error = plan_information_trace(square, inputs, private, estimator=Exact())
+    >>> trace > 0
+    True
     """
     _check(message, inputs, defense)
     check_count(probes, "probes")

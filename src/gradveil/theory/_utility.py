@@ -9,7 +9,13 @@ from gradveil.mechanisms import AnyMechanism, check_mechanism
 
 
 class Utility(NamedTuple):
-    """The mean and the negative variance of the loss decrease in one step, to first order."""
+    """The mean and the negative variance of the loss decrease in one step, to first order.
+
+    >>> import torch
+    >>> from gradveil import Mechanism, utility
+    >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
+    Utility(first=5.0, second=-1.25)
+    """
 
     first: float
     """U1 = E[g · y]."""

@@ -31,6 +31,12 @@ class Denoised:
             denoiser adds details that the message does not show.
         start: τ at the start of the last steps.
         rounds: How many levels there are from the start to the end.
+
+    >>> from gradveil.denoising import Denoiser
+    >>> samples = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    >>> denoiser = Denoiser.fit(samples, steps=5, generator=torch.Generator().manual_seed(1))
+    >>> Denoised(denoiser, level=0.5).level
+    0.5
     """
 
     denoiser: Denoiser

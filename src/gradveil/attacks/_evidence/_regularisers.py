@@ -51,6 +51,9 @@ class TotalVariation:
     Args:
         strength: The inverse of the mean absolute difference that is expected.
         corner: Differences below this count as quadratic in second-order steps.
+
+    >>> TotalVariation(strength=0.5).corner
+    0.02
     """
 
     strength: float = 1.0

@@ -46,6 +46,16 @@ class ExactInversion(Attack):
         rounds: How often the search starts again for what is still missing.
         time_budget: Seconds after which it gives up; `None`: no limit.
         progress: Called with (round, rounds, share of the inputs that are missing).
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2], activation="relu")
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> ExactInversion()(seen).inputs.round(decimals=2)
+    tensor([[0.2000, 0.7000, 0.4000]])
     """
 
     rounds: int = 30

@@ -39,7 +39,13 @@ PLANS_ANEW = (
 
 @dataclass(frozen=True)
 class CandidatePoint:
-    """What the best attacker reaches who is told N candidates."""
+    """What the best attacker reaches who is told N candidates.
+
+    >>> from gradveil.scoring import Interval
+    >>> half = Interval(0.5, 0.4, 0.6)
+    >>> CandidatePoint(8, error=half, rate=half, prior_error=Interval(1.0, 0.9, 1.1)).candidates
+    8
+    """
 
     candidates: int
     """N."""
@@ -53,7 +59,13 @@ class CandidatePoint:
 
 @dataclass(frozen=True)
 class CandidateBound:
-    """No attacker's mean squared error over the data is below `error`, where it `holds`."""
+    """No attacker's mean squared error over the data is below `error`, where it `holds`.
+
+    >>> from gradveil.scoring import Interval
+    >>> one, half = Interval(1.0, 1.0, 1.0), Interval(0.5, 0.4, 0.6)
+    >>> CandidateBound(8, half, half, one, 64, 1, "known", True, ()).holds
+    True
+    """
 
     candidates: int
     """N."""
@@ -132,6 +144,18 @@ def candidate_bound(
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientNoise
+    >>> from gradveil.models import build_model
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
+    >>> bound = candidate_bound(
+    ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, GradientNoise(1.0),
+    ...     num_classes=2, candidates=8, trials=8, generator=generator,
+    ... )
+    >>> bound.candidates, bound.trials
+    (8, 8)
     """
     inputs, targets = check_examples(examples, "examples", num_classes)
     _check(candidates, batch_size, trials, per_draw, rest, neighbours)

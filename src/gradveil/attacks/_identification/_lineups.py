@@ -159,6 +159,17 @@ def draw_lineups(
         one_class: Whether all candidates of a draw have the same label.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For the draws.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> from gradveil import NoDefense
+    >>> examples = torch.rand(40, 3), torch.zeros(40, dtype=torch.int64)
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> lineups: Lineups = draw_lineups(
+    ...     model, cross_entropy, examples, num_classes=2, candidates=8, trials=4
+    ... )
+    >>> lineups.report(NoDefense(), generator=torch.Generator().manual_seed(0)).rate.mean
+    1.0
     """
     tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
     inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)

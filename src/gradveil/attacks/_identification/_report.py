@@ -12,7 +12,11 @@ from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
 @dataclass(frozen=True)
 class Trial:
-    """One message and what the attacker made of it."""
+    """One message and what the attacker made of it.
+
+    >>> Trial(draw=0, rank=1.0, is_first=True, bits=2.0, error=0.1, prior_error=0.5).is_first
+    True
+    """
 
     draw: int
     """Trials of one draw share their candidates and the rest of the batch."""
@@ -30,7 +34,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class IdentificationReport:
-    """Rates and means with 95 % intervals."""
+    """Rates and means with 95 % intervals.
+
+    >>> trials = [Trial(n, 1.0, n > 0, bits=2.0, error=0.1, prior_error=0.5) for n in range(4)]
+    >>> IdentificationReport(candidates=8, trials=tuple(trials)).rate.mean
+    0.75
+    """
 
     candidates: int
     trials: tuple[Trial, ...]

@@ -61,6 +61,18 @@ def identify_trials(
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.models import build_model
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
+    >>> report = identify_trials(
+    ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, NoDefense(),
+    ...     num_classes=2, candidates=8, trials=4, generator=generator,
+    ... )
+    >>> report.rate.mean
+    1.0
     """
     tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
     inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)

@@ -40,6 +40,9 @@ class Fishing(Attack):
         amplify: Of the class's row W_c, and so of the signal.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
+
+    >>> Fishing(target=3).target
+    3
     """
 
     target: int

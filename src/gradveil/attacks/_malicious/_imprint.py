@@ -43,6 +43,11 @@ class Imprint(Attack):
     Args:
         bins: Rows of the planted layer.
         amplify: How many times larger the planted layer's gradient is.
+
+    >>> from gradveil.models import build_model
+    >>> planted = Imprint(bins=4).plant(build_model("mlp", sizes=[3, 2]), torch.rand(16, 3))
+    >>> type(planted).__name__
+    'ImprintedNet'
     """
 
     bins: int = 128

@@ -19,6 +19,12 @@ class ImprintedNet(nn.Module):
         direction: w, one number for each entry of an example.
         cuts: c, ascending.
         amplify: W and b are divided by it and U is multiplied: outputs stay, gradients grow.
+
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> net = ImprintedNet(model, torch.ones(3), torch.tensor([0.5, 1.0]))
+    >>> net(torch.ones(1, 3)).shape
+    torch.Size([1, 2])
     """
 
     def __init__(

@@ -75,6 +75,9 @@ class Peel(Attack):
         total_variation: Its weight in step 3, beside the relative misfit of the features.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of the head's descent.
+
+    >>> Peel(rounds=2).steps
+    1000
     """
 
     steps: int = 1000

@@ -40,6 +40,9 @@ class PlanReader(Attack):
         probes: Random directions for the sensitivities at a candidate.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
+
+    >>> PlanReader(steps=100).polish
+    40
     """
 
     knows_defense = True

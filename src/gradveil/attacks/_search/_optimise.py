@@ -41,6 +41,9 @@ class Descent:
         chunk: How many candidates are differentiated at once; `None`: all.
         settled: From this share of the steps on iterates compete by their own costs. Before it,
             where an annealed cost is not yet the final one, the latest iterate counts as the best.
+
+    >>> Descent(steps=100, lr=0.1).method
+    'signed-adam'
     """
 
     steps: int = 1000
@@ -86,7 +89,11 @@ class Minimum:
 
 
 class Watch:
-    """Says when to stop: the time budget, counted from when the watch was made."""
+    """Says when to stop: the time budget, counted from when the watch was made.
+
+    >>> Watch(time_budget=0.0).is_over(), Watch(time_budget=None).is_over()
+    (True, False)
+    """
 
     def __init__(self, time_budget: float | None) -> None:
         self._end = None if time_budget is None else time.monotonic() + time_budget
@@ -122,6 +129,11 @@ def minimise(
         progress: Told after every step how far it is.
 
     Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so.
+
+    >>> start = torch.zeros(2, 3)
+    >>> cost = lambda candidate, share: (candidate - 0.5).square().sum()
+    >>> minimise(cost, start, Descent(steps=50, lr=0.1)).costs.max() < 0.1
+    tensor(True)
     """
     watch, evaluate = Watch(descent.time_budget), _evaluator(cost, descent.chunk)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))

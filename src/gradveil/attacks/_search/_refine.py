@@ -26,6 +26,9 @@ class Finish:
         steps: Levenberg-Marquardt steps at each stage.
         products: At most so many products with the Gauss-Newton matrix for a step.
         widths: Of the smooth twin's activations, before the model itself.
+
+    >>> Finish(steps=3).products
+    25
     """
 
     steps: int = 5

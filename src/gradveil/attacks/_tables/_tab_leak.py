@@ -39,7 +39,12 @@ LOOSENESS = 3e-3
 
 @dataclass(frozen=True)
 class TableReconstruction(Reconstruction):
-    """Rows of a table, with what the starts agree on."""
+    """Rows of a table, with what the starts agree on.
+
+    >>> row = torch.zeros(1, 4)
+    >>> TableReconstruction(row, torch.tensor([1]), loss=0.1, entropy=torch.zeros(1, 2)).entropy
+    tensor([[0., 0.]])
+    """
 
     entropy: Tensor = field(default_factory=lambda: torch.empty(0))
     """The uncertainty of each column, shape (rows, columns), continuous ones first: of a category
@@ -69,6 +74,18 @@ class TabLeak(Attack):
         lr: Of Adam.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> layout = TableLayout.of(continuous=1, categories=[3])
+    >>> row = layout.encode(torch.tensor([[0.5]]), torch.tensor([[2]]))
+    >>> model = build_model("mlp", sizes=[4, 8, 2])
+    >>> seen = observe(model, cross_entropy, (row, torch.tensor([1])), NoDefense(), num_classes=2)
+    >>> found = TabLeak(layout, steps=50, starts=2, lr=0.2)(seen, torch.Generator().manual_seed(0))
+    >>> layout.categories(found.inputs)
+    tensor([[2]])
     """
 
     knows_defense = True

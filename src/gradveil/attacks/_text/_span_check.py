@@ -58,6 +58,17 @@ class SpanCheck(Attack):
         sweeps: Of the last search, over all places.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost) between the parts of the attack.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import TokenTransformer
+    >>> _ = torch.manual_seed(0)
+    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
+    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> SpanCheck(time_budget=5)(seen, torch.Generator().manual_seed(0)).inputs
+    tensor([[3, 1, 4]])
     """
 
     knows_defense = True

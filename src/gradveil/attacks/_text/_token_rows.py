@@ -37,6 +37,17 @@ class TokenRows(Attack):
     Reference: Melis et al., "Exploiting Unintended Feature Leakage in Collaborative Learning", IEEE
     S&P 2019, section 4.1; Gupta et al., "Recovering Private Text in Federated Learning of Language
     Models", NeurIPS 2022.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import TokenTransformer
+    >>> _ = torch.manual_seed(0)
+    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
+    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> sorted(TokenRows()(seen).inputs[0].tolist())
+    [1, 3, 4]
     """
 
     knows_defense = True

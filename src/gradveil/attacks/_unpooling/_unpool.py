@@ -67,6 +67,9 @@ class Unpool(Attack):
             one standard deviation.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of step 3.
+
+    >>> Unpool(total_variation=0.5).features.steps
+    40
     """
 
     features: Cooling = field(default_factory=Cooling)

@@ -40,6 +40,10 @@ class NoiseDefense(Defense):
 
     The last two are amounts for the examples of the plan, so they need real ones: public examples
     (`Public`), or the private batch (`plan="private"`).
+
+    >>> from gradveil import OptimalNoise
+    >>> issubclass(OptimalNoise, NoiseDefense)
+    True
     """
 
     family = "noise"
@@ -176,7 +180,13 @@ def _root(variance: Tensor) -> Tensor:
 def allowed_trace(
     target_error: float | None, moments: Moments, prior: GaussianPrior | None
 ) -> float:
-    """The largest tr J_F at which the trace bound per entry reaches the target."""
+    """The largest tr J_F at which the trace bound per entry reaches the target.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=4)
+    >>> allowed_trace(0.5, moments, prior=None)
+    8.0
+    """
     assert target_error is not None
     if moments.hidden:
         raise ValueError(

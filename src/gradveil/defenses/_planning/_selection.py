@@ -22,6 +22,9 @@ def keep_within(scores: Tensor, weights: Tensor, budget: float) -> Tensor:
 
     The fractional knapsack: the entry on the borderline is kept with the probability that meets
     the budget in expectation.
+
+    >>> keep_within(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), budget=1.5)
+    tensor([0.5000, 1.0000, 0.0000])
     """
     order = scores.argsort(stable=True)
     sorted_weights = weights[order].double()

@@ -32,6 +32,14 @@ class InstaHide(InputDefense):
     Args:
         images: How many examples are mixed, in a batch of at least as many.
         seed: Of weights and signs.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sorted(InstaHide(images=2)(message, torch.ones(2, 3)))
+    ['layers.1.bias', 'layers.1.weight']
     """
 
     label = "InstaHide"

@@ -22,6 +22,14 @@ class LaplaceNoise(FixedDefense):
 
     Args:
         scale: The standard deviation.
+
+    >>> import torch
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> LaplaceNoise(scale=0.5).plan(moments).std["w"]
+    tensor([0.5000, 0.5000])
     """
 
     label = "Laplace noise"

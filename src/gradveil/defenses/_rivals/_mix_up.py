@@ -22,6 +22,15 @@ class MixUp(InputDefense):
 
     Args:
         weight: w, the share of the example itself.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sorted(MixUp(weight=0.7)(message, torch.ones(2, 3)))
+    ['layers.1.bias', 'layers.1.weight']
     """
 
     label = "MixUp"

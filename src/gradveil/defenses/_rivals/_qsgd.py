@@ -22,6 +22,11 @@ class QSGD(FixedDefense):
 
     Args:
         levels: s, how many steps of the grid are as long as the norm of a tensor.
+
+    >>> import torch
+    >>> message = lambda inputs: {"w": inputs.sum(0)}
+    >>> QSGD(levels=2)(message, torch.tensor([[3.0, -4.0]]), torch.Generator().manual_seed(0))
+    {'w': tensor([ 2.5000, -2.5000])}
     """
 
     label = "QSGD"

@@ -25,6 +25,9 @@ class SignCompression(FixedDefense):
 
     Args:
         step: What is sent for a positive entry; public. For SGD it is a part of the learning rate.
+
+    >>> SignCompression()(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[1.2, -0.6]]))
+    {'w': tensor([ 1., -1.])}
     """
 
     amount_name = "step"

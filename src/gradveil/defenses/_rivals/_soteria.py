@@ -42,6 +42,15 @@ class Soteria(Defense):
         ratio: The share of features that is cut.
         layer: The name of the layer in the model; its first linear one if `None`.
         probes: How many random directions.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sent = Soteria(ratio=0.5)(message, torch.eye(3)[:2])
+    >>> sorted(sent)
+    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
     label = "Soteria"

@@ -56,6 +56,14 @@ class Structured:
             tensors.
         at_a_time: The most examples whose tangents are held at once. As many as take no more memory
             than 2²⁶ numbers, or twice the parameters if that is more, if `None`.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage, measure
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sorted(measure(message, torch.ones(2, 3), Structured()).squared_sensitivities)
+    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
     probes: int = 1

@@ -112,6 +112,12 @@ def cell_function(kind: str) -> Callable[[CellFunction], CellFunction]:
 
     The function is pure: all it draws comes from generators seeded by its settings, all it reads
     is named by them, and two runs give the same bytes.
+
+    >>> @cell_function("double")
+    ... def double(settings):
+    ...     return {"twice": 2 * settings["number"]}
+    >>> double({"number": 4})
+    {'twice': 8}
     """
 
     def register(function: CellFunction) -> CellFunction:
@@ -150,6 +156,9 @@ def data_folder() -> Path | None:
 
     The folder is no part of a cell's key: settings name a data set whose content is fixed, and the
     folder only says where this machine keeps it.
+
+    >>> data_folder() is None or data_folder().exists()
+    True
     """
     folder = os.environ.get(DATA_VARIABLE)
     return Path(folder) if folder else None
