@@ -30,6 +30,9 @@ ALSO = {
 START = (-1.0, 0.0, 1.0)
 """Powers of ten of the usual amount to begin with: noise a tenth of the message, and so on."""
 
+LIMITS = {"ratio": (0.01, 4.0), "noise_multiplier": (-3.0, 3.0)}
+"""The least and the largest strength; all others are open."""
+
 PRUNED = (0.3, 1.0, 2.0)
 """For pruning: powers of ten of 1 / the share that is sent."""
 
@@ -74,7 +77,8 @@ class Axis:
 
     def within(self, strength: float) -> float:
         """The nearest strength that makes sense: 99.99 % are pruned at most."""
-        return min(max(strength, 0.01), 4.0) if self.swept == "ratio" else strength
+        low, high = LIMITS.get(self.swept, (-math.inf, math.inf))
+        return min(max(strength, low), high)
 
     def build(self, strength: float) -> Defense:
         """The defense at a strength; import paths are those of objects that the caller gave."""
@@ -139,7 +143,9 @@ def _axis(asked: str | Defense, subject: Subject, usual: Usual) -> Axis:
     if swept == "ratio":
         return Axis(name, filled, swept, PRUNED)
     middle = math.log10(_middle(swept, subject, usual, filled))
-    return Axis(name, filled, swept, tuple(middle + power for power in START))
+    axis = Axis(name, filled, swept)
+    starts = dict.fromkeys(axis.within(middle + power) for power in START)
+    return replace(axis, start=tuple(starts))
 
 
 def _also_missing(spec: Spec) -> frozenset[str]:

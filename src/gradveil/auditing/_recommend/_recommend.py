@@ -33,15 +33,14 @@ DEFENSES = (
     "gradient-noise",
     "optimal-noise",
     "optimal-noise(granularity='layer')",
-    "optimal-dpsgd",
     "gradient-pruning",
     "optimal-pruning",
     "private-noise",
 )
 """What is compared if nothing is asked for."""
 
-STRENGTHS, TRIALS = 5, 128
-"""Of each defense, and messages of the exact attacker."""
+STRENGTHS, TRIALS, STEPS = 5, 128, 100
+"""Of each defense, messages of the exact attacker, and steps of the attacks."""
 
 MakeEngine = Callable[[Prepare], Engine]
 """An engine whose processes are prepared by the given function before they run cells."""
@@ -87,7 +86,7 @@ def recommend(
         loss_fn: Maps (outputs, targets) to one number.
         batch: The private inputs and their targets.
         defenses: Those without an amount are run over strengths, others at the one given.
-        attacks: The unaware and the adaptive one, if `None`.
+        attacks: The adaptive one, if `None`: it knows the defense.
         goals: To be met at once, as "psnr<=15" and "loss<=+5%"; three usual levels if empty.
         public: Other examples with targets: plans, priors and the training come from them.
         normalization: The way back to [0, 1] units.
@@ -99,7 +98,7 @@ def recommend(
         training: Rounds, clients, seeds, and the server's optimizer.
         threat: What attackers are granted.
         local: FedAvg's local steps; gradients are sent if `None`.
-        steps: Of the attacks.
+        steps: Of the attacks; 100 if `None`.
         rounds: For which ε is stated.
         delta: δ.
         sample_rate: Of Poisson sampling over these rounds.
@@ -149,7 +148,7 @@ def recommend(
     training = Training() if training is None else training
     plan = Plan(
         subject=subject_fingerprint(subject),
-        attacks=tuple(spec_of(one) for one in chosen_attacks(attacks, steps, subject.data)),
+        attacks=tuple(map(spec_of, _attacks(attacks, steps, subject.data))),
         threat=threat,
         training=training.for_messages("gradient" if local is None else "update"),
         releases=Releases(rounds, delta, sample_rate),
@@ -166,6 +165,17 @@ def recommend(
         guess = blind_guess(subject, threat.labels == "known")
         search = Search(plan, guess, runner, Path(place), meter, time_budget)
         return run_search(search, subject, axes, wanted, strengths, names)
+
+
+def _attacks(
+    asked: Sequence[str | Attack] | None, steps: int | None, data: Dataset
+) -> list[Attack]:
+    """Those asked for; else the one that knows the defense, which starts from the unaware one."""
+    if asked is not None:
+        return chosen_attacks(asked, steps, data)
+    usual = chosen_attacks(None, STEPS if steps is None else steps, data)
+    aware = [one for one in usual if one.knows_defense]
+    return aware or usual
 
 
 def _place(folder: Path | str | None) -> AbstractContextManager[Path | str]:

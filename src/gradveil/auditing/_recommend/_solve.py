@@ -17,7 +17,7 @@ SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
 REFINED = 0.12
 """Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
-REFINEMENTS, TRIES = 2, 4
+REFINEMENTS, TRIES = 1, 4
 """Waves of refinement, and settings that are looked at later in their training."""
 
 

@@ -89,7 +89,7 @@ def run_audit(
         int | None, typer.Option(help="Of each defense.", show_default="5")
     ] = None,
     training_rounds: Annotated[
-        int | None, typer.Option(help="Of the federated training.", show_default="40")
+        int | None, typer.Option(help="Of the federated training.", show_default="30")
     ] = None,
     clients: Annotated[int | None, typer.Option(help="In it.", show_default="4")] = None,
     optimizer: Annotated[
@@ -115,7 +115,7 @@ def run_audit(
             " statistics=known|unknown; with commas, or repeated."
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Of the attacks; 150 if left.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of the attacks; 100 if left.")] = None,
     message: Annotated[
         MessageKind, typer.Option(help="FedSGD's gradient or FedAvg's update.")
     ] = MessageKind.gradient,

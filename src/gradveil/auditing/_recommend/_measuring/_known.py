@@ -59,5 +59,5 @@ class Known:
         return warmed(self.subject, built, self.seed, self._plans)
 
     def in_training(self, text: str, clients: int) -> Defense:
-        """The same as all clients of a training use it."""
-        return moving(self.defense(text), clients)
+        """The same as all clients of a training use it; a plan serves for 20 rounds."""
+        return moving(self.defense(text), 2 * clients)

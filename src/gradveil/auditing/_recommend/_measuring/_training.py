@@ -36,7 +36,7 @@ class Training:
     its defended message; the server averages them and takes a step.
     """
 
-    rounds: int = 40
+    rounds: int = 30
     clients: int = 4
     seeds: int = 3
     optimizer: str | None = None
