@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_nothing_half_written(workplace):
 def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "audit", "--data", "table.npz", "--quick", "--steps",
-         "10000000", "--batch-size", "2", "--out", "stopped"],
+         "10000000", "--match", "utility", "--batch-size", "2", "--out", "stopped"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=workplace,
     )  # fmt: skip
     assert process.stderr is not None
@@ -267,6 +267,40 @@ def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
     assert len(result.defenses) == 3
 
 
+def test_ctrl_c_on_curves_keeps_what_is_done_and_the_same_command_goes_on(workplace):
+    command = [
+        sys.executable, "-c", MAIN, "audit", "--data", "table.npz", "--batch-size", "2", "--jobs",
+        "1", "--steps", "3", "--defense", "gradient-noise", "--training-rounds", "2",
+        "--strengths", "3", "--goal", "loss<=+50%", "--out", "stopped",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=workplace
+    )
+    assert process.stderr is not None
+    seen = ""
+    while "first strengths" not in seen and process.poll() is None:
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 130, output
+    assert not AuditResult.load(workplace / "stopped" / "results.json").complete
+    done = subprocess.run(command, capture_output=True, text=True, cwd=workplace, timeout=600)
+    assert done.returncode == 0, done.stderr
+    result = AuditResult.load(workplace / "stopped" / "results.json")
+    assert result.complete
+    assert [answer.goals for answer in result.frontier.answers] == [("loss<=+50%",)]
+    assert "loss<=+50%" in done.stdout
+
+
+def test_options_of_curves_are_refused_where_defenses_are_compared(workplace):
+    for extra in (["--goal", "psnr<=15"], ["--strengths", "3"], ["--lr", "0.1"]):
+        done = invoke("--data", "table.npz", *QUICK, "gradient-noise", *extra)
+        assert isinstance(done.exception, ValueError)
+        assert extra[0] in str(done.exception)
+    done = invoke("--data", "table.npz", "--goal", "psnr=15")
+    assert "psnr<=15" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("stopped", "notes", "code"),
     [
@@ -279,7 +313,7 @@ def test_the_exit_code_is_that_of_the_stop_reason(workplace, monkeypatch, stoppe
     result = dataclasses.replace(
         example_result(size=2), complete=stopped is None, stopped=stopped, notes=notes
     )
-    monkeypatch.setattr("gradveil.cli._audit.audit", lambda *_, **__: result)
+    monkeypatch.setattr("gradveil.cli._audit._modes.audit", lambda *_, **__: result)
     done = invoke("--data", "table.npz", *QUICK, "gradient-noise", "--out", "result")
     assert done.exit_code == code, done.output
 
@@ -291,8 +325,9 @@ def test_quick_takes_fewer_steps_than_the_default(workplace, monkeypatch):
         asked.append((steps, positional[4]))
         return example_result(size=2)
 
-    monkeypatch.setattr("gradveil.cli._audit.audit", remember)
-    assert invoke("--data", "table.npz", "--quick", "--out", "result").exit_code == 0
+    monkeypatch.setattr("gradveil.cli._audit._modes.audit", remember)
+    arguments = ("--data", "table.npz", "--quick", "--match", "utility", "--out", "result")
+    assert invoke(*arguments).exit_code == 0
     ((steps, (attack,)),) = asked
     assert attack.steps == steps == QUICK_STEPS < STEPS
 

@@ -40,14 +40,14 @@ def test_the_cheapest_setting_that_reaches_a_goal_on_leakage():
     best = found.best
     assert best.axis.name == "cheap"
     assert best.point.leaks[0].error.mean >= 0.8
-    assert best.strength == pytest.approx(threshold(0.8), abs=0.6)
+    assert best.strength == pytest.approx(threshold(0.8), abs=1.1)
     assert found.equal == ()
 
 
 def test_refinement_comes_nearer_to_the_answer_than_the_first_strengths():
     found, search = solved("error>=80%")
     weaker = [s for s in search.points(AXES[0]) if s < found.best.strength]
-    assert found.best.strength - max(weaker) <= 0.5 + REFINED
+    assert found.best.strength - max(weaker) <= 1.0 + REFINED
     assert len(search.points(AXES[0])) > 3
 
 
