@@ -39,6 +39,9 @@ from ._closed_forms import closed_form
 from ._matching import matching_cost, misfit_unit
 from ._starts import Starts
 
+CLOSED_FORMS = 0.5
+"""The share of a time budget for what is tried before the descent."""
+
 
 @dataclass(frozen=True)
 class InvertingGradients(Attack):
@@ -177,8 +180,9 @@ class InvertingGradients(Attack):
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels = [labels_of(o, generator) for o in observations]
         aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
+        early = watch.part(CLOSED_FORMS)
         peeled = [
-            self._peeled(o, own, aside, watch) for o, own in zip(observations, labels, strict=True)
+            self._peeled(o, own, aside, early) for o, own in zip(observations, labels, strict=True)
         ]
         rest = [n for n, found in enumerate(peeled) if found is None or not found.sure]
         if not rest:

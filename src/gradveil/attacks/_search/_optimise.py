@@ -96,7 +96,8 @@ class Watch:
     """
 
     def __init__(self, time_budget: float | None) -> None:
-        self._end = None if time_budget is None else time.monotonic() + time_budget
+        self._start, self._budget = time.monotonic(), time_budget
+        self._end = None if time_budget is None else self._start + time_budget
 
     def is_over(self) -> bool:
         """Whether the budget is spent."""
@@ -105,6 +106,18 @@ class Watch:
     def left(self) -> float | None:
         """Seconds left; `None`: no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def share(self) -> float:
+        """How much of the budget is spent, from 0 to 1; 0: no limit."""
+        if self._budget is None:
+            return 0.0
+        spent = time.monotonic() - self._start
+        return min(1.0, spent / self._budget) if self._budget > 0 else 1.0
+
+    def part(self, share: float) -> "Watch":
+        """A watch for the next part of the work: that share of what is left."""
+        left = self.left()
+        return Watch(None if left is None else share * left)
 
 
 def minimise(
@@ -128,7 +141,9 @@ def minimise(
         high: The largest one.
         progress: Told after every step how far it is.
 
-    Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so.
+    Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time
+    budget, rates and annealing follow the time where that is ahead of the steps, so that they come
+    to their end.
 
     >>> start = torch.zeros(2, 3)
     >>> cost = lambda candidate, share: (candidate - 0.5).square().sum()
@@ -140,7 +155,7 @@ def minimise(
     now, update = start, _Update(descent, start)
     try:
         for step in range(descent.steps + 1):
-            share = step / descent.steps
+            share = max(step / descent.steps, watch.share())
             gradient, own = evaluate(now, share, *data)
             _keep_best(best, now, own, always=share <= descent.settled)
             if step % descent.history_every == 0 or step == descent.steps:
