@@ -20,7 +20,8 @@ def cost(factor):
 
 
 CURVES = {"cheap": (logistic, cost(0.1)), "dear": (logistic, cost(0.2))}
-AXES = [noise_axis("cheap", (-2.0, 0.0, 2.0)), noise_axis("dear", (-2.0, 0.0, 2.0))]
+START = (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5)
+AXES = [noise_axis("cheap", START), noise_axis("dear", START)]
 
 
 def solved(*goals, curves=CURVES, later=1.0, half=0.0):
@@ -40,15 +41,15 @@ def test_the_cheapest_setting_that_reaches_a_goal_on_leakage():
     best = found.best
     assert best.axis.name == "cheap"
     assert best.point.leaks[0].error.mean >= 0.8
-    assert best.strength == pytest.approx(threshold(0.8), abs=1.1)
+    assert best.strength == pytest.approx(threshold(0.8), abs=0.3)
     assert found.equal == ()
 
 
 def test_refinement_comes_nearer_to_the_answer_than_the_first_strengths():
     found, search = solved("error>=80%")
     weaker = [s for s in search.points(AXES[0]) if s < found.best.strength]
-    assert found.best.strength - max(weaker) <= 1.0 + REFINED
-    assert len(search.points(AXES[0])) > 3
+    assert found.best.strength - max(weaker) <= 0.25 + REFINED
+    assert len(search.points(AXES[0])) > len(START)
 
 
 def test_the_strongest_setting_within_a_goal_on_the_loss():
@@ -81,6 +82,14 @@ def test_a_setting_that_fails_later_in_its_training_is_given_up_for_a_stronger_o
     assert len(falling.best.point.leaks) == 1 or all(
         leak.error.low >= 0.8 for leak in falling.best.point.leaks
     )
+
+
+def test_a_weak_setting_that_looks_better_than_a_stronger_one_is_not_believed():
+    def dented(strength):
+        return 0.5 if strength == 1.0 else logistic(strength)
+
+    found, _ = solved("error>=80%", curves={**CURVES, "cheap": (dented, cost(0.1))})
+    assert found.best.axis.name == "dear" or found.best.strength > 1.0
 
 
 def test_nothing_is_recommended_that_fails_later_everywhere():

@@ -39,7 +39,7 @@ DEFENSES = (
 )
 """What is compared if nothing is asked for."""
 
-STRENGTHS, TRIALS, STEPS = 5, 128, 100
+STRENGTHS, TRIALS, STEPS = 4, 128, 100
 """Of each defense, messages of the exact attacker, and steps of the attacks."""
 
 MakeEngine = Callable[[Prepare], Engine]

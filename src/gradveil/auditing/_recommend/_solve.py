@@ -153,7 +153,8 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     wish = solved.wish
     every = [one for axis in axes for one in _settings(search, axis)]
     allowed = [s for s in every if (s.axis.name, s.strength) not in solved.refused]
-    protect = [s for s in allowed if wish.protects(s.point)] if wish.of_leakage else []
+    sound = {(axis.name, one.strength) for axis in axes for one in _protecting(search, axis, wish)}
+    protect = [s for s in allowed if wish.of_leakage and (s.axis.name, s.strength) in sound]
     cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
     solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
     solved.nearest = min(protect, key=_cost, default=None)
@@ -164,6 +165,20 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     else:
         solved.best = solved.nearest if wish.of_leakage else solved.within_cost
     solved.equal = _not_told_apart(solved.best, protect) if wish.of_leakage else ()
+
+
+def _protecting(search: Search, axis: Axis, wish: Wish) -> list[Setting]:
+    """Those that reach the goals on leakage, as all stronger ones do.
+
+    Who has the weaker message can make the stronger one of it (add noise, prune more). So a weak
+    setting that looks better than a stronger one was not attacked well enough.
+    """
+    found: list[Setting] = []
+    for one in reversed(_settings(search, axis)):
+        if not wish.protects(one.point):
+            break
+        found.append(one)
+    return found
 
 
 def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:

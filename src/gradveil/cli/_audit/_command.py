@@ -86,7 +86,7 @@ def run_audit(
         ),
     ] = None,
     strengths: Annotated[
-        int | None, typer.Option(help="Of each defense.", show_default="5")
+        int | None, typer.Option(help="Of each defense.", show_default="4")
     ] = None,
     training_rounds: Annotated[
         int | None, typer.Option(help="Of the federated training.", show_default="30")

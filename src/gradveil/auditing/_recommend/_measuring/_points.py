@@ -78,11 +78,16 @@ def leak_of(results: Results, plan: Plan, defense: str, moment: int, guess: Blin
 
 
 def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
-    """The squared error over the guess's mean one, of the best mix of both."""
-    whole = max(float(guess.errors.mean()), 1e-12)
+    """The squared error over the guess's, example by example, of the best mix of both.
+
+    An example that nothing was learned of has 1, whether it is easy to guess or not.
+    """
+    guessed = guess.errors.double().clamp(min=1e-12).tolist()
 
     def shares(run: RunResult) -> tuple[float, ...]:
-        return tuple(error / whole for error in run.mixed or run.mse_pixels)
+        errors = run.mixed or run.mse_pixels
+        own = guessed[run.batch * len(errors) :]
+        return tuple(e / g for e, g in zip(errors, own, strict=False))
 
     return bootstrap_interval(nested_runs(attack.runs, shares), generator=numbered_stream(0))
 
@@ -106,8 +111,8 @@ def _interval(values: Sequence[float | None], absent: float | None = math.inf) -
 
 
 def _extra(trained: Result | None, free: Result | None) -> Interval | None:
-    """Seed by seed, as both trainings saw the same batches."""
-    if trained is None or free is None or any(loss is None for loss in free["losses"]):
+    """Of every seed of the noise, beside the one undefended training with the same batches."""
+    if trained is None or free is None or free["losses"][0] is None:
         return None
-    pairs = zip(trained["losses"], free["losses"], strict=True)
-    return _interval([None if a is None else a / max(b, 1e-12) - 1 for a, b in pairs])
+    plain = max(free["losses"][0], 1e-12)
+    return _interval([None if loss is None else loss / plain - 1 for loss in trained["losses"]])

@@ -39,6 +39,7 @@ class Training:
     rounds: int = 30
     clients: int = 4
     seeds: int = 3
+    """Of the noise; the batches are the same for all."""
     optimizer: str | None = None
     """The server's: "adam", "adamw" or "sgd"; Adam if `None`, for updates SGD."""
     lr: float | None = None
@@ -96,7 +97,7 @@ def train_under(
 ) -> Iterator[nn.Module]:
     """The model after each round; it is the same object, changed in place.
 
-    Batches depend on the seed alone, so that all defenses see the same.
+    Batches are the same for all defenses and seeds: seeds are those of the noise.
     """
     from gradveil.federated import Reply
 
@@ -104,7 +105,7 @@ def train_under(
     moved, server = replace(subject, model=model), _server(subject, model, training)
     noise = named_stream("audit-noise", seed)
     batches = [
-        _batches(share, subject.batch_size, named_stream("audit-batches", seed, place))
+        _batches(share, subject.batch_size, named_stream("audit-batches", place))
         for place, share in enumerate(pool.clients)
     ]
     for _ in range(training.rounds):
