@@ -36,6 +36,10 @@ def noise_axis(name="noise", start=(-1.0, 0.0, 1.0)):
 class KnownPlan:
     training = Training(rounds=4)
 
+    @staticmethod
+    def detail(defense):
+        return defense
+
     class releases:
         rounds, delta, sample_rate = 100, 1e-5, 1.0
 
@@ -54,9 +58,16 @@ class KnownSearch:
         self.wanted = {}
 
     def measure(self, what, wanted, moments=(0,)):
+        self.cells(wanted, moments)
+
+    def run(self, what, cells):
+        """All is known at once."""
+
+    def cells(self, wanted, moments=(0,)):
         for axis, strength in wanted:
             known = self.wanted.setdefault(axis.name, {})
             known[strength] = max(known.get(strength, 1), len(moments))
+        return []
 
     def points(self, axis):
         hidden, extra = self.curves[axis.name]

@@ -46,6 +46,9 @@ def answer_of(solved: Solved, subject: Subject, plan: Plan, plain: Point) -> Ans
     )
 
 
+MEANINGLESS = 20.0
+"""ε above which a promise is none."""
+
 NOT_REACHED = "Nothing is promised: no setting that was measured reaches the goal."
 
 
@@ -178,6 +181,11 @@ def _rests_on(plan: Plan, subject: Subject) -> str:
 
 
 def _not_promised(point: Point, plan: Plan) -> str:
+    if point.epsilon is not None and point.epsilon > MEANINGLESS:
+        return (
+            f"Its ε is above {MEANINGLESS:g}: differential privacy promises nothing here. A"
+            " stronger attack, other data or a later round may reveal more."
+        )
     if point.epsilon is not None:
         releases = plan.releases
         return (

@@ -16,8 +16,7 @@ def dominated(curves: Mapping[str, Sequence[Point]], can_judge: bool) -> dict[st
 
     One dominates another if it loses no more, in the mean, at every measured point of the other
     that lies between near copies and nothing, and clearly less at one of them (separate 95 %
-    intervals, 2 % of the loss apart). Between its own points losses are interpolated over what stays
-    hidden.
+    intervals, 2 % of the loss apart). Between its own points losses are interpolated.
     """
     values = {name: _values(points, can_judge) for name, points in curves.items()}
     found: dict[str, str] = {}

@@ -14,7 +14,7 @@ from ._axis import Axis
 from ._measuring import Plan, point_of
 
 PLAIN = "no-defense"
-WORK = {"attack": 6.0, "identify": 1.0, "train": 3.0, "bound": 2.0, "detail": 8.0}
+WORK = {"attack": 6.0, "identify": 1.0, "train": 3.0, "bound": 0.5, "smooth": 3.0, "detail": 5.0}
 """About how long cells take, over each other."""
 
 
@@ -56,11 +56,16 @@ class Search:
         self, what: str, wanted: Sequence[tuple[Axis, float]], moments: Sequence[int] = (0,)
     ) -> None:
         """Points at the model as given, and at later moments of their training."""
-        cells = []
+        self.run(what, self.cells(wanted, moments))
+
+    def cells(
+        self, wanted: Sequence[tuple[Axis, float]], moments: Sequence[int] = (0,)
+    ) -> list[Cell]:
+        """The cells of points, which are from now on among those that are known."""
         for axis, strength in wanted:
             self._strengths.setdefault(axis.name, set()).add(strength)
-            cells += [c for m in moments for c in self.plan.point(axis.at(strength), m)]
-        self.run(what, cells)
+        texts = [axis.at(strength) for axis, strength in wanted]
+        return [cell for text in texts for m in moments for cell in self.plan.point(text, m)]
 
     def run(self, what: str, cells: Sequence[Cell]) -> None:
         """Run cells; nothing once the search was stopped."""

@@ -78,18 +78,19 @@ def solve_wishes(
     search: Search, axes: Sequence[Axis], wishes: Sequence[Wish], can_judge: bool
 ) -> list[Solved]:
     """The cheapest setting for each wish; all are measured together, wave by wave."""
-    search.measure("solving for ε", [pair for w in wishes for pair in _formal(search, axes, w)])
-    for _ in range(REFINEMENTS):
+    formal = [pair for wish in wishes for pair in _formal(search, axes, wish)]
+    for turn in range(REFINEMENTS):
         wanted = [pair for wish in wishes for pair in _refined(search, axes, wish)]
-        if wanted:
-            search.measure("where curves meet the goals", wanted)
+        search.measure("where curves meet the goals", wanted if turn else [*formal, *wanted])
     solved = [Solved(wish) for wish in wishes]
     moments = search.plan.training.moments()
     for _ in range(TRIES):
         for one in solved:
             _choose(search, axes, one, can_judge)
         chosen = [one.best for one in solved if one.best is not None]
-        search.measure("later in the training", [(s.axis, s.strength) for s in chosen], moments)
+        later = search.cells([(s.axis, s.strength) for s in chosen], moments)
+        details = [search.plan.detail(s.point.defense) for s in chosen]
+        search.run("later in the training", [*later, *details])
         if not [one for one in solved if _refuse(search, one)]:
             return solved
     for one in solved:  # what was not looked at later in its training is not recommended

@@ -53,9 +53,9 @@ def run_search(
     """Measure, solve and put the result together; what there is, if it was stopped."""
     moments = search.plan.training.moments()
     undefended = Axis(PLAIN, Spec(PLAIN))
-    search.measure("the undefended message", [(undefended, 0.0)], moments)
     first = [(axis, s) for axis in axes for s in axis.start[:FIRST][:strengths]]
-    search.measure("first strengths", first)
+    cells = [search.plan.smooth(), *search.cells([(undefended, 0.0)], moments)]
+    search.run("no defense, and first strengths", [*cells, *search.cells(first)])
     found = undefended_of(search.results, search.plan, subject, PLAIN, search.plan.threat)
     able = found is not None and found.can_judge
     while more := _more(search, axes, strengths, able):

@@ -89,7 +89,7 @@ def run_audit(
         int | None, typer.Option(help="Of each defense.", show_default="4")
     ] = None,
     training_rounds: Annotated[
-        int | None, typer.Option(help="Of the federated training.", show_default="30")
+        int | None, typer.Option(help="Of the federated training.", show_default="24")
     ] = None,
     clients: Annotated[int | None, typer.Option(help="In it.", show_default="4")] = None,
     optimizer: Annotated[

@@ -81,24 +81,29 @@ def identify(settings: Settings) -> dict[str, Value]:
 def bound(settings: Settings) -> dict[str, Value]:
     """The reference error of one point: `trace_error` of the noise, with public moments.
 
-    Whether it is a bound for this model (`reason` is empty) is found out once, with isotropic
-    noise. A defense that clips or clamps, or that plans from the batch, has none here.
+    Whether it is a bound for this model says `smooth`. A defense that clips or clamps, or that
+    plans from the batch, has none here.
     """
     known = _known(settings)
     defense = known.defense(settings["defense"])
     if known.subject.tokens or defense.plan_is_private or defense.formal_privacy is not None:
-        return {"bound": None, "reason": "not stated as noise on the message"}
+        return {"bound": None}
     inputs, targets = known.subject.batch(0)
     message = known.subject.message(targets)
     mechanism = defense.respond(message, inputs, numbered_stream(known.seed)).mechanism
     if not isinstance(mechanism, Mechanism) or mechanism.clip:
-        return {"bound": None, "reason": "not stated as noise on the message"}
+        return {"bound": None}
     moments = known.moments.judged()
     trace = fisher_trace(moments, mechanism)
     if not math.isfinite(trace):
-        return {"bound": None, "reason": "something is sent without noise"}
+        return {"bound": None}
     error = trace_error(trace, moments.input_size, known.subject.prior) / moments.input_size
-    return {"bound": error, "reason": known.no_guarantee}
+    return {"bound": error}
+
+
+def smooth(settings: Settings) -> dict[str, Value]:
+    """Why reference errors are no bounds for this model, found with isotropic noise; or nothing."""
+    return {"reason": _known(settings).no_guarantee}
 
 
 def detail(settings: Settings) -> dict[str, Value]:

@@ -43,6 +43,8 @@ class Known:
     @cached_property
     def no_guarantee(self) -> str:
         """Why bounds are none for this model, found with isotropic noise; empty if they are."""
+        if self.subject.tokens:
+            return "bounds are on the error of numbers"
         population = population_of(self.subject)
         noise = GradientNoise(1.0)
         return guarantee_of(

@@ -48,6 +48,10 @@ class Plan:
         """The reference error."""
         return self._cell("bound", defense, seed=self.seed)
 
+    def smooth(self) -> Cell:
+        """Whether reference errors are bounds for this model."""
+        return self._cell("smooth", "gradient-noise(scale=1.0)", seed=self.seed)
+
     def detail(self, defense: str) -> Cell:
         """The details of a setting that is shown."""
         return self._cell("detail", defense, seed=self.seed, releases=asdict(self.releases))

@@ -32,7 +32,7 @@ def point_of(
 ) -> Point:
     """What is known of one setting; `plain` is the undefended one, whose training is compared."""
     trained, free = (results.get(plan.train(each)) for each in (defense, plain))
-    bound = _bound(results.get(plan.bound(defense)))
+    bound, smooth = results.get(plan.bound(defense)), results.get(plan.smooth())
     privacy = privacy_of(build_defense(defense, allow_imports=True), plan.releases, CANDIDATES)
     moments = [m for m in plan.training.moments() if plan.attack(defense, m) in results]
     return Point(
@@ -42,8 +42,8 @@ def point_of(
         loss=None if trained is None else _interval(trained["losses"]),
         accuracy=None if trained is None else _interval(trained["accuracies"], absent=None),
         extra_loss=_extra(trained, free),
-        bound=bound[0],
-        bound_holds=bound[1],
+        bound=None if bound is None else bound["bound"],
+        bound_holds=smooth is not None and not smooth["reason"],
         epsilon=None if privacy is None else privacy.epsilon_rounds,
     )
 
@@ -90,12 +90,6 @@ def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
         return tuple(e / g for e, g in zip(errors, own, strict=False))
 
     return bootstrap_interval(nested_runs(attack.runs, shares), generator=numbered_stream(0))
-
-
-def _bound(found: Result | None) -> tuple[float | None, bool]:
-    if found is None or found["bound"] is None:
-        return None, False
-    return found["bound"], not found["reason"]
 
 
 def _interval(values: Sequence[float | None], absent: float | None = math.inf) -> Interval | None:

@@ -36,7 +36,7 @@ class Training:
     its defended message; the server averages them and takes a step.
     """
 
-    rounds: int = 30
+    rounds: int = 24
     clients: int = 4
     seeds: int = 3
     """Of the noise; the batches are the same for all."""
