@@ -54,7 +54,7 @@ def test_it_reads_through_the_clipping() -> None:
     attack = InvertingGradients.strong(steps=50, restarts=1, smoothing=0.0)
     adaptive = Adaptive(attack, prior=TotalVariation(0.5), smoothing=0.0, finish=few)
     aware = adaptive(observation, generator()).inputs
-    assert error(aware, truth) < 0.1 * error(attack(unaware, generator()).inputs, truth)
+    assert error(aware, truth) < 0.5 * error(attack(unaware, generator()).inputs, truth)
 
 
 def test_updates_are_clipped_as_a_whole() -> None:

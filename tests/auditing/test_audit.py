@@ -182,7 +182,7 @@ def test_a_near_exact_attack_is_called_one():
         table(), table_model(), private=1, defenses=["no-defense"], attacks=[Analytic()]
     )
     assert "near copies" in result.defenses[0].verdict
-    assert "nothing is guaranteed" in result.defenses[0].verdict
+    assert "Nothing is guaranteed" in result.defenses[0].verdict
 
 
 def test_an_attack_that_does_not_fit_is_left_out_with_the_reason():

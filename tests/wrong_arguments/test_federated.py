@@ -160,7 +160,7 @@ def test_a_model_that_does_not_fit_leaves_no_folder(empty: Path) -> None:
     (lambda: run()().run(0), "rounds", "0"),
     (lambda: run()().run(1, checkpoint_every=0), "checkpoint_every", "0"),
     (lambda: partition([0, 1], 2), "targets", "list"),
-    (lambda: partition(torch.zeros(2, 2), 1), "targets", "(2, 2)"),
+    (lambda: partition(torch.zeros(2, 2), 1, "dirichlet"), "targets", "(2, 2)"),
     (lambda: partition(TARGETS, 0), "clients", "0"),
     (lambda: partition(TARGETS, 9), "targets", "4"),
     (lambda: partition(TARGETS, 2, "even"), "kind", "'even'"),

@@ -40,6 +40,10 @@ class Regress(Attack):
         samples: How many messages are simulated, each at the price of one gradient.
         time_budget: Seconds after which it makes do with the samples that it has.
         progress: Called with (sample, samples, 1.0).
+
+    >>> from gradveil.attacks import InvertingGradients
+    >>> InvertingGradients(regress=Regress(samples=100)).regress.samples
+    100
     """
 
     samples: int = 300

@@ -16,6 +16,10 @@ from ._solve import Setting, Solved
 def answer_of(solved: Solved, subject: Subject, plan: Plan, plain: Point) -> Answer:
     """The answer to one wish."""
     goals = tuple(map(str, solved.wish.goals))
+    if not solved.judged:
+        return Answer(
+            solved.wish.title, goals, False, UNJUDGED, not_promised=UNJUDGED, shortfall=UNJUDGED
+        )
     shown = solved.best or solved.nearest or solved.within_cost
     if shown is None:
         return Answer(
@@ -23,7 +27,7 @@ def answer_of(solved: Solved, subject: Subject, plan: Plan, plain: Point) -> Ans
             goals,
             False,
             _none_reaches(solved, plain),
-            rests_on=_rests_on(plan, subject),
+            rests_on=_rests_on(plan, subject, plain),
             not_promised=NOT_REACHED,
             shortfall=_none_reaches(solved, plain),
         )
@@ -39,7 +43,7 @@ def answer_of(solved: Solved, subject: Subject, plan: Plan, plain: Point) -> Ans
         defense=text,
         python=python_line(text, plan_of(defense)),
         toml=toml_line(text),
-        rests_on=_rests_on(plan, subject),
+        rests_on=_rests_on(plan, subject, shown.point),
         not_promised=_not_promised(shown.point, plan),
         shortfall=missed,
         equal=solved.equal,
@@ -49,6 +53,11 @@ def answer_of(solved: Solved, subject: Subject, plan: Plan, plain: Point) -> Ans
 MEANINGLESS = 20.0
 """ε above which a promise is none."""
 
+UNJUDGED = (
+    "This goal cannot be judged: without a defense the attacks are no better than a blind guess, so"
+    " that they rebuild nothing behind one says nothing. Give a goal on who is identified, or on ε,"
+    " or a stronger attack."
+)
 NOT_REACHED = "Nothing is promised: no setting that was measured reaches the goal."
 
 
@@ -157,7 +166,7 @@ def _none_reaches(solved: Solved, plain: Point) -> str:
     reasons = []
     for goal in solved.wish.goals:
         if goal.is_formal:
-            reasons.append("Only private noise, with its strength left open, has an ε.")
+            reasons.append("An ε is solved for with private noise, its strength left open.")
         elif goal.is_cost and plain.loss is None:
             reasons.append("Nothing was trained.")
         elif goal.value(plain) is None:
@@ -167,10 +176,10 @@ def _none_reaches(solved: Solved, plain: Point) -> str:
     return " ".join([f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons)])
 
 
-def _rests_on(plan: Plan, subject: Subject) -> str:
+def _rests_on(plan: Plan, subject: Subject, point: Point) -> str:
     what = "images" if subject.is_image else "examples"
     batches = "1 batch" if subject.batches == 1 else f"{subject.batches} batches"
-    moments = ", ".join(map(str, plan.training.moments()))
+    moments = ", ".join(str(leak.round) for leak in point.leaks)
     training = plan.training
     return (
         f"{len(plan.attacks)} attack(s) on {batches} of {subject.batch_size} {what}, the models"
@@ -190,8 +199,8 @@ def _not_promised(point: Point, plan: Plan) -> str:
         releases = plan.releases
         return (
             f"ε = {point.epsilon:.3g} at δ = {releases.delta:g} holds for any attacker over"
-            f" {releases.rounds} rounds, each example in a share {releases.sample_rate:g} of them,"
-            " with secure random numbers. The measured numbers hold for the attacks that were run."
+            f" {releases.rounds} rounds, each example (or client) in a share"
+            f" {releases.sample_rate:g} of them, with secure random numbers. The measured numbers hold for the attacks that were run."
         )
     return (
         "There is no (ε, δ) guarantee. A stronger attack, other data or a later round may reveal"

@@ -42,7 +42,7 @@ def _dominates(better: Values, worse: Values) -> bool:
     for ends, point in pairs:
         assert ends is not None
         assert point.loss is not None
-        if ends[0] > point.loss.mean:
+        if not ends[0] <= point.loss.mean:  # NaN between a finite loss and an infinite one
             return False
         clear |= ends[1] < point.loss.low - MARGIN * abs(point.loss.mean)
     return clear

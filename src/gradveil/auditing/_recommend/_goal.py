@@ -1,5 +1,6 @@
 """Goals: what a user wants to reach, as `psnr<=15`, `identified<=10%` or `loss<=+5%`."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -39,6 +40,11 @@ class Goal:
     measure: str
     limit: float
 
+    def __post_init__(self) -> None:
+        sound = self.measure in MEASURES and math.isfinite(self.limit) and self.limit >= 0
+        if not sound or (self.measure == "epsilon" and self.limit < 1e-3):
+            raise ValueError(_expected(f"{self.measure} and the limit {self.limit}"))
+
     @classmethod
     def parse(cls, text: str) -> "Goal":
         """The goal that a text is."""
@@ -58,6 +64,8 @@ class Goal:
             limit = float(digits) / (100 if unit == "%" else 1)
         except ValueError:
             raise ValueError(_expected(text)) from None
+        if measure in ("identified", "error", "loss") and limit > 1 and unit != "%":
+            raise ValueError(_expected(text))
         if measure in ("identified", "error") and limit > 1:
             raise ValueError(_expected(text))
         return cls(measure, limit)
@@ -88,14 +96,20 @@ class Goal:
             return None if extra is None else extra.mean if mean else extra.high
         values = [self._leaked(leak, mean) for leak in point.leaks]
         known = [value for value in values if value is not None]
-        if not known:
+        if not known or len(known) < len(values):
             return None
         return min(known) if self.measure == "error" else max(known)
 
     def is_reached(self, point: Point) -> bool:
-        """Whether the point is within the limit; not if it was not measured."""
+        """Whether the point is within the limit; not if it was not measured, or rebuilt as a copy.
+
+        A mean over examples can hide the one that was rebuilt: then nothing is protected.
+        """
         value = self.value(point)
-        return value is not None and self.excess(value) <= 0
+        if value is None or not math.isfinite(value):
+            return False
+        copied = self.measure in ("psnr", "error") and any(leak.copies for leak in point.leaks)
+        return self.excess(value) <= 0 and not copied
 
     def excess(self, value: float) -> float:
         """How far a value is beyond the limit; 0 and less: it is within."""

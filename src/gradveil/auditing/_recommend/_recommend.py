@@ -8,20 +8,28 @@ from tempfile import TemporaryDirectory
 
 from torch import nn
 
-from gradveil._checks import check_count, check_kind, check_not_negative, check_optional_callable
+from gradveil._checks import (
+    check_count,
+    check_kind,
+    check_not_negative,
+    check_optional_callable,
+    check_seed,
+)
 from gradveil._extras import require
+from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel
 from gradveil.catalog import spec_of
 from gradveil.data import Dataset, NormalizationLike, TableLayout
 from gradveil.defenses import Defense
 from gradveil.messages import AdaptedModel, LossFunction
+from gradveil.sensitivity import measure
 from gradveil.studies.runner import Engine, LocalEngine, Prepare
 
 from .._meter import Meter, Progress
 from .._privacy import Releases
 from .._result import AuditResult
 from .._settings import chosen_attacks
-from .._subject import Batch, make_subject
+from .._subject import Batch, Subject, make_subject
 from .._undefended import blind_guess
 from ._axis import axes_of, usual_amounts
 from ._goal import Goal
@@ -130,7 +138,14 @@ def recommend(
     check_optional_callable(progress, "progress", "Give a function of (what, share).")
     threat = ThreatModel(mechanism="known") if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
+    for name, asked in (("defenses", defenses), ("attacks", attacks), ("goals", goals)):
+        if asked is not None:
+            check_kind(asked, name, (list, tuple), "Give a list, as ['psnr<=15'].")
     wanted = [Goal.parse(goal) if isinstance(goal, str) else goal for goal in goals]
+    for goal in wanted:
+        check_kind(goal, "goals", Goal, "Use for example 'psnr<=15'.")
+    if training is not None:
+        check_kind(training, "training", Training, "Use for example `Training(rounds=20)`.")
     names = {"model": type(model).__name__, **(names or {})}
     model = model if output is None else AdaptedModel(model, output)
     subject = make_subject(
@@ -146,6 +161,8 @@ def recommend(
         labels_known=threat.labels != "unknown",
     )
     training = Training() if training is None else training
+    threat.check_task(subject.task)
+    _check_derivatives(subject, seed)
     plan = Plan(
         subject=subject_fingerprint(subject),
         attacks=tuple(map(spec_of, _attacks(attacks, steps, subject.data))),
@@ -176,6 +193,14 @@ def _attacks(
     usual = chosen_attacks(None, STEPS if steps is None else steps, data)
     aware = [one for one in usual if one.knows_defense]
     return aware or usual
+
+
+def _check_derivatives(subject: Subject, seed: int) -> None:
+    """Require second derivatives, which plans, bounds and attacks take; before any work."""
+    check_seed(seed)
+    if not subject.tokens:
+        inputs, targets = subject.batch(0)
+        measure(subject.message(targets), inputs, "auto", generator=numbered_stream(seed))
 
 
 def _place(folder: Path | str | None) -> AbstractContextManager[Path | str]:

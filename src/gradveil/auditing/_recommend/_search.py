@@ -70,19 +70,19 @@ class Search:
     def run(self, what: str, cells: Sequence[Cell]) -> None:
         """Run cells; nothing once the search was stopped."""
         fresh = [cell for cell in dict.fromkeys(cells) if cell not in self._results]
-        self._meter.start(what, sum(map(_work, fresh)))
         store = Store(self._folder)
         try:
             if fresh and self.stopped is None:
-                self._run(store, fresh)
+                self._run(what, store, fresh)
             self._results |= store.results(fresh)
             self._note_failures(store, fresh)
         finally:
             store.close()
 
-    def _run(self, store: Store, cells: Sequence[Cell]) -> None:
-        store.retry_failed(cells)
+    def _run(self, what: str, store: Store, cells: Sequence[Cell]) -> None:
         try:
+            self._meter.start(what, sum(map(_work, cells)))
+            store.retry_failed(cells)
             self._engine.run(self._folder, cells, _every_second(lambda: self._watch(store, cells)))
         except KeyboardInterrupt:
             self._stop("interrupted", "Stopped by the user before all was measured.")

@@ -1,5 +1,6 @@
 """Finds the cheapest setting that reaches a goal, measuring more where it is needed."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
 REFINED = 0.12
 """Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
-REFINEMENTS, TRIES = 1, 4
+REFINEMENTS, TRIES = 1, 8
 """Waves of refinement, and settings that are looked at later in their training."""
 
 
@@ -37,6 +38,11 @@ class Wish:
     def of_cost(self) -> tuple[Goal, ...]:
         """Those on what training loses."""
         return tuple(goal for goal in self.goals if goal.is_cost)
+
+    @property
+    def needs_attacks(self) -> bool:
+        """Whether it is judged by what attacks rebuild."""
+        return any(goal.measure in ("psnr", "error") for goal in self.goals)
 
     def protects(self, point: Point) -> bool:
         """Whether all goals on leakage are reached."""
@@ -61,6 +67,8 @@ class Solved:
     """What was found for one wish."""
 
     wish: Wish
+    judged: bool = True
+    """Whether the attacks can judge the model, where a goal is about what they rebuild."""
     best: Setting | None = None
     """Reaches all goals."""
     nearest: Setting | None = None
@@ -82,11 +90,12 @@ def solve_wishes(
     for turn in range(REFINEMENTS):
         wanted = [pair for wish in wishes for pair in _refined(search, axes, wish)]
         search.measure("where curves meet the goals", wanted if turn else [*formal, *wanted])
-    solved = [Solved(wish) for wish in wishes]
+    solved = [Solved(wish, judged=can_judge or not wish.needs_attacks) for wish in wishes]
     moments = search.plan.training.moments()
     for _ in range(TRIES):
         for one in solved:
-            _choose(search, axes, one, can_judge)
+            if one.judged:
+                _choose(search, axes, one, can_judge)
         chosen = [one.best for one in solved if one.best is not None]
         later = search.cells([(s.axis, s.strength) for s in chosen], moments)
         details = [search.plan.detail(s.point.defense) for s in chosen]
@@ -158,14 +167,16 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     protect = [s for s in allowed if wish.of_leakage and (s.axis.name, s.strength) in sound]
     cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
     solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
+    protect = [s for s in protect if math.isfinite(_cost(s)) or s.point.loss is None]
     solved.nearest = min(protect, key=_cost, default=None)
-    solved.within_cost = max(cheap, key=lambda s: _hidden(s, can_judge), default=None)
+    solved.within_cost = max(cheap, key=lambda s: (_hidden(s, can_judge), -_cost(s)), default=None)
     if wish.of_leakage and wish.of_cost:
         both = [s for s in protect if wish.is_cheap(s.point)]
         solved.best = min(both, key=_cost, default=None)
     else:
         solved.best = solved.nearest if wish.of_leakage else solved.within_cost
-    solved.equal = _not_told_apart(solved.best, protect) if wish.of_leakage else ()
+    alike = [s for s in protect if wish.is_cheap(s.point)]
+    solved.equal = _not_told_apart(solved.best, alike) if wish.of_leakage else ()
 
 
 def _protecting(search: Search, axis: Axis, wish: Wish) -> list[Setting]:
@@ -195,7 +206,10 @@ def _refuse(search: Search, solved: Solved) -> bool:
     if best is None:
         return False
     now = search.points(best.axis).get(best.strength)
-    if now is None or (solved.wish.protects(now) and solved.wish.is_cheap(now)):
+    seen = () if now is None else tuple(leak.round for leak in now.leaks)
+    measured = any(not goal.is_formal for goal in solved.wish.of_leakage)
+    looked = not measured or seen == search.plan.training.moments()
+    if looked and now is not None and solved.wish.protects(now) and solved.wish.is_cheap(now):
         return False
     if solved.wish.of_leakage:  # weaker ones would not do either
         weak = [s for s in search.points(best.axis) if s <= best.strength]

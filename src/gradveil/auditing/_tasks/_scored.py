@@ -42,8 +42,8 @@ def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]
 
     >>> import torch
     >>> truth, guess = torch.tensor([[1.0, -1.0]]), torch.zeros(1, 2)
-    >>> best_mix(torch.tensor([[3.0, 1.0]]), guess, truth)
-    (0.8...,)
+    >>> [round(error, 6) for error in best_mix(torch.tensor([[3.0, 1.0]]), guess, truth)]
+    [0.8]
     """
     step, needed = (rebuilt - guess).double(), (truth - guess).double()
     power = float(step.square().sum())

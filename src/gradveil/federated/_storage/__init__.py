@@ -2,7 +2,7 @@
 
 from ._checkpoint import CheckpointError, has_checkpoint, load_checkpoint, save_checkpoint
 from ._curves import draw_curves
-from ._fingerprint import describe, digest, fingerprint, run_fingerprint
+from ._fingerprint import describe, digest, run_fingerprint
 from ._folder import check_unused, hold_folder, save_history, save_weights
 from ._history import RoundMetrics, Skip, TrainingHistory
 from ._spent import note_releases, noted_releases
@@ -16,7 +16,6 @@ __all__ = [
     "describe",
     "digest",
     "draw_curves",
-    "fingerprint",
     "has_checkpoint",
     "hold_folder",
     "load_checkpoint",

@@ -28,15 +28,6 @@ def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def fingerprint(thing: object) -> str:
-    """SHA-256 of what an object is and of its public attributes, all the way down.
-
-    >>> fingerprint({"rate": 0.1}) == fingerprint({"rate": 0.2})
-    False
-    """
-    return hashlib.sha256(json.dumps(describe(thing), sort_keys=True).encode()).hexdigest()
-
-
 def digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's numbers, with its type and shape."""
     plain = tensor.detach().cpu().contiguous()

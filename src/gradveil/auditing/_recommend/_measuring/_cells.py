@@ -5,6 +5,7 @@ runs cells (`hold`): it is never read from a file.
 """
 
 import math
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,8 +33,14 @@ _KNOWN: dict[tuple[str, int], Known] = {}
 
 
 def hold(fingerprint: str, subject: Subject) -> None:
-    """Keep a subject for the cells that name it."""
-    _HELD[fingerprint] = subject
+    """Keep a subject for the cells that name it, with a model that nobody else changes.
+
+    One subject is held at a time: what was known of another is forgotten.
+    """
+    if fingerprint not in _HELD:
+        _KNOWN.clear()
+        _HELD.clear()
+        _HELD[fingerprint] = replace(subject, model=deepcopy(subject.model))
 
 
 def train(settings: Settings) -> dict[str, Value]:
@@ -64,6 +71,8 @@ def attack(settings: Settings) -> dict[str, Value]:
         Meter(1.0, None),
     )
     attacked = runs.run()
+    if attacked.stopped == "interrupted":
+        raise KeyboardInterrupt  # what is not whole is not kept
     results = attacked.results("", attackers)
     return {"attacks": [asdict(result) for result in results], "notes": list(attacked.notes)}
 

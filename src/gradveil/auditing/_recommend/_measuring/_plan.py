@@ -1,7 +1,7 @@
 """What an audit over strengths measures, as cells."""
 
 import hashlib
-import inspect
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from gradveil.studies.runner import Cell
 from ..._privacy import Releases
 from ..._subject import Subject
 from . import _cells
+from ._state import state_of
 from ._training import Training
 
 MODULE = _cells.__name__
@@ -71,27 +72,15 @@ class Plan:
 
 
 def subject_fingerprint(subject: Subject) -> str:
-    """SHA-256 of model, loss, data and public examples, and of the model's own code."""
-    from gradveil.federated import fingerprint
-
+    """SHA-256 of model, loss, data and public examples, and of the user's own code in them."""
     content = {
         "model": subject.model,
         "loss": subject.loss_fn,
         "data": [subject.data.inputs, subject.data.targets, subject.data.mean, subject.data.std],
         "public": subject.public,
         "batch_size": subject.batch_size,
-        "local": None if subject.local is None else asdict(subject.local),
-        "others": [subject.range_is_public, subject.prior, subject.data.name],
+        "local": subject.local,
+        "layout": subject.layout,
+        "others": [subject.range_is_public, subject.prior],
     }
-    code = sorted({_code(type(module)) for module in subject.model.modules()})
-    return hashlib.sha256("\n".join([fingerprint(content), *code]).encode()).hexdigest()
-
-
-def _code(kind: type) -> str:
-    """The source of a class that is neither torch's nor ours; cells know ours by themselves."""
-    if kind.__module__.split(".")[0] in ("torch", "gradveil"):
-        return ""
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
-        return kind.__qualname__
+    return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()

@@ -69,12 +69,18 @@ def leak_of(results: Results, plan: Plan, defense: str, moment: int, guess: Blin
         attack=best.attack,
         knows_defense=best.knows_defense,
         error=_share(best, guess),
-        psnr=best.psnr,
+        psnr=_largest([attack.psnr for attack in attacks]),
         told_apart=told_apart,
         pictures=best.runs[0].pictures,
         copies=max(one.copies for one in rated),
         examples=rated[0].examples,
     )
+
+
+def _largest(found: Sequence[Interval | None]) -> Interval | None:
+    """The one with the highest end."""
+    known = [one for one in found if one is not None]
+    return max(known, key=lambda one: one.high) if known else None
 
 
 def _share(attack: AttackResult, guess: BlindGuess) -> Interval:
@@ -108,5 +114,8 @@ def _extra(trained: Result | None, free: Result | None) -> Interval | None:
     """Of every seed of the noise, beside the one undefended training with the same batches."""
     if trained is None or free is None or free["losses"][0] is None:
         return None
-    plain = max(free["losses"][0], 1e-12)
-    return _interval([None if loss is None else loss / plain - 1 for loss in trained["losses"]])
+    plain = free["losses"][0]
+    size = max(abs(plain), 1e-12)
+    return _interval(
+        [None if loss is None else (loss - plain) / size for loss in trained["losses"]]
+    )

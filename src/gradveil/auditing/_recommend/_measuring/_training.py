@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_at_most, check_choice, check_count, check_positive
 from gradveil._random import named_stream
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, Public
 from gradveil.messages import GradientMessage, outputs_of
 
 from ..._defaults import POPULATION
@@ -108,10 +108,12 @@ def train_under(
         _batches(share, subject.batch_size, named_stream("audit-batches", place))
         for place, share in enumerate(pool.clients)
     ]
+    shared = isinstance(defense, Public)  # a plan is the server's; all other state is a client's
+    own = [defense if shared else deepcopy(defense) for _ in batches]
     for _ in range(training.rounds):
         drawn = [next(share) for share in batches]
         _check_sound(moved, drawn[0])
-        sent = [defense(moved.message(targets), inputs, noise) for inputs, targets in drawn]
+        sent = [d(moved.message(y), x, noise) for d, (x, y) in zip(own, drawn, strict=True)]
         server.step([(k, Reply(values, subject.batch_size)) for k, values in enumerate(sent)])
         yield model
 

@@ -65,7 +65,7 @@ def error_height(error: float) -> float:
     """0 at a copy, -1 at a guess; roots below (a copy and a blur differ), logarithms above.
 
     >>> [round(error_height(error), 2) for error in (0.0, 0.01, 0.25, 1.0, 10.0)]
-    [0.0, -0.1, -0.5, -1.0, -1.15]
+    [-0.0, -0.1, -0.5, -1.0, -1.15]
     """
     if error <= 1:
         return -math.sqrt(max(error, 0.0))
