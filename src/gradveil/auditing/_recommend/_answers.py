@@ -200,7 +200,8 @@ def _not_promised(point: Point, plan: Plan) -> str:
         return (
             f"ε = {point.epsilon:.3g} at δ = {releases.delta:g} holds for any attacker over"
             f" {releases.rounds} rounds, each example (or client) in a share"
-            f" {releases.sample_rate:g} of them, with secure random numbers. The measured numbers hold for the attacks that were run."
+            f" {releases.sample_rate:g} of them, with secure random numbers. The measured numbers"
+            " hold for the attacks that were run."
         )
     return (
         "There is no (ε, δ) guarantee. A stronger attack, other data or a later round may reveal"
