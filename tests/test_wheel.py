@@ -93,7 +93,9 @@ def test_the_wheel_requires_torch_and_numpy(wheel):
 
 def test_the_extras(wheel):
     extras = set(metadata(wheel).get_all("Provides-Extra", []))
-    assert extras == {"all", "audit", "cli", "data", "dev", "flower", "privacy", "ray", "text"}
+    assert extras == {
+        "all", "audit", "cli", "data", "dev", "docs", "flower", "privacy", "ray", "text",
+    }  # fmt: skip
 
 
 def test_the_environment_has_no_extra(python):

@@ -52,14 +52,15 @@ def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
 
 
 def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
+    """Its name, defaults and closure; of the user's own functions the code and globals, too."""
     name = f"{thing.__module__}.{thing.__qualname__}"
-    if thing.__module__.split(".")[0] in OURS:
-        return [name]
     closure = inspect.getclosurevars(thing)
-    used = sorted({**closure.nonlocals, **closure.globals}.items())
-    own = [inner(thing.__code__), inner(thing.__defaults__), inner(thing.__kwdefaults__)]
+    own = [inner(thing.__defaults__), inner(thing.__kwdefaults__), inner(dict(closure.nonlocals))]
+    if thing.__module__.split(".")[0] in OURS:
+        return [name, *own]
+    used = sorted(closure.globals.items())
     values = [[key, inner(v)] for key, v in used if not isinstance(v, types.ModuleType)]
-    return [name, *own, *values]
+    return [name, *own, inner(thing.__code__), *values]
 
 
 def _held(thing: Any, inner: Any) -> Any:
