@@ -141,7 +141,7 @@ def run_audit(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
-    quick: Annotated[bool, typer.Option(help="Two defenses, short attacks, in a minute.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two defenses, short attacks and trainings.")] = False,
     format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
 ) -> None:
     """Tell which defense to use, how strong, and what it costs, measured on this model and data.
