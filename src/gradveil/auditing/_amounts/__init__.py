@@ -2,7 +2,7 @@
 
 from ._matching_budget import MATCHES, Budget, make_budget, solve
 from ._plan_source import PublicPlans, moving, plan_of, planned, source_of, unwrapped, warmed
-from ._requested_defenses import RequestedDefense, requested_defenses
+from ._requested_defenses import RequestedDefense, requested_defenses, unique_names
 
 __all__ = [
     "MATCHES",
@@ -16,6 +16,7 @@ __all__ = [
     "requested_defenses",
     "solve",
     "source_of",
+    "unique_names",
     "unwrapped",
     "warmed",
 ]

@@ -1,7 +1,7 @@
 """The defenses that an audit is asked for, some with amounts that are still to be solved for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense, PrivateNoise
@@ -20,12 +20,21 @@ class RequestedDefense:
 def requested_defenses(asked: Sequence[str | Defense]) -> list[RequestedDefense]:
     """The defenses by unique names; specifications may leave their amounts out."""
     requested = [_requested(one) for one in asked]
-    names: dict[str, int] = {}
+    names = unique_names([one.name for one in requested])
+    return [replace(one, name=name) for name, one in zip(names, requested, strict=True)]
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, numbered where they come again.
+
+    >>> unique_names(["noise", "pruning", "noise"])
+    ['noise', 'pruning', 'noise (2)']
+    """
+    counts = dict.fromkeys(names, 0)
     unique = []
-    for one in requested:
-        names[one.name] = count = names.get(one.name, 0) + 1
-        name = one.name if count == 1 else f"{one.name} ({count})"
-        unique.append(RequestedDefense(name, one.defense, one.open))
+    for name in names:
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
     return unique
 
 

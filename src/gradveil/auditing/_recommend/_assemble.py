@@ -1,12 +1,11 @@
 """The detailed results of the settings that are shown."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from gradveil.attacks import ThreatModel
 from gradveil.catalog import build_defense, spec_of
 
-from .._amounts import plan_of, planned, unwrapped
+from .._amounts import plan_of, planned, unique_names, unwrapped
 from .._defense_measurement import Measurement
 from .._frontier import Point
 from .._restore import restore
@@ -42,8 +41,7 @@ def defense_result(
     costs: Measurement = restore(Measurement, dict(found))
     defense = planned(subject, build_defense(point.defense, allow_imports=True))
     attacks = tuple(attacks_of(results, plan, point.defense))
-    known = plan.threat.labels == "known"
-    guess = blind_guess(subject, known)
+    guess = blind_guess(subject, plan.threat.labels == "known")
     leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
     return DefenseResult(
         name=name,
@@ -60,13 +58,9 @@ def defense_result(
             able=able or leaks,
             told=costs.told_apart,
         ),
-        **_fields(costs),
+        **vars(costs),
         **identity(defense),
     )
-
-
-def _fields(costs: Measurement) -> dict[str, Any]:
-    return dict(vars(costs))
 
 
 def _training(results: Results, plan: Plan, point: Point, free: Point) -> TrainingResult | None:
@@ -79,9 +73,6 @@ def _training(results: Results, plan: Plan, point: Point, free: Point) -> Traini
 def shown_settings(pairs: Sequence[tuple[str, Point]]) -> list[tuple[str, Point]]:
     """Each setting once, under unique names."""
     by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
-    counts: dict[str, int] = {}
-    unique = []
-    for name, point in reversed(list(by_text.values())):
-        counts[name] = count = counts.get(name, 0) + 1
-        unique.append((name if count == 1 else f"{name} ({count})", point))
-    return unique
+    once = list(reversed(by_text.values()))
+    names = unique_names([name for name, _ in once])
+    return [(name, point) for name, (_, point) in zip(names, once, strict=True)]

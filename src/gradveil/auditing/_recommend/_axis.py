@@ -11,6 +11,7 @@ from gradveil.catalog import Spec, build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.messages import values_of
 
+from .._amounts import unique_names
 from .._subject import Subject
 
 SWEPT = ("noise_multiplier", "noise", "scale", "step", "ratio")
@@ -122,12 +123,8 @@ def _row(subject: Subject, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
 def axes_of(requested: Sequence[str | Defense], subject: Subject, usual: Usual) -> list[Axis]:
     """An axis for each defense, by unique names; those with all amounts given have one point."""
     axes = [_axis(one, subject, usual) for one in requested]
-    counts: dict[str, int] = {}
-    unique = []
-    for axis in axes:
-        counts[axis.name] = count = counts.get(axis.name, 0) + 1
-        unique.append(axis if count == 1 else replace(axis, name=f"{axis.name} ({count})"))
-    return unique
+    names = unique_names([axis.name for axis in axes])
+    return [replace(axis, name=name) for name, axis in zip(names, axes, strict=True)]
 
 
 def _axis(asked: str | Defense, subject: Subject, usual: Usual) -> Axis:

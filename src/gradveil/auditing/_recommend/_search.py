@@ -1,10 +1,10 @@
 """Runs cells in waves, and keeps what is known of every defense and strength."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from gradveil.studies.runner import Cell, Engine, Result, Store
+from gradveil.studies.runner import Cell, Engine, Result, Store, throttled
 
 from .._frontier import Point
 from .._meter import Meter
@@ -83,7 +83,7 @@ class Search:
         try:
             self._meter.start(what, sum(map(_work, cells)))
             store.retry_failed(cells)
-            self._engine.run(self._folder, cells, _every_second(lambda: self._watch(store, cells)))
+            self._engine.run(self._folder, cells, throttled(lambda: self._watch(store, cells)))
         except KeyboardInterrupt:
             self._stop("interrupted", "Stopped by the user before all was measured.")
         except _TimeIsOver:
@@ -137,15 +137,3 @@ class Search:
 
 def _work(cell: Cell) -> float:
     return WORK[cell.kind.rpartition(":")[2]]
-
-
-def _every_second(call: Callable[[], None]) -> Callable[[], None]:
-    last = 0.0
-
-    def watch() -> None:
-        nonlocal last
-        if time.monotonic() - last >= 1.0:
-            last = time.monotonic()
-            call()
-
-    return watch

@@ -170,13 +170,12 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     protect = [s for s in protect if math.isfinite(_cost(s)) or s.point.loss is None]
     solved.nearest = min(protect, key=_cost, default=None)
     solved.within_cost = max(cheap, key=lambda s: (_hidden(s, can_judge), -_cost(s)), default=None)
-    if wish.of_leakage and wish.of_cost:
-        both = [s for s in protect if wish.is_cheap(s.point)]
-        solved.best = min(both, key=_cost, default=None)
-    else:
-        solved.best = solved.nearest if wish.of_leakage else solved.within_cost
-    alike = [s for s in protect if wish.is_cheap(s.point)]
-    solved.equal = _not_told_apart(solved.best, alike) if wish.of_leakage else ()
+    if not wish.of_leakage:
+        solved.best = solved.within_cost
+        return
+    both = [s for s in protect if wish.is_cheap(s.point)]
+    solved.best = min(both, key=_cost, default=None)
+    solved.equal = _not_told_apart(solved.best, both)
 
 
 def _protecting(search: Search, axis: Axis, wish: Wish) -> list[Setting]:

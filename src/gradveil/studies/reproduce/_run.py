@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,11 @@ from gradveil.studies.runner import (
     Study,
     Work,
     distinct_cells,
+    throttled,
 )
 
 from ._registry import STUDIES
 from ._summary import Written, write_summary
-
-_SHOW_SECONDS = 1.0
 
 Show = Callable[[Mapping[Cell, Progress]], None]
 """Called with the state of every cell, about once a second."""
@@ -78,7 +76,7 @@ def _lacked_package(progress: Progress) -> bool:
 def run_cells(store: Store, work: Work, engine: Engine, show: Show) -> None:
     """Run what is not done; returns when each cell is done or has failed."""
     cells = distinct_cells(work)
-    watch = _Throttled(lambda: show(store.progress(cells)))
+    watch = throttled(lambda: show(store.progress(cells)))
     engine.run(store.folder, cells, watch)
     show(store.progress(cells))
 
@@ -136,15 +134,3 @@ def _seconds(store: Store, studies: Sequence[Study], preset: str) -> float:
     cells = distinct_cells(work_of(studies, preset))
     progress = store.progress(cells).values()
     return sum(each.seconds or 0.0 for each in progress if each.state == "done")
-
-
-class _Throttled:
-    """A callback that passes calls on at most once per interval."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call, self._next = call, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() >= self._next:
-            self._call()
-            self._next = time.monotonic() + _SHOW_SECONDS

@@ -11,7 +11,7 @@ from ._cell import (
     data_folder,
     function_of,
 )
-from ._engine import Engine, Prepare, execute
+from ._engine import Engine, Prepare, execute, throttled
 from ._engine_local import LocalEngine
 from ._engine_ray import RayEngine
 from ._status import StudyStatus, Work, distinct_cells, duration_text, study_status, total_status
@@ -47,5 +47,6 @@ __all__ = [
     "execute",
     "function_of",
     "study_status",
+    "throttled",
     "total_status",
 ]

@@ -31,6 +31,19 @@ def nothing() -> None:
     """Prepare nothing: cells name all that they need."""
 
 
+def throttled(call: Watch, seconds: float = 1.0) -> Watch:
+    """The same, called at most once in so many seconds."""
+    following = 0.0
+
+    def watch() -> None:
+        nonlocal following
+        if time.monotonic() >= following:
+            call()
+            following = time.monotonic() + seconds
+
+    return watch
+
+
 class Engine(Protocol):
     """A way to run cells; the bytes they give do not depend on it."""
 
