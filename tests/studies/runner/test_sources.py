@@ -13,6 +13,7 @@ from gradveil.studies.runner._arrays import array_path
 from gradveil.studies.runner._engine import work
 from gradveil.studies.runner._owner import Owner
 from gradveil.studies.runner._sources import (
+    _code,
     _imports,
     code_of,
     dependencies,
@@ -42,8 +43,8 @@ def package(tmp_path, monkeypatch):
 
 
 def new_process() -> None:
-    sources_hash.cache_clear()
-    _imports.cache_clear()
+    for function in (sources_hash, _imports, _code):
+        function.cache_clear()
 
 
 def key_now() -> str:

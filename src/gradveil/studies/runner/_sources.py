@@ -32,9 +32,14 @@ def sources_hash(module: str) -> str:
     for name in sorted(dependencies(module)):
         path = source_path(name)
         assert path is not None
-        content = code_of(path.read_bytes())
+        content = _code(path)
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+@cache
+def _code(path: Path) -> bytes:
+    return code_of(path.read_bytes())
 
 
 def code_of(source: bytes) -> bytes:
@@ -42,11 +47,7 @@ def code_of(source: bytes) -> bytes:
     try:
         tree = ast.parse(source)
         lines = source.decode().split("\n")
-        comments = [
-            (*token.start, *token.end)
-            for token in tokenize(io.BytesIO(source).readline)
-            if token.type == COMMENT
-        ]
+        comments = list(_comments(source)) if b"#" in source else []
     except (SyntaxError, UnicodeDecodeError):
         return source
     docstrings = [span for node in ast.walk(tree) for span in _text_spans(node, lines)]
@@ -55,6 +56,12 @@ def code_of(source: bytes) -> bytes:
         lines[first:last] = [""] * (last - first)
     kept = [line.rstrip() for line in lines if line.strip()]
     return "\n".join(kept).encode()
+
+
+def _comments(source: bytes) -> Iterator[tuple[int, int, int, int]]:
+    for token in tokenize(io.BytesIO(source).readline):
+        if token.type == COMMENT:
+            yield (*token.start, *token.end)
 
 
 def _text_spans(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, int]]:
