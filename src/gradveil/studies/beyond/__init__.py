@@ -7,9 +7,11 @@ from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._fingerprint import FingerprintStudy
+from ._leakage import LeakageStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
+from ._private_training import PrivateTrainingStudy
 from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
@@ -23,6 +25,8 @@ STUDIES: tuple[Study, ...] = (
     PublicPlanStudy(),
     FedAvgStudy(),
     PredictionStudy(),
+    PrivateTrainingStudy(),
+    LeakageStudy(),
 )
 
 __all__ = ["STUDIES"]

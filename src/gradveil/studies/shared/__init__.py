@@ -15,6 +15,8 @@ from ._grids_beyond import (
     attacker_of,
     attackers,
 )
+from ._grids_bounds import HONEST, HonestGrid
+from ._grids_training import LEAKAGE, PRIVATE, LeakageGrid, PrivateGrid
 from ._levels import (
     defense_spec,
     is_optimal,
@@ -46,17 +48,23 @@ __all__ = [
     "CURVES",
     "FEDAVG",
     "FINGERPRINT",
+    "HONEST",
+    "LEAKAGE",
     "MNIST",
     "NOISE",
     "PLANS",
     "PREDICTION",
+    "PRIVATE",
     "PRUNING",
     "PUBLIC_PLANS",
     "BoundGrid",
     "FedAvgGrid",
     "FingerprintGrid",
     "Grid",
+    "HonestGrid",
+    "LeakageGrid",
     "Pair",
+    "PrivateGrid",
     "Unit",
     "Units",
     "attacker_of",
