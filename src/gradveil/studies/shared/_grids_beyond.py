@@ -16,7 +16,7 @@ AWARE = {
     "standard": replace(
         MNIST["standard"],
         size=4,
-        starts=every(4, 6),
+        starts=every(4, 16),
         steps=250,
         ratios=(0.8, 0.9),
         scales=(0.01, 0.05),
@@ -235,7 +235,9 @@ FEDAVG = {
     "quick": FedAvgGrid(
         replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
     ),
-    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 32, tuple(range(6))),
+    "standard": FedAvgGrid(
+        replace(AWARE["standard"], starts=every(4, 6), noise_seeds=()), _LOCAL, 32, tuple(range(6))
+    ),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }
 
