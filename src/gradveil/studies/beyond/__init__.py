@@ -7,6 +7,7 @@ from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._fingerprint import FingerprintStudy
+from ._frontier import FrontierStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
@@ -23,6 +24,7 @@ STUDIES: tuple[Study, ...] = (
     PublicPlanStudy(),
     FedAvgStudy(),
     PredictionStudy(),
+    FrontierStudy(),
 )
 
 __all__ = ["STUDIES"]
