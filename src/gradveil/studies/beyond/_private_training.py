@@ -8,7 +8,7 @@ from gradveil._drawing import BLUE, GREEN, ORANGE
 from gradveil.studies.figures import Row, figure, level_curve, mark_levels, no_cells
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
-    PRIVATE,
+    PRIVATE_TRAINING,
     Units,
     grouped,
     number,
@@ -46,7 +46,7 @@ class PrivateTrainingStudy:
 
     def cells(self, preset: str) -> list[Cell]:
         """Every way, ε and seed, and a training without privacy."""
-        return PRIVATE[preset].cells()
+        return PRIVATE_TRAINING[preset].cells()
 
     def numbers(self, results: Results) -> Table:
         """Means over seeds with intervals; differences of losses are paired by seed."""

@@ -34,17 +34,18 @@ AWARE = {
 
 
 def attackers(preset: str) -> dict[str, dict[str, str]]:
-    """What is set for each attacker: the paper's, a tuned one, and one that knows the defense."""
-    grid = AWARE[preset]
-    options = _QUICK if preset == "quick" else f"steps={grid.steps}"
-    finish = ", finish=None" if preset == "quick" else ""
+    """The three attackers of a preset."""
+    steps = f"steps={AWARE[preset].steps}"
+    quick = preset == "quick"
+    return three_attackers(steps, _QUICK if quick else steps, ", finish=None" if quick else "")
+
+
+def three_attackers(paper: str, strong: str, aware: str = "") -> dict[str, dict[str, str]]:
+    """The paper's with its options, a tuned one, and one that knows the defense and starts there."""
     return {
-        "paper": {"attack": grid.attack, "mechanism": "unknown"},
-        "strong": {"attack": f"strong({options})", "mechanism": "unknown"},
-        "aware": {
-            "attack": f"adaptive(unaware=strong({options}){finish})",
-            "mechanism": "known",
-        },
+        "paper": {"attack": f"paper({paper})", "mechanism": "unknown"},
+        "strong": {"attack": f"strong({strong})", "mechanism": "unknown"},
+        "aware": {"attack": f"adaptive(unaware=strong({strong}){aware})", "mechanism": "known"},
     }
 
 
