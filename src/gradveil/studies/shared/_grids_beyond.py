@@ -41,7 +41,7 @@ def attackers(preset: str) -> dict[str, dict[str, str]]:
 
 
 def three_attackers(paper: str, strong: str, aware: str = "") -> dict[str, dict[str, str]]:
-    """The paper's with its options, a tuned one, and one that knows the defense and starts there."""
+    """The paper's with its options, a tuned one, one that starts there and knows the defense."""
     return {
         "paper": {"attack": f"paper({paper})", "mechanism": "unknown"},
         "strong": {"attack": f"strong({strong})", "mechanism": "unknown"},
