@@ -1,7 +1,6 @@
 """Sampling the positions of a pool, the inputs of its stage being integrated out."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,12 +9,14 @@ from torch.nn.functional import one_hot
 from .._search import Watch
 from ._equations import Equations
 from ._features import EXACT, Kronecker, solve_inputs, units
+from ._likelihood import Fit, Inputs
 
-_NOISE = (0.3, 0.01)
+_NOISE = (0.03, 0.003)
 """The least error of a channel's equations, from the first sweep to the last, in units of what is
 expected. The largest one is 2."""
 _RIDGE = 1e-2
-_EVERY = 4
+_TINY = 1e-12
+_EVERY = 2
 """After so many sweeps the exact solution is tried."""
 
 
@@ -41,18 +42,16 @@ class Sampler:
         generator: For all draws.
     """
 
-    def __init__(
-        self, equations: Equations, prior: Kronecker, generator: torch.Generator
-    ) -> None:
+    def __init__(self, equations: Equations, prior: Kronecker, generator: torch.Generator) -> None:
         self.equations, self.generator = equations, generator
         self.white = _White(equations, prior)
         self.unit = float(units(equations, prior.deviation)[0])
-        self.index = _index(equations)
+        self.places = _places(equations)
 
     def solve(self, shares: Tensor, sweeps: int, watch: Watch) -> tuple[Tensor, float]:
         """The inputs and their worst residual (`solve_inputs`), after as few sweeps as it takes."""
         inputs, worst = solve_inputs(self.equations, shares)
-        if worst <= EXACT:
+        if not worst > EXACT:
             return inputs, worst
         for sweep, positions in enumerate(self.sweeps(shares, sweeps, watch), 1):
             if sweep % _EVERY == 0 or sweep == sweeps:
@@ -85,65 +84,49 @@ class Sampler:
             mine, gradient = rows[channel], white.gradient[channel]
             precision = precision - mine.T @ mine / errors[channel]
             pulled = pulled - mine.T @ gradient / errors[channel]
-            rest = self._given(precision, pulled)
+            rest = Inputs.given(self.places, precision, pulled)
             errors[channel] = self._draw(channel, positions, mine, rest, errors[channel], least)
             rows[channel] = mine = self._rows(positions, channel)
             precision = precision + mine.T @ mine / errors[channel]
             pulled = pulled + mine.T @ gradient / errors[channel]
-
-    def _given(self, precision: Tensor, pulled: Tensor) -> "_Inputs":
-        """The inputs given some channels; one more place, which is always 0, stands for padding."""
-        covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
-        mean = torch.nn.functional.pad(covariance @ pulled, (0, 0, 0, 1))
-        covariance = torch.nn.functional.pad(covariance, (0, 1, 0, 1))
-        patches = mean[self.index]
-        spreads = covariance[self.index[..., :, None], self.index[..., None, :]]
-        return _Inputs(mean, covariance, patches, spreads)
 
     def _draw(
         self,
         channel: int,
         positions: Tensor,
         rows: Tensor,
-        rest: "_Inputs",
+        rest: Inputs,
         error: Tensor,
         least: float,
     ) -> Tensor:
         """New positions of a channel, one cell after the other; its new error."""
         at_values = self._of_values(channel, rest)
-        rows = torch.nn.functional.pad(rows, (0, 1))
-        across = rows @ rest.covariance
-        fit = _Fit(
-            self.white.gradient[channel] - rows @ rest.mean,
-            across,
-            across @ rows.T + error * torch.eye(len(rows)).to(rows),
-        )
-        for cell in self._shuffled(len(self.index)):
-            size, now = self.equations.weights[channel, cell], int(positions[channel, cell])
-            fit = fit.moved(rest, self.index[cell], cell, now, -size)
-            choices = fit.choices(rest, self.index[cell], cell, size)
-            scores = _log_normal(*choices) + at_values[cell]
-            new = int(torch.multinomial(torch.softmax(scores, 0), 1, generator=self.generator))
-            positions[channel, cell] = new
-            across = fit.across + size * rest.covariance[self.index[cell, new]]
-            fit = _Fit(choices[0][new], across, choices[1][new])
+        fit = Fit.of(rows, self.white.gradient[channel], rest, error)
+        for cell in self._shuffled(len(self.places)):
+            size = self.equations.weights[channel, cell]
+            fit = fit.moved(rest, cell, int(positions[channel, cell]), -size)
+            likely = torch.softmax(fit.scores(rest, cell, size) + at_values[cell], 0)
+            position = int(torch.multinomial(likely, 1, generator=self.generator))
+            fit = fit.moved(rest, cell, position, size)
+            positions[channel, cell] = position
         spread = fit.covariance.diagonal().mean() - error
-        return (fit.residual.square().mean() - spread).clamp(least, 4 * self.unit**2)
+        error = fit.residual.square().mean() - spread
+        return error.clamp(least, 4 * self.unit**2)
 
-    def _of_values(self, channel: int, rest: "_Inputs") -> Tensor:
+    def _of_values(self, channel: int, rest: Inputs) -> Tensor:
         """The log-likelihood of the known values for each position: (cells, positions)."""
         equations, kernel = self.equations, self.white.kernel[channel]
         u = (rest.patches * kernel).sum((-1, -2)) + equations.stage.shift[channel]
-        deviation = (rest.spreads * (kernel @ kernel.T)).sum((-1, -2)).sqrt()
+        deviation = (rest.spreads * (kernel @ kernel.T)).sum((-1, -2)).sqrt().clamp(min=_TINY)
         gaps = (equations.values[channel, :, None] - u) / deviation
-        scores = -0.5 * gaps.square() - deviation.log() - torch.special.log_ndtr(gaps)
+        scores: Tensor = -0.5 * gaps.square() - deviation.log() - torch.special.log_ndtr(gaps)
         return scores * equations.seen[channel, :, None]
 
     def _rows(self, positions: Tensor, channel: int | None = None) -> Tensor:
         """V: (channels, places of the window, places), or of one channel."""
         chosen = slice(None) if channel is None else slice(channel, channel + 1)
         positions, sizes = positions[chosen], self.equations.weights[chosen]
-        at = self.index[torch.arange(len(self.index)), positions].transpose(1, 2)
+        at = self.places[torch.arange(len(self.places)), positions].transpose(1, 2)
         rows = sizes.new_zeros(*at.shape[:2], len(self.white.precision) + 1)
         rows.scatter_add_(2, at, sizes[:, None].expand(at.shape))
         return rows[..., :-1] if channel is None else rows[0, :, :-1]
@@ -171,50 +154,9 @@ class _White:
         self.pulled = self.precision @ mean @ inverse
 
 
-class _Inputs(NamedTuple):
-    """Mean and covariance of the inputs, also of the patch at each position of each cell."""
-
-    mean: Tensor
-    covariance: Tensor
-    patches: Tensor
-    spreads: Tensor
-
-
-class _Fit(NamedTuple):
-    """How the rows V of a channel fit: g - V m, V Σ, and V Σ Vᵀ plus the error."""
-
-    residual: Tensor
-    across: Tensor
-    covariance: Tensor
-
-    def moved(self, rest: _Inputs, index: Tensor, cell: int, place: int, size: Tensor) -> "_Fit":
-        """With `size` more at one position of a cell."""
-        residual, covariance = self.choices(rest, index[place : place + 1], cell, size, place)
-        across = self.across + size * rest.covariance[index[place]]
-        return _Fit(residual[0], across, covariance[0])
-
-    def choices(
-        self, rest: _Inputs, index: Tensor, cell: int, size: Tensor, first: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Residual and covariance with `size` more at each of some positions of a cell."""
-        chosen = slice(first, first + len(index))
-        mixed = self.across[:, index].transpose(0, 1)
-        covariance = self.covariance + size * (mixed + mixed.transpose(1, 2))
-        covariance = covariance + size.square() * rest.spreads[cell, chosen]
-        return self.residual - size * rest.patches[cell, chosen], covariance
-
-
-def _log_normal(residuals: Tensor, covariances: Tensor) -> Tensor:
-    """The log-density of independent columns, up to a constant."""
-    root = torch.linalg.cholesky(covariances)
-    white = torch.linalg.solve_triangular(root, residuals, upper=False)
-    sizes = root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return -0.5 * white.square().sum((1, 2)) - residuals.shape[2] * sizes
-
-
-def _index(equations: Equations) -> Tensor:
+def _places(equations: Equations) -> Tensor:
     """Which place is where in the patch: (cells, positions, places of the window)."""
     like, shape = equations.gradient, (equations.count, 1, *equations.size)
-    places = torch.arange(1, equations.unknowns + 1, device=like.device).to(like).view(shape)
-    index = equations.patches(places).T.round().long() - 1
-    return torch.where(index < 0, equations.unknowns, index)[equations.cells]
+    numbers = torch.arange(1, equations.unknowns + 1, device=like.device).to(like).view(shape)
+    places = equations.patches(numbers).T.round().long() - 1
+    return torch.where(places < 0, equations.unknowns, places)[equations.cells]

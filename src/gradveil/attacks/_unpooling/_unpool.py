@@ -64,10 +64,10 @@ class Unpool(Attack):
 
     Args:
         features: How the errors fall in step 2.
-        sweeps: At most how many times all positions are sampled in step 2; 0: not at all.
         images: How they fall in step 3, over its first-order steps.
         total_variation: The strength of total variation, an energy in nats for each difference of
             one standard deviation.
+        sweeps: At most how many times all positions are sampled in step 2; 0: not at all.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of step 3.
 
@@ -76,9 +76,9 @@ class Unpool(Attack):
     """
 
     features: Cooling = field(default_factory=Cooling)
-    sweeps: int = 40
     images: Cooling = field(default_factory=_image_cooling)
     total_variation: float = 1.0
+    sweeps: int = 40
     time_budget: float | None = None
     progress: Progress | None = None
 
