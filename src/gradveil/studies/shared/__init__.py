@@ -25,6 +25,7 @@ from ._grids_frontier import (
     contender_of,
     spec_of,
 )
+from ._grids_photos import CIFAR_AWARE
 from ._levels import (
     defense_spec,
     is_optimal,
@@ -54,6 +55,7 @@ __all__ = [
     "AWARE",
     "BOUND",
     "CIFAR",
+    "CIFAR_AWARE",
     "CURVES",
     "FEDAVG",
     "FINGERPRINT",
