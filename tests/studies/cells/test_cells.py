@@ -70,6 +70,14 @@ def run(kind: str, **settings):
         ("attack", {**ATTACK, "defense": "optimal-dpsgd(scale=0.05)"}),
         ("training", {**TRAINING, "defense": "optimal-dpsgd(scale=0.1)"}),
         ("short-training", {**TRAINING, "defense": "optimal-pruning(ratio=0.8)"}),
+        (
+            "training",
+            {
+                **TRAINING,
+                "defense": "optimal-dpsgd(scale=0.1)",
+                "public": {"start": 100, "examples": 8, "refresh": 2},
+            },
+        ),
         ("training-prediction", {**PREDICTION, "shape": "private"}),
         (
             "estimator-share",

@@ -12,7 +12,13 @@ from gradveil.studies.runner import Cell, Store, execute, function_of
 from gradveil.studies.runner._arrays import array_path
 from gradveil.studies.runner._engine import work
 from gradveil.studies.runner._owner import Owner
-from gradveil.studies.runner._sources import _imports, dependencies, sources_hash
+from gradveil.studies.runner._sources import (
+    _code,
+    _imports,
+    code_of,
+    dependencies,
+    sources_hash,
+)
 from gradveil.studies.runner._store import database_path
 from tests.studies import fake
 
@@ -37,8 +43,8 @@ def package(tmp_path, monkeypatch):
 
 
 def new_process() -> None:
-    sources_hash.cache_clear()
-    _imports.cache_clear()
+    for function in (sources_hash, _imports, _code):
+        function.cache_clear()
 
 
 def key_now() -> str:
@@ -54,7 +60,7 @@ def test_a_changed_source_changes_the_key_and_nothing_else_does(package: Path):
     (package / "helper.py").write_text("NUMBER = 2\n")
     changed = key_now()
     assert changed != before
-    (package / "kinds.py").write_text((package / "kinds.py").read_text() + "\n")
+    (package / "kinds.py").write_text((package / "kinds.py").read_text() + "X = 1\n")
     assert key_now() not in (before, changed)
 
 
@@ -154,3 +160,26 @@ def _rename(database: sqlite3.Connection, arrays: Path, cell: Cell) -> None:
         path = array_path(arrays, cell.identity, name)
         path.parent.mkdir(exist_ok=True)
         array_path(arrays, cell.key, name).rename(path)
+
+
+def test_text_for_readers_does_not_change_the_key_and_code_does(package: Path):
+    before = key_now()
+    text = (package / "helper.py").read_text()
+    (package / "helper.py").write_text(f'"""Ein Maß."""\n\n# a remark\n{text}"""Of digits."""\n')
+    assert key_now() == before
+    (package / "helper.py").write_text(f"{text}WORDS = 'a # b'\n")
+    assert key_now() != before
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ('def f():\n    """One\n\n    two."""\n    return 1  # three\n', "def f():\n    return 1"),
+        ('x = """kept"""\n"""left out"""; y = 2\n', 'x = """kept"""\n; y = 2'),
+        ('é = "#"  # ü\n"""ö"""\n', 'é = "#"'),
+        ('x = "\u2028"  # a\n"""b"""\ny = 1\n', 'x = "\u2028"\ny = 1'),
+        ("x = (\n", "x = (\n"),
+    ],
+)
+def test_what_counts_of_a_source(source: str, code: str):
+    assert code_of(source.encode()).decode() == code

@@ -7,6 +7,7 @@ from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._fingerprint import FingerprintStudy
+from ._frontier import FrontierStudy
 from ._leakage import LeakageStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
@@ -27,6 +28,7 @@ STUDIES: tuple[Study, ...] = (
     PredictionStudy(),
     PrivateTrainingStudy(),
     LeakageStudy(),
+    FrontierStudy(),
 )
 
 __all__ = ["STUDIES"]

@@ -53,15 +53,16 @@ class AdaptiveStudy:
         return f"MNIST: {PAIRS[self.family]} against an attacker who knows the defense"
 
     def cells(self, preset: str) -> list[Cell]:
-        """Each attacker on each defense, level, batch and seed, and without a defense."""
+        """Each attacker on each defense, level, batch and seed, and without a defense.
+
+        All attackers on one batch come before the next batch.
+        """
         grid = AWARE[preset]
-        specs = grid.levels(NAMES[self.family], levels(grid, self.family))
-        each = attackers(preset).values()
-        return [
-            cell
-            for attacker in each
-            for cell in grid.attack_cells([UNDEFENDED, *specs], **attacker)
+        specs = [UNDEFENDED, *grid.levels(NAMES[self.family], levels(grid, self.family))]
+        cells = [
+            cell for each in attackers(preset).values() for cell in grid.attack_cells(specs, **each)
         ]
+        return sorted(cells, key=lambda cell: (cell.settings["seed"], cell.settings["start"]))
 
     def numbers(self, results: Results) -> Table:
         """Means of each attacker, defense and level with intervals."""

@@ -16,7 +16,7 @@ from gradveil.studies.figures import (
 )
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
-    PRIVATE,
+    PRIVATE_TRAINING,
     Units,
     grouped,
     number,
@@ -52,7 +52,7 @@ class PrivateTrainingStudy:
 
     def cells(self, preset: str) -> list[Cell]:
         """Every way, ε and seed, and a training without privacy."""
-        return PRIVATE[preset].cells()
+        return PRIVATE_TRAINING[preset].cells()
 
     def numbers(self, results: Results) -> Table:
         """Means over seeds with intervals; differences of losses are paired by seed."""

@@ -13,13 +13,13 @@ from gradveil.attacks import (
     ThreatModel,
     observe,
 )
-from gradveil.catalog import build_attack, build_defense
+from gradveil.catalog import build_attack
 from gradveil.data import Dataset
 from gradveil.scoring import Scores, score
 from gradveil.studies.runner import Settings, Value, cell_function
 
 from ._parts import dataset, model
-from ._public import public_moments
+from ._public import planned_defense
 
 
 @cell_function("attack")
@@ -28,8 +28,8 @@ def attack(settings: Settings) -> Mapping[str, Value]:
 
     Settings: `data`, `model`, `start` and `size` of the batch, `defense`, `attack`, `mechanism`
     (what the attacker knows of the defense), `seed`; optional `model_seed`, `trained`, `local`
-    (FedAvg's steps) and `public` (the plan is made from other data). Two cells that differ in the
-    defense alone share the attacker's starting point.
+    (FedAvg's steps) and `public` (the plan is made from other data, see `planned_defense`). Two
+    cells that differ in the defense alone share the attacker's starting point.
     """
     data, net, seed = dataset(settings["data"]), model(settings), settings["seed"]
     batch = data.batch(settings["start"], settings["size"])
@@ -49,9 +49,8 @@ def attack(settings: Settings) -> Mapping[str, Value]:
 def _observation(
     settings: Settings, data: Dataset, net: nn.Module, batch: tuple[Tensor, Tensor]
 ) -> Observation:
-    defense = build_defense(settings["defense"])
-    public, local = settings.get("public"), settings.get("local")
-    clip = defense.clamp
+    defense, mechanism = planned_defense(settings)
+    local = settings.get("local")
     return observe(
         net,
         cross_entropy,
@@ -61,9 +60,7 @@ def _observation(
         num_classes=data.num_classes,
         input_range=data.range,
         local=LocalSteps(**local) if local else None,
-        public_mechanism=(
-            defense.plan(public_moments(net, data, public, clip)) if public else None
-        ),
+        public_mechanism=mechanism,
         generator=named_stream("studies", settings["seed"], "defense", settings["start"]),
     )
 

@@ -6,11 +6,10 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._random import named_stream
 from gradveil.attacks import identify_trials
-from gradveil.catalog import build_defense
 from gradveil.studies.runner import Settings, Value, cell_function
 
 from ._parts import dataset, model
-from ._public import public_moments
+from ._public import planned_defense
 
 
 @cell_function("identification")
@@ -19,13 +18,10 @@ def identification(settings: Settings) -> Mapping[str, Value]:
 
     Settings: `data`, `model`, `start` (the number of the draw), `size` of the batch, `examples`
     (the first so many are drawn from), `candidates`, `one_class`, `trials`, `defense`, `public` or
-    None (the defense plans for itself), `seed`; optional `model_seed`, `trained`.
+    None (see `planned_defense`), `seed`; optional `model_seed`, `trained`.
     """
     data, net = dataset(settings["data"]), model(settings)
-    defense = build_defense(settings["defense"])
-    mechanism = None
-    if settings["public"]:
-        mechanism = defense.plan(public_moments(net, data, settings["public"], defense.clip))
+    defense, mechanism = planned_defense(settings)
     report = identify_trials(
         net,
         cross_entropy,

@@ -15,7 +15,8 @@ def training(settings: Settings) -> Mapping[str, Value]:
     `levels` holds the standard deviation of the noise, averaged over each tensor's entries and
     over clients, in every round. Settings: `data`, `start`, `examples`, `model`, `defense`,
     `clients`, `batch_size`, `rounds`, `optimizer`, `lr`, `seed`; optional `held_out`,
-    `held_out_start` and FedAvg's `local_steps`, `local_lr`, `local_batch_size`.
+    `held_out_start`, `public` (see `federation`) and FedAvg's `local_steps`, `local_lr`,
+    `local_batch_size`.
     """
     run = federation(settings)
     recordings = [Recording(client.defense) for client in run.clients.values()]

@@ -97,4 +97,4 @@ def first_images(grid: Grid, data: str) -> Grid:
     """The grid with the first four images alone and one seed."""
     size = SHOWN if data == "MNIST" else grid.size
     starts = tuple(range(0, SHOWN, size))
-    return replace(grid, size=size, starts=starts, seeds=grid.seeds[:1])
+    return replace(grid, size=size, starts=starts, seeds=grid.seeds[:1], noise_seeds=())

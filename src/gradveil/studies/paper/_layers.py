@@ -32,7 +32,8 @@ class LayerNoiseStudy:
 
     def cells(self, preset: str) -> list[Cell]:
         """The training runs with optimal noise of scale 0.1."""
-        return CURVES[preset].cells([DEFENSE])
+        curves = CURVES[preset]
+        return curves.cells([DEFENSE], more=curves.layer_seeds)
 
     def numbers(self, results: Results) -> Table:
         """The mean standard deviation by layer and round, with intervals over seeds."""

@@ -21,10 +21,14 @@ from gradveil.studies.runner import (
     Work,
     distinct_cells,
     throttled,
+    write_cells,
 )
 
 from ._registry import STUDIES
 from ._summary import Written, write_summary
+
+CELLS = "cells.csv"
+"""The numbers of all cells behind the figures and claims of a folder."""
 
 Show = Callable[[Mapping[Cell, Progress]], None]
 """Called with the state of every cell, about once a second."""
@@ -89,9 +93,10 @@ def write_all(
     *,
     any_sources: bool = False,
 ) -> list[Written]:
-    """Write the numbers and figures of the studies, the claims and a summary, from the store alone.
+    """Write the studies' numbers and figures, the claims, the cells and a summary, from the store.
 
-    Claims and summary cover all that the store holds of the preset, whatever studies were named.
+    Claims, cells and summary cover all that the store holds of the preset, whatever studies were
+    named.
 
     Args:
         store: What is done.
@@ -111,6 +116,7 @@ def write_all(
     every = {name: store.results(cells_of(study)) for name, study in STUDIES.items()}
     if any(every.values()):
         write_claims(every, folder)
+        write_cells(store, [cell for results in every.values() for cell in results], folder / CELLS)
     others = [study for name, study in STUDIES.items() if name not in {w.name for w in written}]
     write_summary(written, others, preset, folder, _seconds(store, [*studies, *others], preset))
     return written

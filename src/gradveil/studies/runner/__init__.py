@@ -14,6 +14,7 @@ from ._cell import (
 from ._engine import Engine, Prepare, execute, throttled
 from ._engine_local import LocalEngine
 from ._engine_ray import RayEngine
+from ._export import read_cells, write_cells
 from ._status import StudyStatus, Work, distinct_cells, duration_text, study_status, total_status
 from ._store import Progress, Store, database_path
 from ._study import PRESETS, Entry, Results, StoreResults, Study, Table
@@ -46,7 +47,9 @@ __all__ = [
     "duration_text",
     "execute",
     "function_of",
+    "read_cells",
     "study_status",
     "throttled",
     "total_status",
+    "write_cells",
 ]

@@ -65,12 +65,12 @@ class Cell:
     @cached_property
     def identity(self) -> str:
         """The SHA-256 of kind, settings and package version."""
-        return _sha256([self.kind, self.text, gradveil.__version__])
+        return _identity(self, gradveil.__version__)
 
     @cached_property
     def key(self) -> str:
         """The SHA-256 of the identity and of the sources that the cell's function depends on."""
-        return _sha256([self.identity, sources_hash(module_of(self.kind))])
+        return key_of(self, sources_hash(module_of(self.kind)), gradveil.__version__)
 
     @classmethod
     def stored(cls, kind: str, text: str, key: str) -> Cell:
@@ -78,6 +78,15 @@ class Cell:
         cell = cls(kind, json.loads(text))
         cell.__dict__["key"] = key
         return cell
+
+
+def key_of(cell: Cell, sources: str, version: str) -> str:
+    """The key of a cell whose function depends on sources with this hash, of this version."""
+    return _sha256([_identity(cell, version), sources])
+
+
+def _identity(cell: Cell, version: str) -> str:
+    return _sha256([cell.kind, cell.text, version])
 
 
 class Result(Mapping[str, Any]):
@@ -102,6 +111,11 @@ class Result(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values) + len(self._arrays)
+
+    @property
+    def numbers(self) -> Mapping[str, Value]:
+        """Everything but the tensors."""
+        return MappingProxyType(self._values)
 
     def __repr__(self) -> str:
         return f"Result({self._values!r}, arrays={sorted(self._arrays)})"

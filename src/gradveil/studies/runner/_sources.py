@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tokenize import COMMENT, tokenize
 
 _PACKAGE = "gradveil"
 _OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
@@ -22,16 +24,56 @@ _MODULE_NAME = re.compile(r"gradveil(\.\w+)+(?=:|$)")
 def sources_hash(module: str) -> str:
     """The SHA-256 of a module and of all modules of gradveil and its own package that it imports.
 
-    Imports are read from the text, wherever they stand in it, without running anything. Computed
-    once for each module and process.
+    Imports are read from the text, wherever they stand in it, without running anything. Docstrings,
+    comments and empty lines do not count: a better sentence changes no result. Computed once for
+    each module and process.
     """
     digest = hashlib.sha256()
     for name in sorted(dependencies(module)):
         path = source_path(name)
         assert path is not None
-        content = path.read_bytes()
+        content = _code(path)
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+@cache
+def _code(path: Path) -> bytes:
+    return code_of(path.read_bytes())
+
+
+def code_of(source: bytes) -> bytes:
+    """A source without docstrings, comments and empty lines; one with a mistake as it is."""
+    try:
+        tree = ast.parse(source)
+        lines = source.decode().split("\n")
+        comments = list(_comments(source)) if b"#" in source else []
+    except (SyntaxError, UnicodeDecodeError):
+        return source
+    docstrings = [span for node in ast.walk(tree) for span in _text_spans(node, lines)]
+    for first, start, last, end in sorted([*docstrings, *comments], reverse=True):
+        lines[first - 1] = lines[first - 1][:start] + lines[last - 1][end:]
+        lines[first:last] = [""] * (last - first)
+    kept = [line.rstrip() for line in lines if line.strip()]
+    return "\n".join(kept).encode()
+
+
+def _comments(source: bytes) -> Iterator[tuple[int, int, int, int]]:
+    for token in tokenize(io.BytesIO(source).readline):
+        if token.type == COMMENT:
+            yield (*token.start, *token.end)
+
+
+def _text_spans(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Where strings stand that are statements of their own: docstrings, and those of constants."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        assert value.end_lineno is not None
+        assert value.end_col_offset is not None
+        first, last = lines[value.lineno - 1], lines[value.end_lineno - 1]
+        start = len(first.encode()[: value.col_offset].decode())
+        end = len(last.encode()[: value.end_col_offset].decode())
+        yield value.lineno, start, value.end_lineno, end
 
 
 def dependencies(module: str) -> set[str]:

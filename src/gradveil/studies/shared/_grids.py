@@ -6,7 +6,7 @@ from typing import Any
 
 from gradveil.studies.runner import Cell
 
-from ._levels import defense_spec, is_pruning
+from ._levels import defense_spec, is_pruning, name_and_level
 
 PRUNING = ("gradient-pruning", "optimal-pruning")
 NOISE = ("dpsgd", "optimal-dpsgd")
@@ -28,6 +28,8 @@ class Grid:
     ratios: tuple[float, ...]
     scales: tuple[float, ...]
     large_scales: tuple[float, ...] = ()
+    noise_seeds: tuple[int, ...] = ()
+    """Further seeds of defenses that draw noise."""
     estimator: str = "auto"
     short_seeds: tuple[int, ...] = (0,)
     """Of the five training steps on one batch."""
@@ -49,6 +51,7 @@ class Grid:
     def attack_cells(self, defenses: Iterable[str], **changes: Any) -> list[Cell]:
         """Each defense on each batch and seed; the first seed of all batches comes first."""
         defenses = [*defenses]
+        noisy = {defense for defense in defenses if name_and_level(defense)[0] in NOISE}
         common: Mapping[str, Any] = {
             "data": self.data,
             "model": self.model,
@@ -59,9 +62,10 @@ class Grid:
         }
         return [
             Cell("attack", {**common, "start": start, "seed": seed, "defense": defense})
-            for seed in self.seeds
+            for seed in (*self.seeds, *self.noise_seeds)
             for start in self.starts
             for defense in defenses
+            if seed in self.seeds or defense in noisy
         ]
 
     def short_cells(self, defenses: Iterable[str]) -> list[Cell]:
@@ -97,6 +101,8 @@ class Curves:
     rounds: int
     seeds: tuple[int, ...]
     estimator: str = "auto"
+    layer_seeds: tuple[int, ...] = ()
+    """Further seeds of the runs whose noise is looked at layer by layer."""
     examples: int = 4096
     held_out: tuple[int, int] = (4352, 512)
     """The first of the held-out examples, and how many."""
@@ -119,11 +125,15 @@ class Curves:
             "held_out_start": self.held_out[0],
         }
 
-    def cells(self, defenses: Iterable[tuple[str, float | None]]) -> list[Cell]:
+    def cells(
+        self, defenses: Iterable[tuple[str, float | None]], more: Iterable[int] = ()
+    ) -> list[Cell]:
         """Each defense with each seed; the first seed of all defenses comes first."""
         specs = [defense_spec(name, level, self.estimator) for name, level in defenses]
         return [
-            Cell("training", self.settings(spec, seed)) for seed in self.seeds for spec in specs
+            Cell("training", self.settings(spec, seed))
+            for seed in (*self.seeds, *more)
+            for spec in specs
         ]
 
 
@@ -151,11 +161,12 @@ MNIST = {
         "mnist",
         _CNN,
         size=16,
-        starts=every(16, 6),
+        starts=every(16, 16),
         seeds=(0,),
         steps=500,
         ratios=(0.8, 0.9, 0.95),
         scales=(0.01, 0.05, 0.1),
+        noise_seeds=(1, 2),
         short_seeds=tuple(range(6)),
     ),
     "paper": Grid(
@@ -203,6 +214,6 @@ CIFAR = {
 
 CURVES = {
     "quick": Curves("mnist", rounds=12, seeds=tuple(range(6))),
-    "standard": Curves("mnist", rounds=128, seeds=tuple(range(6))),
+    "standard": Curves("mnist", rounds=128, seeds=tuple(range(6)), layer_seeds=tuple(range(6, 16))),
     "paper": Curves("mnist-test", rounds=64, seeds=(0,), estimator=_SKETCH, held_out=(5000, 1024)),
 }

@@ -16,7 +16,7 @@ AWARE = {
     "standard": replace(
         MNIST["standard"],
         size=4,
-        starts=every(4, 6),
+        starts=every(4, 16),
         steps=250,
         ratios=(0.8, 0.9),
         scales=(0.01, 0.05),
@@ -34,17 +34,18 @@ AWARE = {
 
 
 def attackers(preset: str) -> dict[str, dict[str, str]]:
-    """What is set for each attacker: the paper's, a tuned one, and one that knows the defense."""
-    grid = AWARE[preset]
-    options = _QUICK if preset == "quick" else f"steps={grid.steps}"
-    finish = ", finish=None" if preset == "quick" else ""
+    """The three attackers of a preset."""
+    steps = f"steps={AWARE[preset].steps}"
+    quick = preset == "quick"
+    return three_attackers(steps, _QUICK if quick else steps, ", finish=None" if quick else "")
+
+
+def three_attackers(paper: str, strong: str, aware: str = "") -> dict[str, dict[str, str]]:
+    """The paper's with its options, a tuned one, one that starts there and knows the defense."""
     return {
-        "paper": {"attack": grid.attack, "mechanism": "unknown"},
-        "strong": {"attack": f"strong({options})", "mechanism": "unknown"},
-        "aware": {
-            "attack": f"adaptive(unaware=strong({options}){finish})",
-            "mechanism": "known",
-        },
+        "paper": {"attack": f"paper({paper})", "mechanism": "unknown"},
+        "strong": {"attack": f"strong({strong})", "mechanism": "unknown"},
+        "aware": {"attack": f"adaptive(unaware=strong({strong}){aware})", "mechanism": "known"},
     }
 
 
@@ -235,7 +236,9 @@ FEDAVG = {
     "quick": FedAvgGrid(
         replace(MNIST["quick"], starts=every(4, 4), steps=30), {**_LOCAL, "steps": 2}, 6, (0, 1, 2)
     ),
-    "standard": FedAvgGrid(AWARE["standard"], _LOCAL, 32, tuple(range(6))),
+    "standard": FedAvgGrid(
+        replace(AWARE["standard"], starts=every(4, 6), noise_seeds=()), _LOCAL, 32, tuple(range(6))
+    ),
     "paper": FedAvgGrid(replace(AWARE["paper"], steps=2000), _LOCAL, 64, tuple(range(4))),
 }
 

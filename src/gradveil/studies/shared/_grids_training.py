@@ -44,7 +44,7 @@ _PRIVATE: dict[str, Any] = {
     "held_out": 1000,
 }
 
-PRIVATE = {
+PRIVATE_TRAINING = {
     "quick": PrivateGrid(
         {
             **_PRIVATE,

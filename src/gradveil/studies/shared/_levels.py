@@ -5,6 +5,9 @@ from functools import lru_cache
 from gradveil.catalog import DEFENSES, Spec, build_defense
 from gradveil.defenses import Defense
 
+WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
+"""Names for which the catalog has no placeholder of the amount."""
+
 
 @lru_cache(maxsize=256)
 def defense_of(text: str) -> Defense:
@@ -13,7 +16,8 @@ def defense_of(text: str) -> Defense:
     >>> defense_of("optimal-pruning").amount_name
     'ratio'
     """
-    return build_defense(Spec.parse(text, "defense").completed())
+    spec = Spec.parse(WITH_AMOUNT.get(text, text), "defense")
+    return build_defense(spec.completed())
 
 
 def is_optimal(text: str) -> bool:

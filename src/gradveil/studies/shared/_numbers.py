@@ -18,6 +18,8 @@ Unit = tuple[int, int]
 Units = Mapping[Unit, Tensor]
 """The values of the images of each batch and seed; one value where there are no images."""
 
+LAST = 8
+"""Rounds whose mean is the loss at the end of a training."""
 
 Cells = tuple[float | None, float | None, float | None, int]
 """A table's cells `mean`, `low`, `high` and `n`: the ends are empty for a single unit."""
@@ -94,6 +96,16 @@ def summarise_loss(pairs: Iterable[Pair]) -> Cells:
     before, after = units_of(pairs, "before"), units_of(pairs, "after")
     start = torch.cat([*before.values()]).mean() if before else torch.zeros(())
     return summary({unit: after[unit] - before[unit] + start for unit in after})
+
+
+def final_losses(pairs: Iterable[Pair]) -> dict[Unit, Tensor]:
+    """The clients' mean loss over the last rounds of each training, by seed."""
+    return {
+        (0, settings["seed"]): torch.tensor(result["losses"][-LAST:], dtype=torch.float64)
+        .mean()
+        .view(1)
+        for settings, result in pairs
+    }
 
 
 def number(entry: Entry) -> float:

@@ -1,0 +1,77 @@
+"""The numbers of finished cells in one CSV file, small enough to be kept beside the figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import gradveil
+from gradveil._files import write_atomically
+
+from ._cell import Cell, Result, canonical_json, key_of, module_of
+from ._sources import sources_hash
+from ._store import Store
+
+COLUMNS = ("kind", "settings", "version", "sources", "key", "seconds", "result")
+_LEFT_OUT = ("history",)
+"""An attack's cost step by step: no figure and no claim is made from it."""
+
+csv.field_size_limit(1 << 26)
+
+
+def write_cells(store: Store, cells: Iterable[Cell], path: Path) -> int:
+    """Write what finished cells found, without arrays and histories; how many cells there were.
+
+    `sources` is the hash of the source files that the cell depended on, empty where an earlier
+    state of the package, which cannot be named any more, did the cell.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    done = store.results(dict.fromkeys(cells))
+    progress = store.progress(done)
+    rows = [_row(cell, result, progress[cell].seconds or 0.0) for cell, result in done.items()]
+    writer.writerows(sorted(rows))
+    write_atomically(path, text.getvalue())
+    return len(rows)
+
+
+def read_cells(path: Path) -> dict[Cell, Result]:
+    """The cells of a file of `write_cells`, each under its key, with what they found."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        found = tuple(next(rows, ()))
+        if found != COLUMNS:
+            raise ValueError(
+                f"File `{path}` should have the columns {[*COLUMNS]}. Found {[*found]}. Name the"
+                " `cells.csv` of a reproduction."
+            )
+        return dict(_parsed(path, row) for row in rows)
+
+
+def _row(cell: Cell, result: Result, seconds: float) -> tuple[str, ...]:
+    own = Cell(cell.kind, cell.settings)
+    sources = sources_hash(module_of(own.kind)) if own.key == cell.key else ""
+    values = {name: value for name, value in result.numbers.items() if name not in _LEFT_OUT}
+    text = canonical_json(values, allow_nan=True)
+    version = gradveil.__version__
+    return cell.kind, cell.text, version, sources, cell.key, f"{seconds:.2f}", text
+
+
+def _parsed(path: Path, row: list[str]) -> tuple[Cell, Result]:
+    try:
+        kind, settings, version, sources, key, _, text = row
+        cell, values = Cell.stored(kind, settings, key), json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"A row of `{path}` cannot be read: {error}. Write the file again."
+        ) from error
+    if sources and key != key_of(cell, sources, version):
+        raise ValueError(
+            f"Each row of `{path}` should have the key of its settings and sources. Found another"
+            f" for {settings}. Write the file again with `gradveil reproduce --only-figures`."
+        )
+    return cell, Result(values if isinstance(values, Mapping) else {})
