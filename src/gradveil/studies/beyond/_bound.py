@@ -10,6 +10,7 @@ from gradveil.catalog import Spec, build_attack
 from gradveil.studies.figures import (
     OTHERS,
     Row,
+    apart,
     figure,
     level_curve,
     mark_levels,
@@ -95,10 +96,11 @@ class BoundStudy:
                 if not mine:
                     no_cells(axis)
                     continue
-                for what, (label, style) in LOOKS.items():
+                for place, (what, (label, style)) in enumerate(LOOKS.items()):
                     curve = [_above_floor(row) for row in mine if row["what"] == what]
                     if curve:
-                        level_curve(axis, curve, label, **{"lw": 1.0, **style})
+                        aside = apart(place, len(LOOKS), points=1.6)
+                        level_curve(axis, curve, label, aside=aside, **{"lw": 1.0, **style})
                 mark_levels(axis, sorted({number(r["level"]) for r in mine}), percent=False)
                 axis.set_yscale("log")
             one_scale(axes)

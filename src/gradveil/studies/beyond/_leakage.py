@@ -14,8 +14,11 @@ from gradveil.studies.figures import (
     MARKERS,
     MSE,
     Row,
+    apart,
     bars,
     figure,
+    legend_below,
+    move_aside,
     no_cells,
     one_scale,
 )
@@ -100,9 +103,7 @@ class LeakageStudy:
             axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
             axes[2].set(ylabel="share of trials", ylim=(-0.04, 1.06))
             one_scale(axes[:2], bottom=0.0)
-            if rows:
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=5)
+            legend_below(made, axes, columns=5)
 
 
 def _cells(grid: LeakageGrid, trained: int, defense: str, public: Any) -> Iterator[Cell]:
@@ -150,9 +151,8 @@ def _draw_panel(axis: "Axes", rows: list[Row]) -> None:
     names = list(dict.fromkeys(str(row["defense"]) for row in rows))
     for place, name in enumerate(names):
         mine = sorted((r for r in rows if r["defense"] == name), key=lambda r: number(r["trained"]))
-        shift = 0.07 * (place - (len(names) - 1) / 2)
-        axis.errorbar(
-            [stages.index(int(number(row["trained"]))) + shift for row in mine],
+        drawn = axis.errorbar(
+            [stages.index(int(number(row["trained"]))) for row in mine],
             [number(row["mean"]) for row in mine],
             yerr=bars(mine),
             label=label_of(name),
@@ -162,6 +162,7 @@ def _draw_panel(axis: "Axes", rows: list[Row]) -> None:
             capsize=2.5,
             elinewidth=0.9,
         )
+        move_aside(axis, drawn, apart(place, len(names)))
     guesses = {int(number(row["trained"])): number(row["guess"]) for row in rows}
     axis.plot(
         range(len(stages)), [guesses[s] for s in stages], color="0.45", ls=":", label="blind guess"

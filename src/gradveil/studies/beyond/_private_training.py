@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLUE, GREEN, ORANGE
-from gradveil.studies.figures import Row, figure, level_curve, mark_levels, no_cells
+from gradveil.studies.figures import (
+    Row,
+    apart,
+    figure,
+    legend_below,
+    level_curve,
+    mark_levels,
+    no_cells,
+)
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
     PRIVATE_TRAINING,
@@ -32,8 +40,6 @@ PANELS = {
     "loss": "held-out loss (nats)",
     "difference": "loss less that of\nisotropic noise (nats)",
 }
-APART = 1.06
-"""By which factor curves are drawn apart, so that their bars do not hide each other."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,14 @@ class PrivateTrainingStudy:
                 _draw_panel(axis, mine)
                 if metric == "difference":
                     axis.axhline(0.0, color=BLUE, lw=1)
-            if rows:
-                handles, labels = axes[1].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=4)
+            legend_below(made, axes)
 
 
 def _draw_panel(axis: "Axes", rows: list[Row]) -> None:
     for place, (way, (label, style)) in enumerate(LOOKS.items()):
         curve = [row for row in rows if row["way"] == way]
-        moved = [{**r, "level": number(r["level"]) * APART ** (place - 1)} for r in curve]
         if curve:
-            level_curve(axis, moved, label, **style)
+            level_curve(axis, curve, label, aside=apart(place, len(LOOKS)), **style)
     for row in (row for row in rows if row["way"] == PLAIN):
         axis.axhline(number(row["mean"]), color="0.4", ls="-.", lw=1.1, label="not private")
     levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})

@@ -142,7 +142,7 @@ LEAKAGE = {
         data="mnist-test",
         trained=(0, 60, 300, 1000),
         starts=every(4, 12),
-        attack="strong(steps=500)",
+        attack="strong(steps=250, restarts=1, finish=None)",
         draws=10,
         trials=20,
     ),
