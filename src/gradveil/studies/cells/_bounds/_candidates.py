@@ -9,12 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from gradveil._random import named_stream
 from gradveil.attacks import Identify, ThreatModel, observe
-from gradveil.catalog import build_defense
 from gradveil.data import Dataset
 from gradveil.studies.runner import Settings, Value, cell_function
 
 from .._parts import dataset, model
-from .._public import public_moments
+from .._public import planned_defense
 
 
 @cell_function("candidate-bound")
@@ -29,9 +28,8 @@ def candidate_bound(settings: Settings) -> Mapping[str, Value]:
     """
     data, net = dataset(settings["data"]), model(settings)
     truth = data.batch(settings["start"], 1)
-    defense, public = build_defense(settings["defense"]), settings.get("public")
+    defense, mechanism = planned_defense(settings)
     generator = named_stream("studies", settings["seed"], "candidates", settings["start"])
-    mechanism = defense.plan(public_moments(net, data, public, defense.clamp)) if public else None
     candidates = _candidates(settings, data, truth, generator)
     messages = [
         observe(
