@@ -24,7 +24,8 @@ def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
     if cell.kind == "attack":
         return _attack(settings, strength, gain, noise)
     if cell.kind == "training":
-        losses = [2.3 * math.exp(-t / 40) - 0.3 * gain + x for t, x in enumerate(noise)]
+        shift = 0.5 * strength - 0.3 * gain
+        losses = [2.3 * math.exp(-t / 40) + shift + x for t, x in enumerate(noise)]
         losses = (losses * 2)[: settings["rounds"]]
         levels = {
             f"{layer}.{kind}": [0.1 * (place + 1) ** (4 * effect)] * settings["rounds"]

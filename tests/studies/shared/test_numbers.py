@@ -31,6 +31,8 @@ EXPECTED = [
     "bound-against-attacks",
     "adaptive-pruning",
     "adaptive-noise",
+    "cifar-adaptive-pruning",
+    "cifar-adaptive-noise",
     "matching",
     "estimator-share",
     "local-against-global",
@@ -38,6 +40,7 @@ EXPECTED = [
     "public-plans",
     "fedavg",
     "utility-predicts-training",
+    "frontier",
 ]
 
 

@@ -19,6 +19,8 @@ STUDIES: tuple[Study, ...] = (
     BoundStudy(),
     AdaptiveStudy("adaptive-pruning", "pruning"),
     AdaptiveStudy("adaptive-noise", "noise"),
+    AdaptiveStudy("cifar-adaptive-pruning", "pruning", "CIFAR-10"),
+    AdaptiveStudy("cifar-adaptive-noise", "noise", "CIFAR-10"),
     MatchingStudy(),
     EstimatorStudy(),
     PlanStudy(),

@@ -20,6 +20,7 @@ from gradveil.studies.paper import AXES, NAMES, PAIRS, levels
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
     AWARE,
+    CIFAR_AWARE,
     attacker_of,
     attackers,
     grouped,
@@ -45,23 +46,24 @@ class AdaptiveStudy:
 
     name: str
     family: str
+    data: str = "MNIST"
     figure: str = "beyond the paper"
 
     @property
     def title(self) -> str:
         """What it shows."""
-        return f"MNIST: {PAIRS[self.family]} against an attacker who knows the defense"
+        return f"{self.data}: {PAIRS[self.family]} against an attacker who knows the defense"
 
     def cells(self, preset: str) -> list[Cell]:
         """Each attacker on each defense, level, batch and seed, and without a defense.
 
         All attackers on one batch come before the next batch.
         """
-        grid = AWARE[preset]
+        grid, chosen = AWARE[preset], attackers(preset)
+        if self.data != "MNIST":
+            grid, chosen = CIFAR_AWARE[preset]
         specs = [UNDEFENDED, *grid.levels(NAMES[self.family], levels(grid, self.family))]
-        cells = [
-            cell for each in attackers(preset).values() for cell in grid.attack_cells(specs, **each)
-        ]
+        cells = [cell for each in chosen.values() for cell in grid.attack_cells(specs, **each)]
         return sorted(cells, key=lambda cell: (cell.settings["seed"], cell.settings["start"]))
 
     def numbers(self, results: Results) -> Table:
@@ -79,10 +81,12 @@ class AdaptiveStudy:
         return Table({**columns, **numbers}, rows)
 
     def draw(self, table: Table, path_stem: Path) -> None:
-        """A panel for each attacker, on one scale."""
+        """A panel for each attacker, on one scale; of photos there is the last one alone."""
         rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
-        with figure(path_stem, columns=3, width=2.6) as (made, axes):
-            for axis, (attacker, title) in zip(axes, TITLES.items(), strict=True):
+        shown = {name: TITLES[name] for name in (TITLES if self.data == "MNIST" else ("aware",))}
+        width = 2.6 if len(shown) > 1 else 3.4
+        with figure(path_stem, columns=len(shown), width=width) as (made, axes):
+            for axis, (attacker, title) in zip(axes, shown.items(), strict=True):
                 mine = [row for row in rows if row["attacker"] == attacker]
                 axis.set(title=title)
                 if not mine:

@@ -1,15 +1,21 @@
 """The paper's claims, each judged on finished cells."""
 
-from ._claims import as_markdown, find, write_claims
+from ._claim import Claim
+from ._claims import Finding, as_markdown, find, findings, write_claims
 from ._judge import Judgement, judge
-from ._list import CLAIMS, Claim
+from ._list import CLAIMS
+from ._settings import SETTINGS, settings_table
 
 __all__ = [
     "CLAIMS",
+    "SETTINGS",
     "Claim",
+    "Finding",
     "Judgement",
     "as_markdown",
     "find",
+    "findings",
     "judge",
+    "settings_table",
     "write_claims",
 ]

@@ -11,6 +11,8 @@ from gradveil.studies.shared import Units, interval, nested
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 NOT_TESTABLE = "not testable here"
 """Of a claim about what attacks find, where they find no more than a guess without a defense."""
+NOT_TESTED, NOT_ASKED = "not tested", "-"
+"""Of a claim that could be tested, but was not; and of one that a setting does not change."""
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
 
 MINIMUM_GROUPS = 6

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradveil.studies.runner import StoreResults
+from gradveil.studies.runner import Results, StoreResults
 from gradveil.studies.shared import (
     NOISE,
     PRUNING,
@@ -19,6 +19,8 @@ from gradveil.studies.shared import (
 )
 
 from ._pairs import (
+    ByDefense,
+    Defense,
     at_equal_level,
     at_equal_loss,
     difference,
@@ -31,6 +33,8 @@ from ._pairs import (
 from ._testable import AttackMeasure
 
 Measure = Callable[[StoreResults], Units]
+Losses = Callable[[Results], ByDefense]
+"""Which losses of a study's cells count."""
 
 TINY = 1e-30
 PAIRS = {"pruning": PRUNING, "noise": NOISE}
@@ -82,12 +86,14 @@ def fixed_error(
     return AttackMeasure(measure, study, metric, attacker)
 
 
-def fixed_loss(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+def fixed_loss(
+    study: str, optimal: str, level: float, twin_level: float, losses: Losses = losses_of
+) -> Measure:
     """How much lower the optimal defense's loss after the short training is than its twin's."""
 
     def measure(results: StoreResults) -> Units:
-        losses = losses_of(results.get(study, {}))
-        return difference(losses, (TWINS[optimal], twin_level), (optimal, level))
+        found = losses(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
 
     return measure
 
@@ -108,26 +114,27 @@ def curve_gain(
     metric: str,
     attacks: str | None = None,
     attacker: str | None = None,
+    losses: Losses = losses_of,
 ) -> Measure:
     """The optimal defense's error over its twin's at equal training loss."""
     classical, optimal = PAIRS[family]
 
     def measure(results: StoreResults) -> Units:
         errors = errors_of(results.get(attacks or study, {}), metric, attacker)
-        return at_equal_loss(errors, losses_of(results.get(study, {})), optimal, classical)
+        return at_equal_loss(errors, losses(results.get(study, {})), optimal, classical)
 
     return AttackMeasure(measure, attacks or study, metric, attacker)
 
 
-def large_error_gain(study: str, above: float, metric: str) -> Measure:
+def large_error_gain(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
     """The error of optimal noise over that of noise, both clamped, at equal scales above one."""
     classical, optimal = NOISE
 
     def measure(results: StoreResults) -> Units:
-        errors = errors_of(results.get(study, {}), metric)
+        errors = errors_of(results.get(study, {}), metric, attacker)
         return at_equal_level(errors, optimal, classical, low=above)
 
-    return AttackMeasure(measure, study, metric)
+    return AttackMeasure(measure, study, metric, attacker)
 
 
 def large_loss_gain(study: str, above: float) -> Measure:
@@ -156,32 +163,30 @@ def growing_loss_gain(study: str) -> Measure:
     return measure
 
 
-def beyond_blank(study: str, above: float, metric: str) -> Measure:
+def beyond_blank(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
     """The error over that of an image of the mean colour, at scales above this one."""
 
     def measure(results: StoreResults) -> Units:
-        cells = grouped(
-            select(results.get(study, {}), "attack"), lambda s: name_and_level(s["defense"])
-        )
-        each = []
-        for (_, level), pairs in cells.items():
-            if level is not None and level > above:
-                errors, blanks = units_of(pairs, metric), units_of(pairs, "blank_mse")
-                each.append({unit: errors[unit] - blanks[unit] for unit in errors})
-        return mean_of(each)
+        cells = results.get(study, {})
+        errors, blanks = (errors_of(cells, name, attacker) for name in (metric, "blank_mse"))
+        high = [d for d in errors if d[1] is not None and d[1] > above]
+        return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in high)
 
-    return AttackMeasure(measure, study, metric)
+    return AttackMeasure(measure, study, metric, attacker)
 
 
-def layer_contrast(study: str, kind: str) -> Measure:
+def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Measure:
     """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
 
-    Among weights or among biases: these two differ for other reasons than their layer.
+    Among weights or among biases: these two differ for other reasons than their layer. Of one
+    defense, where the study has runs with several.
     """
 
     def measure(results: StoreResults) -> Units:
         units: dict[Unit, Tensor] = {}
         for settings, result in select(results.get(study, {}), "training"):
+            if defense is not None and name_and_level(settings["defense"]) != defense:
+                continue
             of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
             means = [sum(levels) / len(levels) for levels in of_kind]
             if means:

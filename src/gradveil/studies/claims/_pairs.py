@@ -14,6 +14,7 @@ from gradveil.studies.shared import (
     Unit,
     Units,
     attacker_of,
+    final_losses,
     grouped,
     name_and_level,
     select,
@@ -40,6 +41,12 @@ def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByD
 def losses_of(results: Results) -> ByDefense:
     """The loss after the short trainings, by defense."""
     return _by_defense(select(results, "short-training"), "after")
+
+
+def final_losses_of(results: Results) -> ByDefense:
+    """The loss at the end of the training runs, by defense."""
+    runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
+    return {defense: final_losses(pairs) for defense, pairs in runs.items()}
 
 
 def mean_losses_of(results: Results) -> ByDefense:

@@ -26,6 +26,7 @@ from ._grids_frontier import (
     contender_of,
     spec_of,
 )
+from ._grids_photos import CIFAR_AWARE
 from ._grids_training import LEAKAGE, PRIVATE_TRAINING, LeakageGrid, PrivateGrid
 from ._levels import (
     defense_spec,
@@ -56,6 +57,7 @@ __all__ = [
     "AWARE",
     "BOUND",
     "CIFAR",
+    "CIFAR_AWARE",
     "CURVES",
     "FEDAVG",
     "FINGERPRINT",

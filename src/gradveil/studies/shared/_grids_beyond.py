@@ -41,7 +41,7 @@ def attackers(preset: str) -> dict[str, dict[str, str]]:
 
 
 def three_attackers(paper: str, strong: str, aware: str = "") -> dict[str, dict[str, str]]:
-    """The paper's with its options, a tuned one, one that starts there and knows the defense."""
+    """The paper's, a tuned one, and one that knows the defense; each by its options."""
     return {
         "paper": {"attack": f"paper({paper})", "mechanism": "unknown"},
         "strong": {"attack": f"strong({strong})", "mechanism": "unknown"},

@@ -1,0 +1,111 @@
+"""The three settings in which each claim is judged, and the table of their verdicts."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradveil.studies.runner import StoreResults
+from gradveil.studies.shared import Units
+
+from ._judge import NOT_ASKED, NOT_REPRODUCED, NOT_TESTED, VERDICTS, Judgement
+
+if TYPE_CHECKING:
+    from ._claims import Finding
+
+PAPER, MATCHED, CONTROL, TUNED, AWARE, SAFE = (
+    "as in the paper",
+    "matched images",
+    "the paper's attack on small batches, matched",
+    "tuned attack, matched",
+    "attack that knows the defense, matched",
+    "plans that reveal nothing, real training, attack that knows the defense, matched",
+)
+"""Variants of a claim."""
+
+SETTINGS = {PAPER: "paper", AWARE: "aware", SAFE: "safe"}
+"""The variants that stand for a setting, and its short name."""
+
+HEADINGS = {
+    "paper": "as in the paper",
+    "aware": "the attacker knows the defense",
+    "safe": "plans that reveal nothing, real training",
+}
+
+
+@dataclass(frozen=True)
+class Absent:
+    """In the place of a measure: why a claim has none in a setting."""
+
+    reason: str
+    verdict: str = NOT_ASKED
+
+    def __call__(self, results: StoreResults) -> Units:
+        return {}
+
+    @property
+    def judgement(self) -> Judgement:
+        """A verdict without numbers."""
+        return Judgement(self.verdict, None, None, None, None, 0, 0, self.reason)
+
+
+NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
+NO_ATTACKER_OF_LAYERS = Absent("the claim is about noise levels, not about what attackers find")
+BOUND_IS_PUBLIC = Absent("the noise is planned from public examples in all settings")
+FEW_PHOTOS = Absent(
+    "CIFAR-10 has 20 embedded photos, too few to train on and to plan from", NOT_TESTED
+)
+
+
+def settings_table(findings: Iterable["Finding"]) -> str:
+    """One row for each claim, one column for each setting, with the reasons of empty entries."""
+    by_claim: dict[str, dict[str, Finding]] = {}
+    for finding in findings:
+        if finding.setting:
+            by_claim.setdefault(finding.claim.name, {})[finding.setting] = finding
+    notes: dict[str, int] = {}
+    rows = [_row([*found.values()], found, notes) for found in by_claim.values()]
+    lines = [
+        f"| claim | in | difference in | {' | '.join(HEADINGS.values())} |",
+        f"| --- | --- | --- | {' | '.join('---' for _ in HEADINGS)} |",
+        *rows,
+    ]
+    lines += ["", *(f"{number}. {reason}." for reason, number in notes.items())] if notes else []
+    return "\n".join(lines) + "\n"
+
+
+def counts_in_words(findings: Sequence["Finding"]) -> list[str]:
+    """How often each verdict came out in each setting."""
+    lines = []
+    for setting, heading in HEADINGS.items():
+        found = [f.judgement.verdict for f in findings if f.setting == setting]
+        counts = {v: found.count(v) for v in (*VERDICTS, NOT_TESTED, NOT_ASKED)}
+        words = {NOT_ASKED: "without a question"}
+        told = [f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in VERDICTS[:2]]
+        lines.append(f"- {heading}: {', '.join(told)};")
+    return lines
+
+
+def _row(some: Sequence["Finding"], found: dict[str, "Finding"], notes: dict[str, int]) -> str:
+    claim = some[0].claim
+    entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
+    unit = claim.unit if claim.margin is None else f"{claim.unit} (similar: ±{claim.margin:g})"
+    return f"| {claim.text} | {claim.source} | {unit} | {' | '.join(entries)} |"
+
+
+def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
+    if finding is None:
+        return NOT_ASKED
+    found = finding.judgement
+    if found.verdict in (NOT_TESTED, NOT_ASKED):
+        return f"{found.verdict} ({notes.setdefault(found.reason, len(notes) + 1)})"
+    verdict = f"**{found.verdict}**" if found.verdict == NOT_REPRODUCED else found.verdict
+    return f"{verdict} {difference_text(found)}".strip()
+
+
+def difference_text(found: Judgement) -> str:
+    """The mean difference and its interval in few characters; nothing without pairs."""
+    if found.mean is None:
+        return ""
+    if found.low is None or found.high is None:
+        return f"{found.mean:+.2g}"
+    return f"{found.mean:+.2g} [{found.low:+.2g}, {found.high:+.2g}]"

@@ -1,0 +1,163 @@
+"""Claims in three settings: each has an entry in each, and cells decide what it is."""
+
+import json
+
+import pytest
+
+from gradveil.studies.claims import CLAIMS, SETTINGS, find, findings, settings_table, write_claims
+from gradveil.studies.claims._judge import (
+    MINIMUM_GROUPS,
+    NOT_ASKED,
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    NOT_TESTED,
+    REPRODUCED,
+    UNDECIDED,
+    Judgement,
+)
+from gradveil.studies.claims._settings import AWARE, PAPER, SAFE, Absent, difference_text
+from gradveil.studies.claims._views import PRIVATE_PLANS, PUBLIC_PLANS, with_views
+from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of
+from tests.studies.synthetic import synthetic_results, synthetic_store
+
+
+@pytest.fixture(scope="module")
+def store():
+    return synthetic_store("standard", effect=0.05, scatter=0.01)
+
+
+@pytest.fixture(scope="module")
+def all_found(store):
+    return find(store)
+
+
+@pytest.fixture(scope="module")
+def found(all_found):
+    return {(f.claim.name, f.setting): f.judgement for f in all_found if f.setting}
+
+
+def judged(store, *names):
+    """What is found of the claims of these names, by name and setting."""
+    some = [claim for claim in CLAIMS if claim.name in names]
+    return {(f.claim.name, f.setting): f.judgement for f in find(store, some) if f.setting}
+
+
+def replaced(store, effect, has):
+    """The store with cells of the frontier that an other effect was planted in."""
+    cells = store["frontier"]
+    others = synthetic_results([c for c in cells if has(c)], effect, 0.01)
+    return {**store, "frontier": {**cells, **others}}
+
+
+def is_public(cell):
+    return contender_of(cell.settings)[1] == PUBLIC
+
+
+def test_every_claim_has_all_three_settings():
+    for claim in CLAIMS:
+        assert {PAPER, AWARE, SAFE} <= claim.variants.keys(), claim.name
+        assert not isinstance(claim.variants[PAPER], Absent)
+    assert [*SETTINGS.values()] == ["paper", "aware", "safe"]
+
+
+def test_what_no_setting_changes_has_no_verdict_and_a_reason(found):
+    assert found["mnist-pruning-training", "aware"].verdict == NOT_ASKED
+    assert "training" in found["mnist-pruning-training", "aware"].reason
+    assert found["cifar-noise-tradeoff", "safe"].verdict == NOT_TESTED
+    assert "20 embedded photos" in found["cifar-noise-tradeoff", "safe"].reason
+
+
+def test_a_planted_effect_is_found_in_every_setting(found):
+    for claim in CLAIMS:
+        compares = claim.name.startswith("mnist") and "layer" not in claim.name
+        if claim.margin is None and compares:  # the effect is too small for the others
+            for setting in SETTINGS.values():
+                verdict = found[claim.name, setting].verdict
+                assert verdict in (REPRODUCED, NOT_TESTED, NOT_ASKED), (claim.name, setting)
+    assert found["mnist-noise-tradeoff", "safe"].groups == 16
+    assert found["mnist-noise-training", "safe"].groups >= MINIMUM_GROUPS
+    assert found["mnist-noise-images-error", "aware"].groups >= MINIMUM_GROUPS
+
+
+def test_the_safe_setting_looks_at_public_plans_alone(store, found):
+    flipped = replaced(store, -0.5, is_public)
+    names = ("mnist-pruning-mse", "mnist-pruning-training", "mnist-noise-training")
+    now = judged(flipped, *names)
+    for name in names:
+        assert now[name, "safe"].verdict == NOT_REPRODUCED
+    for name, setting in now:
+        if setting != "safe":
+            assert now[name, setting] == found[name, setting]
+
+
+def test_private_plans_of_the_frontier_count_where_the_attacker_knows(store, found):
+    flipped = replaced(store, -0.9, lambda c: contender_of(c.settings)[1] == PRIVATE)
+    now = judged(flipped, "mnist-noise-images-error", "mnist-noise-tradeoff", "mnist-noise-similar")
+    changed = {key for key in now if now[key] != found[key]}
+    assert changed == {("mnist-noise-images-error", "aware")}
+
+
+def test_at_equal_final_loss_what_trains_worse_counts_for_less(store):
+    """Public plans that cost loss: at equal scale they are ahead, at equal loss they are not."""
+    from gradveil.studies.runner import Result
+
+    def worse(cell, result):
+        if cell.kind != "training" or not is_public(cell):
+            return result
+        return Result({**result, "losses": [x + 0.2 for x in result["losses"]]})
+
+    cells = {cell: worse(cell, result) for cell, result in store["frontier"].items()}
+    now = judged({**store, "frontier": cells}, "mnist-noise-tradeoff")[
+        "mnist-noise-tradeoff", "safe"
+    ]
+    assert now.verdict in (NOT_REPRODUCED, UNDECIDED)
+    assert now.mean is None or now.mean < 0
+
+
+def test_an_attack_that_fails_without_a_defense_decides_nothing_in_the_safe_setting(store):
+    from gradveil.studies.runner import Result
+
+    def failing(cell, result):
+        undefended = cell.kind == "attack" and cell.settings["defense"] == "no-defense"
+        return Result({**result, "mse": result["blank_mse"]}) if undefended else result
+
+    cells = {cell: failing(cell, result) for cell, result in store["frontier"].items()}
+    now = judged({**store, "frontier": cells}, "mnist-pruning-mse", "mnist-noise-training")
+    assert now["mnist-pruning-mse", "safe"].verdict == NOT_TESTABLE
+    assert now["mnist-noise-training", "safe"].verdict == REPRODUCED
+
+
+def test_views_are_parts_of_their_study(store):
+    viewed = with_views(store)
+    for view, plan in ((PUBLIC_PLANS, PUBLIC), (PRIVATE_PLANS, PRIVATE)):
+        assert {contender_of(c.settings)[1] for c in viewed[view]} == {NO_PLAN, plan}
+        assert viewed[view].items() <= store["frontier"].items()
+    assert with_views({})[PUBLIC_PLANS] == {}
+
+
+def test_the_table_has_a_row_for_each_claim_and_the_reasons_below(all_found):
+    table = settings_table(all_found)
+    rows, notes = table.split("\n\n")
+    assert len(rows.splitlines()) == 2 + len(CLAIMS)
+    assert "reproduced +0.05 [+0.0" in rows
+    assert "not tested (2)" in rows
+    assert notes.splitlines()[1].startswith("2. CIFAR-10 has 20 embedded photos")
+
+
+def test_differences_are_short():
+    whole = Judgement(REPRODUCED, 0.1034, -0.0412, 12.34, None, 8, 8, "")
+    assert difference_text(whole) == "+0.1 [-0.041, +12]"
+    assert difference_text(whole._replace(low=None, high=None)) == "+0.1"
+    assert difference_text(whole._replace(mean=None)) == ""
+
+
+def test_findings_are_what_the_file_holds_and_the_same_each_time(tmp_path):
+    store = synthetic_store("quick", effect=0.1)
+    write_claims(store, tmp_path)
+    plain = json.loads((tmp_path / "claims.json").read_text())
+    again = {name: dict(reversed(cells.items())) for name, cells in store.items()}
+    assert findings(store) == plain
+    assert findings(again) == plain
+    assert {row["setting"] for row in plain} == {"paper", "aware", "safe", None}
+    text = (tmp_path / "claims.md").read_text()
+    assert text.index(settings_table(find(store))) < text.index("## All tests")
