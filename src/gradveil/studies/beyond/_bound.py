@@ -66,6 +66,13 @@ class BoundStudy:
             for defense in defenses
             for cell in _cells(grid, honest, start, defense)
         ]
+        more = [scale for scale in honest.scales if scale not in grid.scales]
+        cells += [
+            _candidates(grid, honest, start, defense_spec(name, scale))
+            for start in grid.starts
+            for scale in more
+            for name in NAMES
+        ]
         return [*cells, *_learned(grid, honest, defenses)]
 
     def numbers(self, results: Results) -> Table:
@@ -110,6 +117,27 @@ class BoundStudy:
 
 
 def _cells(grid: BoundGrid, honest: HonestGrid, start: int, defense: str) -> list[Cell]:
+    common = _common(grid, start, defense)
+    attacks = [
+        {"attack": a, "mechanism": "known" if build_attack(a).knows_defense else "unknown"}
+        for a in grid.attacks
+    ]
+    bound = Cell("bound", {**common, "prior_samples": grid.prior_samples})
+    candidates = _candidates(grid, honest, start, defense)
+    return [bound, candidates, *(Cell("attack", {**common, **attack}) for attack in attacks)]
+
+
+def _candidates(grid: BoundGrid, honest: HonestGrid, start: int, defense: str) -> Cell:
+    choice = {
+        "candidates": honest.candidates,
+        "trials": honest.trials,
+        "population": honest.population,
+    }
+    return Cell("candidate-bound", {**_common(grid, start, defense), **choice})
+
+
+def _common(grid: BoundGrid, start: int, defense: str) -> dict[str, Any]:
+    """One image under one defense, whose plan is public."""
     common: dict[str, Any] = {
         "data": grid.data,
         "model": MODEL,
@@ -118,20 +146,7 @@ def _cells(grid: BoundGrid, honest: HonestGrid, start: int, defense: str) -> lis
         "defense": defense,
         "seed": 0,
     }
-    if is_optimal(defense):
-        common["public"] = grid.public
-    attacks = [
-        {"attack": a, "mechanism": "known" if build_attack(a).knows_defense else "unknown"}
-        for a in grid.attacks
-    ]
-    bound = Cell("bound", {**common, "prior_samples": grid.prior_samples})
-    choice = {
-        "candidates": honest.candidates,
-        "trials": honest.trials,
-        "population": honest.population,
-    }
-    candidates = Cell("candidate-bound", {**common, **choice})
-    return [bound, candidates, *(Cell("attack", {**common, **attack}) for attack in attacks)]
+    return {**common, "public": grid.public} if is_optimal(defense) else common
 
 
 def _learned(grid: BoundGrid, honest: HonestGrid, defenses: list[str]) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +62,14 @@ class LeakageStudy:
     figure: str = "beyond the paper"
 
     def cells(self, preset: str) -> list[Cell]:
-        """Both attackers on each batch, and the candidates, for each stage and defense."""
+        """Both attackers and the candidates, for each stage and defense; the first batch first."""
         grid = LEAKAGE[preset]
-        return [
-            cell
+        each = [
+            _cells(grid, trained, defense, public)
             for trained in grid.trained
             for defense, public in grid.defenses.items()
-            for cell in _cells(grid, trained, defense, public)
         ]
+        return [cell for cells in zip_longest(*each) for cell in cells if cell is not None]
 
     def numbers(self, results: Results) -> Table:
         """Errors and shares with intervals, the blind guess's, and whether the attack can judge."""
@@ -116,8 +117,8 @@ def _cells(grid: LeakageGrid, trained: int, defense: str, public: Any) -> Iterat
         "seed": 0,
     }
     planned = {"public": public} if public else {}
-    for attacker in grid.attackers:
-        for start in grid.starts:
+    for start in grid.starts:
+        for attacker in grid.attackers:
             yield Cell("attack", {**common, **attacker, **planned, "start": start})
     choice = {"candidates": grid.candidates, "one_class": True, "trials": grid.trials}
     for draw in range(grid.draws):

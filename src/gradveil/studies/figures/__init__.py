@@ -22,6 +22,7 @@ from ._panels import (
     no_cells,
     one_scale,
 )
+from ._summary import draw_summary, verdict_table
 
 __all__ = [
     "COLOURS",
@@ -40,6 +41,7 @@ __all__ = [
     "bars",
     "defense_curves",
     "draw_images",
+    "draw_summary",
     "figure",
     "label_points",
     "legend_below",
@@ -49,4 +51,5 @@ __all__ = [
     "no_cells",
     "one_scale",
     "round_curve",
+    "verdict_table",
 ]

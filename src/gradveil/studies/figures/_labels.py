@@ -11,8 +11,8 @@ Box = tuple[float, float, float, float]
 
 SIZE = 6.5
 """Of the letters, in points."""
-WIDE, HIGH = 0.62, 1.25
-"""Of a letter and of a line, over the size: enough for digits."""
+WIDE, HIGH = 0.82, 1.4
+"""Of a letter and of a line, over the size: enough for digits, points and percent signs."""
 
 
 class Note(NamedTuple):

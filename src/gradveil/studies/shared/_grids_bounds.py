@@ -14,6 +14,8 @@ class HonestGrid:
     """Draws of the noise for each image."""
     population: Mapping[str, int]
     """From which candidates are drawn."""
+    scales: tuple[float, ...] = (1.0, 3.0)
+    """Larger than those that are attacked: with less noise candidates are all told apart."""
     learned: Mapping[str, Any] | None = None
     """Settings of the cell with a learned prior, which takes minutes; None: none."""
 

@@ -1,0 +1,176 @@
+"""One figure for all: what became of the claims, and leakage against loss after training."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from gradveil._drawing import BLACK, GREEN, PURPLE, RED, SKY
+from gradveil.studies.runner import Table
+from gradveil.studies.shared import label_of, number
+
+from ._curves import Row, bars
+from ._panels import COLOURS, DASHES, LINES, MARKERS, MSE, OTHERS, SHAPES, figure, no_cells
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VERDICTS: Mapping[str, tuple[str, str, str]] = {
+    "reproduced": ("R", GREEN, "white"),
+    "not reproduced": ("N", RED, "white"),
+    "undecided": ("U", SKY, "black"),
+    "not testable here": ("T", "0.85", "black"),
+    "not tested": ("–", "white", "0.4"),
+}
+"""The letter of each verdict, its colour and that of the letter: readable without colours."""
+
+LOOKS: Mapping[str, dict[str, Any]] = {
+    "gradient-noise": {"color": PURPLE, "marker": "v", "ls": "-"},
+    "optimal-noise": {"color": SKY, "marker": "P", "ls": "--"},
+    "laplace-noise": {"color": "0.5", "marker": "X", "ls": "-."},
+    "sign-compression": {"color": BLACK, "marker": "*", "ls": ":"},
+}
+"""Of the frontier's curves, where the usual look is that of another one."""
+
+CLAIM, HEADING = 66, 15
+"""Letters in a line of a claim, and of a setting's heading."""
+ROW, HEAD, LEAST = 0.25, 1.4, 4.4
+"""Inches: of a claim, of all that is above and below the claims, and of the whole figure."""
+
+
+DATA = {"mnist": "MNIST", "cifar": "CIFAR-10"}
+"""By the first part of a claim's name."""
+
+
+def verdict_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    """The table that `draw_summary` takes, from each claim's name, text, setting and verdict.
+
+    Some claims have one text for two data sets, so the data set comes first.
+
+    >>> table = verdict_table([("mnist-noise", "... and trains better.", "paper", "undecided")])
+    >>> table.rows
+    [('mnist-noise', 'MNIST: … and trains better', 'paper', 'undecided')]
+    """
+    named = [
+        (name, _claim_text(name, text), setting, verdict) for name, text, setting, verdict in rows
+    ]
+    return Table({"name": str, "claim": str, "setting": str, "verdict": str}, named)
+
+
+def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "aware") -> None:
+    """A grid of verdicts to the left, the frontier to the right.
+
+    Args:
+        stem: Where ``.png`` and ``.pdf`` go.
+        verdicts: Columns `name` (of the claim), `claim` (its text), `setting` and `verdict`, see
+            `verdict_table`; claims and settings in the order in which they come first. A pair
+            without a row stays empty, and so does a verdict that is none of `VERDICTS`: that the
+            claim has no such setting, for example.
+        frontier: A row for each defense, plan and level: `defense`, `plan` ("" if it needs none),
+            and with the endings `_mean`, `_low` and `_high` the `loss` after training and the
+            error of the `attacker`; `blank_mse` is the blind guess's. Rows of one defense and plan
+            are joined in their order.
+        attacker: The column of errors.
+    """
+    claims = {str(row["name"]): str(row["claim"]) for row in verdicts.as_dicts()}
+    height = max(LEAST, HEAD + ROW * len(claims))
+    with figure(stem, columns=2, width=5.2, height=height) as (made, axes):
+        _grid(axes[0], verdicts, claims)
+        _frontier(axes[1], frontier.as_dicts(), attacker)
+        _legend(made, axes[0], verdicts)
+        if axes[1].get_legend_handles_labels()[0]:
+            axes[1].legend(loc="upper right", bbox_to_anchor=(1.03, -0.11), ncols=2, fontsize=7)
+
+
+def _claim_text(name: str, text: str) -> str:
+    data = DATA.get(name.partition("-")[0])
+    text = text.replace("...", "…").removesuffix(".").removesuffix(" …")
+    return f"{data}: {text}" if data else text
+
+
+def _grid(axis: "Axes", verdicts: Table, claims: Mapping[str, str]) -> None:
+    from matplotlib.patches import Rectangle
+
+    settings = list(dict.fromkeys(str(s) for s in verdicts.column("setting")))
+    names = [*claims]
+    axis.grid(False)
+    for side in axis.spines.values():
+        side.set_visible(False)
+    if not claims:
+        no_cells(axis)
+        return
+    for row in verdicts.as_dicts():
+        place = settings.index(str(row["setting"])), names.index(str(row["name"]))
+        letter, colour, ink = VERDICTS.get(str(row["verdict"]), ("", "white", "black"))
+        if letter:
+            axis.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
+            axis.text(
+                place[0] + 0.5,
+                place[1] + 0.5,
+                letter,
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize=7.5,
+                fontweight="bold",
+            )
+    axis.set_xlim(0, len(settings))
+    axis.set_ylim(len(claims), 0)
+    middles = [k + 0.5 for k in range(max(len(settings), len(claims)))]
+    axis.set_xticks(middles[: len(settings)], [fill(s, HEADING) for s in settings], fontsize=7)
+    axis.set_yticks(middles[: len(claims)], [fill(c, CLAIM) for c in claims.values()], fontsize=6)
+    axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+
+
+def _frontier(axis: "Axes", rows: list[Row], attacker: str) -> None:
+    rows = [r for r in rows if None not in (r["loss_mean"], r[f"{attacker}_mean"])]
+    axis.set(xlabel=f"{MSE}, matched", ylabel="loss after training (nats)")
+    axis.set_title("what an attacker who knows the defense gets,\nagainst the loss after training")
+    if not rows:
+        no_cells(axis)
+        return
+    for place, key in enumerate(dict.fromkeys((str(r["defense"]), str(r["plan"])) for r in rows)):
+        mine = [r for r in rows if (r["defense"], r["plan"]) == key]
+        axis.errorbar(
+            [number(r[f"{attacker}_mean"]) for r in mine],
+            [number(r["loss_mean"]) for r in mine],
+            xerr=bars(mine, attacker),
+            yerr=bars(mine, "loss"),
+            label=label_of(key[0]) + (f", {key[1]} plan" if key[1] else ""),
+            elinewidth=0.5,
+            lw=1,
+            **_look(place, *key),
+        )
+    guesses = [number(r["blank_mse"]) for r in rows if r["blank_mse"] is not None]
+    if guesses:
+        axis.axvline(guesses[0], color="0.4", ls=":", lw=1, label="blind guess")
+    axis.annotate(
+        "better", (0.97, 0.03), (0.8, 0.12), xycoords="axes fraction", textcoords="axes fraction",
+        arrowprops={"arrowstyle": "->", "color": "0.4"}, color="0.4", fontsize=7,
+    )  # fmt: skip
+
+
+def _look(place: int, defense: str, plan: str) -> dict[str, Any]:
+    """Defenses that are the same in other figures differ here; private plans are hollow."""
+    known: dict[str, Any] = {
+        "color": COLOURS.get(defense, OTHERS[place % len(OTHERS)]),
+        "marker": MARKERS.get(defense, SHAPES[place % len(SHAPES)]),
+        "ls": LINES.get(defense) or DASHES[place % len(DASHES)],
+    }
+    hollow = {"mfc": "white", "ls": ":"} if plan == "private" else {}
+    return {**known, **LOOKS.get(defense, {}), **({"marker": "s"} if "layer" in plan else hollow)}
+
+
+def _legend(made: "Figure", axis: "Axes", verdicts: Table) -> None:
+    """What the letters mean, under the grid; those that are there."""
+    from matplotlib.patches import Patch
+
+    there = set(verdicts.column("verdict"))
+    handles = [
+        Patch(facecolor=colour, edgecolor="0.6", lw=0.5, label=f"{letter}: {verdict}")
+        for verdict, (letter, colour, _) in VERDICTS.items()
+        if verdict in there
+    ]
+    if handles:
+        axis.legend(handles=handles, loc="upper right", bbox_to_anchor=(1.0, -0.02), ncols=2)

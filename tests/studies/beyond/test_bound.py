@@ -1,0 +1,69 @@
+"""Bounds beside attacks: which of them there are, at which noise, and what the claim measures."""
+
+import pytest
+
+from gradveil.studies.beyond._bound import CANDIDATES, FLOOR, LEARNED, BoundStudy
+from gradveil.studies.claims._measures import best_attack_above_candidates
+from gradveil.studies.figures import _panels
+from gradveil.studies.runner import Result
+from tests.studies.synthetic import synthetic_results
+
+STUDY = BoundStudy()
+
+
+def changed(results, error):
+    """All bounds from candidates are this."""
+    return {
+        cell: Result({**result, "error": error}) if cell.kind == "candidate-bound" else result
+        for cell, result in results.items()
+    }
+
+
+def test_candidates_are_there_for_all_that_is_attacked_and_for_more_noise():
+    cells = STUDY.cells("standard")
+    by_kind = {
+        kind: {(c.settings["defense"], c.settings["start"]) for c in cells if c.kind == kind}
+        for kind in ("attack", "bound", "candidate-bound")
+    }
+    assert by_kind["attack"] == by_kind["bound"] < by_kind["candidate-bound"]
+    assert any("scale=3.0" in defense for defense, _ in by_kind["candidate-bound"])
+    assert not [c for c in cells if c.kind == "learned-bound"]
+
+
+def test_candidates_are_neither_attacked_nor_planned_from():
+    for preset in ("quick", "standard", "paper"):
+        for cell in STUDY.cells(preset):
+            if cell.kind != "candidate-bound":
+                continue
+            first = cell.settings["population"]["start"]
+            public = cell.settings.get("public")
+            assert cell.settings["start"] < first
+            assert not public or public["start"] + public["size"] * public["batches"] <= first
+
+
+def test_a_learned_prior_has_a_row_for_each_defense():
+    [cell] = [c for c in STUDY.cells("paper") if c.kind == "learned-bound"]
+    one = {"bound": 0.1, "low": 0.05, "high": 0.2, "reason": ""}
+    bounds = {spec: one for spec, _ in cell.settings["defenses"]}
+    rows = STUDY.numbers({cell: Result({"bounds": bounds})}).as_dicts()
+    assert len(rows) == len(bounds) == 8
+    assert {row["what"] for row in rows} == {LEARNED}
+    assert {row["mean"] for row in rows} == {0.1}
+
+
+def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(_panels, "save", lambda made, stem: found.append(made))
+    table = STUDY.numbers(changed(synthetic_results(STUDY.cells("quick")), 0.0))
+    assert {row["mean"] for row in table.as_dicts() if row["what"] == CANDIDATES} == {0.0}
+    STUDY.draw(table, tmp_path / "figure")
+    for axis in found[0].axes:
+        assert 0 < axis.get_ylim()[0] <= FLOOR
+
+
+@pytest.mark.parametrize(("error", "above"), [(0.0, True), (9.0, False)])
+def test_attacks_are_measured_against_the_candidates(error, above):
+    results = changed(synthetic_results(STUDY.cells("quick")), error)
+    units = best_attack_above_candidates(STUDY.name)({STUDY.name: results})
+    assert len(units) == 4
+    assert all((float(values.mean()) > 0) == above for values in units.values())
