@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import GradientNoise, GradientPruning, NoDefense, load_dataset
+from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
 from gradveil.attacks import (
     Finish,
     InvertingGradients,
@@ -82,6 +82,42 @@ def test_the_heads_equations_hold_at_the_truth():
     torch.testing.assert_close(features_from(head, outputs, batch[1]), hidden, rtol=1e-3, atol=1e-4)
 
 
+def test_the_noise_of_features_is_read_off_the_message():
+    """The layer's gradient shows the noise, and Δ what it makes of each example's features."""
+    from gradveil.attacks._search import ROUGH, features_from, features_noise
+
+    batch, model, std = smooth_images(3, 1, 8, 8), two_linear_layers(), 2e-4
+    hidden = model[:3](batch[0]).detach().double()
+    outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
+    ratios = []
+    for draw in range(4):
+        observation = observed(model, batch, defense=GradientNoise(std), seed=draw)
+        assert head_of(observation, seeded()) is None
+        head = head_of(observation, seeded(), ROUGH)
+        assert head is not None
+        assert head.noise == pytest.approx(std, rel=0.05)
+        head.sharpen()
+        errors = (features_from(head, outputs, batch[1]) - hidden).square().sum(1)
+        ratios.append(errors / features_noise(head, outputs, batch[1]))
+    assert float(torch.stack(ratios).mean()) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("defense", [Rounding(1e-3), GradientNoise(3e-4)], ids=["grid", "noise"])
+def test_a_little_noise_makes_peeling_rough_and_not_sure(monkeypatch, defense):
+    seen = spied(monkeypatch)
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(two_linear_layers(), batch, labels="known", defense=defense)
+    attack = InvertingGradients(200, total_variation=1e-3, peel=QUICK)
+    found = attack(observation, seeded())
+    (guess,) = seen
+    assert guess.solved
+    assert not guess.sure
+    alone = replace(attack, peel=None)(observation, seeded())
+    costs = [own_cost(attack, observation, r) for r in (found, alone, guess.guess)]
+    assert costs[0] <= min(costs[1:]) * (1 + 1e-5)
+    assert float(score(guess.guess, batch, ssim=False).psnr.min()) > 25
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -95,6 +131,15 @@ def test_where_the_rank_is_hidden_there_is_no_head(case):
     assert (
         head_of(observed(two_linear_layers(), smooth_images(3, 1, 8, 8), **case), seeded()) is None
     )
+
+
+def test_a_message_of_which_a_whole_tensor_is_missing_has_no_head():
+    from gradveil.attacks._search import ROUGH
+
+    observation = observed(two_linear_layers(), smooth_images(3, 1, 8, 8))
+    assert head_of(observation, seeded(), ROUGH) is not None
+    sent = {**observation.sent, "5.bias": torch.zeros(10)}
+    assert head_of(replace(observation, sent=sent), seeded(), ROUGH) is None
 
 
 def test_as_many_images_as_units_are_too_many():

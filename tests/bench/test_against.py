@@ -118,6 +118,24 @@ def test_rows_hold_the_mean_and_the_paired_gain(tmp_path):
     assert len(told) == 4
 
 
+def test_each_case_shows_an_image_beside_what_was_found_of_it(tmp_path):
+    file, shown = tmp_path / "against.jsonl", []
+    list(bench_against([SMALL], {"mnist": DIGITS}, QUICK, file=file, show=shown.append))
+    (one,) = shown
+    assert one.images.shape == (4, 1, 28, 28)
+    truth = DIGITS.to_pixels(DIGITS.inputs[36])
+    torch.testing.assert_close(one.images[0], truth)
+    runs = [json.loads(line) for line in file.read_text().splitlines()[:2]]
+    psnr = [-10 * (image - truth).square().mean().log10() for image in one.images[1:]]
+    for found, run in zip(reversed(psnr[1:]), runs, strict=True):
+        assert min(float(found), 50) == pytest.approx(min(run["psnr"][0], 50), abs=0.1)
+    assert [note.split("\n")[0] for note in one.notes] == ["truth", "guess", "inversefed", "strong"]
+    old = [{**run, "picture": None} for run in map(json.loads, file.read_text().splitlines())]
+    file.write_text("".join(json.dumps(run) + "\n" for run in old))
+    list(bench_against([SMALL], {"mnist": DIGITS}, QUICK, file=file, show=shown.append))
+    assert len(shown) == 1
+
+
 def test_what_is_done_is_not_run_again_and_half_a_line_is_no_harm(tmp_path):
     file, data = tmp_path / "against.jsonl", {"mnist": DIGITS}
     (row,) = bench_against([SMALL], data, QUICK, file=file)
@@ -198,4 +216,5 @@ def test_the_command_prints_and_keeps_its_rows(tmp_path):
     (row,) = json.loads((tmp_path / "against.json").read_text())["rows"]
     assert row["attack"] == "strong"
     assert row["batches"] == 1
+    assert (tmp_path / "against.png").stat().st_size > 1000
     assert (tmp_path / "against.jsonl").read_text().count("\n") == 2

@@ -82,6 +82,13 @@ def _other(kind: str, strength: float, gain: float, noise: float) -> dict[str, o
     found: dict[str, dict[str, object]] = {
         "layer-sizes": {"sizes": [["conv_layers.0.weight", 288], ["conv_layers.0.bias", 32]]},
         "bound": {"bound": 0.05 * (1 + strength) + 0.1 * abs(noise), "prior_variance": 0.72},
+        "candidate-bound": {"error": 0.01 * (1 + strength) * (1 + noise), "right": [True]},
+        "private-training": {
+            "loss": 0.6 + 0.1 * noise,
+            "accuracy": 0.8 + 0.01 * noise,
+            "noise_multiplier": 1.0,
+            "epsilon_opacus": 3.0,
+        },
         "estimator-share": {"share": 0.7 + 0.2 * noise},
         "estimator-cost": {"ratio": 3.0 + noise},
         "training-prediction": {

@@ -91,7 +91,7 @@ class Adaptive(Attack):
     prior: Energy | GaussianPrior | None = field(default_factory=TotalVariation)
     _: KW_ONLY
     restarts: int = 1
-    smoothing: float = 0.3
+    smoothing: float = 0.0
     looseness: tuple[float, float] = (3e-2, 3e-3)
     probes: int = 8
     finish: Finish | None = field(default_factory=Finish)

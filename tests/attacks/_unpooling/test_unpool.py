@@ -1,5 +1,7 @@
 """Unpooling finds images that the descent does not, and gives way where it cannot work."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from gradveil import GradientNoise, NoDefense
 from gradveil.attacks import (
     Adaptive,
+    Cooling,
     InvertingGradients,
     Reconstruction,
     ThreatModel,
@@ -34,6 +37,17 @@ def test_images_that_descent_does_not_find():
     assert now > before + 5
     assert found.loss < 1e-2
     assert found.is_certain
+
+
+def test_a_pair_needs_the_sampled_positions():
+    batch = smooth_images(2, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    hasty = replace(Unpool().configured(steps=60), features=Cooling(steps=8))
+    found = hasty.solve(observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert float(score(found, batch, ssim=False).psnr.min()) > 24
+    without = replace(hasty, sweeps=0)
+    assert without.solve(observation, batch[1], seeded(), Watch(None)) is None
 
 
 def test_the_adaptive_attack_keeps_what_is_certain(monkeypatch):
@@ -74,6 +88,8 @@ def test_out_of_time_nothing_is_found():
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="total_variation"):
         Unpool(total_variation=-1.0)
+    with pytest.raises(ValueError, match="sweeps"):
+        Unpool(sweeps=-1)
     with pytest.raises((TypeError, ValueError), match="features"):
         Unpool(features="slow")
 

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
+import sys
 from contextlib import closing
 
 import pytest
 
 from gradveil.studies.runner._engine_local import LocalEngine
 from gradveil.studies.runner._store import Store
-from tests.studies import fake
+from tests.studies import fake, two_nodes
 from tests.studies.processes import REPRODUCE, environment
 
 pytest.importorskip("ray")
@@ -27,3 +28,15 @@ def test_ray_and_local_give_the_same_bytes(tmp_path):
     with closing(Store(out / "store")) as ray, closing(Store(tmp_path / "local")) as local:
         assert ray.dump() == local.dump()
         assert ray.dump().count('"done"') == 4
+
+
+@pytest.mark.slow
+def test_two_nodes_give_the_bytes_of_one_process(tmp_path):
+    command = [sys.executable, "-m", two_nodes.__name__, str(tmp_path / "ray")]
+    done = subprocess.run(command, env=environment(tmp_path / "log"), timeout=600)
+    assert done.returncode == 0
+    cells = two_nodes.cheap_cells()
+    LocalEngine(1).run(tmp_path / "local", cells, lambda: None)
+    with closing(Store(tmp_path / "ray")) as ray, closing(Store(tmp_path / "local")) as local:
+        assert ray.dump() == local.dump()
+        assert ray.dump().count('"done"') == len(cells)

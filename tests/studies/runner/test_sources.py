@@ -105,7 +105,7 @@ def test_an_attack_depends_on_the_core_and_not_on_figures_or_the_runner():
     } <= found
     outward = ("auditing", "cli", "flower", "studies.runner", "studies.figures", "studies.paper")
     assert not [n for n in found if n.startswith(tuple(f"gradveil.{name}" for name in outward))]
-    assert "gradveil.studies.cells._bound" not in found
+    assert "gradveil.studies.cells._bounds" not in found
 
 
 @pytest.mark.parametrize("kind", ["nope", "__main__:find", "no.such.module:find"])

@@ -14,6 +14,7 @@ from .._evidence import random_inputs, total_variation
 from .._observation import Observation
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from .._search import (
+    ROUGH,
     Descent,
     Head,
     Minimum,
@@ -22,6 +23,7 @@ from .._search import (
     clamp,
     determined_share,
     features_from,
+    features_noise,
     features_of,
     head_of,
     labels_of,
@@ -43,6 +45,8 @@ RANDOM = 8
 DETERMINED, WORTH = 0.99, 0.5
 """The share of an input that the features show (`determined_share`) where they determine it, and
 where finding it is tried at all."""
+AGAIN = 2
+"""Rounds for noisy features, at most."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,10 @@ class Peel(Attack):
     2. The features H = Δ⁺ ∂L/∂W with Δ the gradients with respect to U.
     3. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
 
-    Repeated labels do not matter. It needs a message without noise and with all entries, and a
-    batch smaller than the layer's width; elsewhere it finds nothing.
+    Repeated labels do not matter. It needs a message with all entries, and a batch smaller than the
+    layer's width; elsewhere it finds nothing. A little noise or rounding, which leaves the rank of
+    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 3 weighs
+    total variation by what is known of the features' noise.
 
     Args:
         steps: Of the head's descent.
@@ -104,10 +110,10 @@ class Peel(Attack):
         """
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         labels = labels_of(observation, generator)
-        head = head_of(observation, generator)
+        head = head_of(observation, generator, ROUGH)
         if head is None:
             raise ValueError(
-                "Parameter `observation` should be of a gradient without noise and with all"
+                "Parameter `observation` should be of a gradient with next to no noise and all"
                 " entries, of a model with a linear layer that is wider than the batch and through"
                 " which all information flows. Found a message that does not determine the layer's"
                 " outputs. Use `InvertingGradients`."
@@ -127,14 +133,15 @@ class Peel(Attack):
 
         `known` are the outputs of its first layer where they have been solved before.
         """
-        head = head_of(observation, generator)
+        head = head_of(observation, generator, ROUGH)
         if head is None:
             return None
         own = features_of(head.name, observation)
         share = determined_share(own, random_inputs(observation, 2, generator), generator)
         if share < WORTH:
             return None
-        peel = self if share >= DETERMINED else replace(self, rounds=1)
+        rounds = self.rounds if head.noise == 0 else min(AGAIN, self.rounds)
+        peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
         found = peel._guess(head, observation, labels, generator, watch, progress, known)
         found = replace(found, sure=found.sure and share >= DETERMINED)
         return found if found.solved or found.guess.status == INTERRUPTED else None
@@ -158,12 +165,17 @@ class Peel(Attack):
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:
             features = features_from(head, outputs, labels).to(inputs)
-            inputs, misfits, status = self._invert(head, observation, features, generator, watch)
+            noise = features_noise(head, outputs, labels).to(inputs)
+            inputs, misfits, status = self._invert(
+                head, observation, features, noise, generator, watch
+            )
             most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = clamp(inputs, observation.low, observation.high)
         own = _misfit(observation, inputs, labels)
         guess = Reconstruction(inputs, labels, own, [(self.steps, own)], status)
-        sure = most and own < NEAR * _random_misfit(observation, labels, generator)
+        sure = (
+            head.noise == 0 and most and own < NEAR * _random_misfit(observation, labels, generator)
+        )
         return Peeled(guess, solved, sure and status == FINISHED)
 
     def _invert(
@@ -171,22 +183,27 @@ class Peel(Attack):
         head: Head,
         observation: Observation,
         features: Tensor,
+        noise: Tensor,
         generator: torch.Generator,
         watch: Watch,
     ) -> tuple[Tensor, Tensor, str]:
-        """Inputs with these features and their misfits; new starts for images not yet found."""
+        """Inputs with these features and their misfits; new starts for images not yet found.
+
+        `noise` is the squared error that each image's features have.
+        """
         own, best = features_of(head.name, observation), noise_start(observation, 1, generator)[0]
         with torch.no_grad():
             others = own(random_inputs(observation, RANDOM, generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
             unit = (own(best) - features).square().sum(1).mean()
         misfits, status = torch.full_like(spread, torch.inf), FINISHED
+        peel = self._knowing(float(noise.mean() / unit) * best[0].numel() / features.shape[1])
         for _ in range(self.rounds):
-            open_ = misfits > FOUND
+            open_ = misfits > FOUND + noise / spread
             if status != FINISHED or not bool(open_.any()):
                 break
             start = noise_start(observation, 1, generator)[:, open_]
-            minimum = self._descend(head, observation, features[open_], unit, start, watch)
+            minimum = peel._descend(head, observation, features[open_], unit, start, watch)
             status = minimum.status
             with torch.no_grad():
                 gaps = (own(minimum.inputs[0]) - features[open_]).square().sum(1)
@@ -195,6 +212,10 @@ class Peel(Attack):
             best[places] = minimum.inputs[0][errors < misfits[open_]]
             misfits[places] = errors[errors < misfits[open_]]
         return best, misfits, status
+
+    def _knowing(self, noise: float) -> "Peel":
+        """With total variation as for differences of 1, under noise of so much for each entry."""
+        return replace(self, total_variation=max(self.total_variation, min(2 * noise, 1e-2)))
 
     def _descend(
         self,

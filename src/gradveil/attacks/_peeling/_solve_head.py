@@ -22,7 +22,9 @@ from .._search import (
 from ._solve_last import last_layer_of, solve_last
 
 SOLVED = 1e-3
-"""The relative misfit of the head's equations that counts as 0."""
+"""The relative misfit of the head's equations that counts as 0 ..."""
+ROUGHLY = 0.05
+"""... and that is put down to noise, where the layer's gradient shows some."""
 STARTS = 64
 AGAIN = 1
 """How often the last layer is tried again."""
@@ -38,10 +40,13 @@ def solve_head(
 ) -> tuple[Tensor | None, str]:
     """U from the last layer's logits, or else from many starts around what random inputs give.
 
-    Where both fail, the last layer is tried again: of trained models it is the easier problem.
+    Where both fail, the last layer is tried again: of trained models it is the easier problem. It
+    has no equations to spare for noise, and is left out where there is some.
     """
     equations = HeadEquations(head, labels)
     aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
+    if head.noise > 0:
+        return _search(equations, labels, steps, generator, watch, progress)
     known = _from_last_layer(equations, labels, aside, watch)
     if known is not None:
         return known, FINISHED
@@ -69,7 +74,8 @@ def _search(
     minimum = minimise(_annealed(equations, head, scale), start, descent, progress=progress)
     refined = _refined(equations, minimum.inputs[int(minimum.costs.argmin())], watch)
     status = minimum.status if minimum.status != FINISHED else refined.status
-    return (refined.inputs if refined.cost < SOLVED else None), status
+    limit = SOLVED if head.noise == 0 else ROUGHLY
+    return (refined.inputs if refined.cost < limit else None), status
 
 
 def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined:

@@ -3,8 +3,8 @@
 from ._candidates import check_alike, message_of, noise_start, parts_of, sent_row
 from ._consensus import consensus, order_like
 from ._determined import determined_share
-from ._head import Head, features_of, head_of
-from ._head_equations import HeadEquations, features_from
+from ._head import ROUGH, Head, features_of, head_of
+from ._head_equations import HeadEquations, features_from, features_noise
 from ._lbfgs import Point, minimise_lbfgs
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
 from ._optimise import SETTLED, Cost, Descent, Minimum, Watch, clamp, minimise
@@ -16,6 +16,7 @@ from ._stages import Stages, refine_in_stages, refine_one
 from ._targets import SoftTargets, labels_of, soft_targets
 
 __all__ = [
+    "ROUGH",
     "SETTLED",
     "Cost",
     "Descent",
@@ -39,6 +40,7 @@ __all__ = [
     "consensus",
     "determined_share",
     "features_from",
+    "features_noise",
     "features_of",
     "head_of",
     "labels_of",

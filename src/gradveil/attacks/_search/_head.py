@@ -19,6 +19,8 @@ from ._smoothing import SmoothTwin
 
 _PROBES = 32
 _GAP = 1e-3  # of singular values: below it what is left of the weight's gradient is rounding
+ROUGH = 0.5
+"""The same gap for a message with a little noise, or rounded, that still shows the rank."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Head:
     """U at random inputs."""
     is_last: bool = False
     """Whether U is what the model returns."""
+    noise: float = 0.0
+    """The standard deviation of noise in the layer's gradient, as its singular values show it."""
 
     @property
     def layer(self) -> nn.Linear:
@@ -84,6 +88,13 @@ class Head:
         after = names[names.index(self.name) + 1 :]
         return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether something was sent of each parameter: pruning may leave nothing of one."""
+        own = [part for which in ("weight", "bias") if (part := self.sent(which)) is not None]
+        later = [self.observation.sent[name] for name in self.later]
+        return all(bool(part.any()) for part in own + later)
+
     def sharpen(self) -> None:
         """Make the twin's activations nearly the model's own."""
         self.twin.set_width(1e-4 * float(self.outputs.square().mean().sqrt()))
@@ -93,12 +104,12 @@ class Head:
         return self.observation.sent.get(f"{self.name}.{which}" if self.name else which)
 
 
-def head_of(observation: Observation, generator: torch.Generator) -> Head | None:
+def head_of(observation: Observation, generator: torch.Generator, gap: float = _GAP) -> Head | None:
     """The head of the model; `None` where a message does not determine it.
 
     It must be a gradient, all information must flow through one linear layer with more outputs than
     there are examples, and the layer's weight gradient must have the rank of the batch: noise and
-    pruning destroy that.
+    pruning destroy that. `gap` is how large its next singular value may be, over the last of these.
     """
     if observation.local is not None:
         return None
@@ -107,13 +118,14 @@ def head_of(observation: Observation, generator: torch.Generator) -> Head | None
         weight = observation.sent.get(call.weight)
         if weight is None or call.inputs.dim() != 2 or len(call.inputs) != _PROBES:
             continue
-        if not _shows_rank(weight, observation.batch_size):
+        noise = _noise(weight, observation.batch_size, gap)
+        if noise is None:
             return None
         double = _in_double(observation)
         twin = SmoothTwin(double, 1.0)
         outputs = call.layer(call.inputs).detach().double()
-        head = Head(twin.observation, twin, call.name, probe[:1].double(), outputs)
-        if not _is_a_cut(head, probe.double()):
+        head = Head(twin.observation, twin, call.name, probe[:1].double(), outputs, noise=noise)
+        if not head.is_whole or not _is_a_cut(head, probe.double()):
             return None
         return replace(head, is_last=_is_last(head))
     return None
@@ -142,11 +154,17 @@ def features_of(name: str, observation: Observation) -> Callable[[Tensor], Tenso
     return features
 
 
-def _shows_rank(weight: Tensor, batch_size: int) -> bool:
+def _noise(weight: Tensor, batch_size: int, gap: float) -> float | None:
+    """The standard deviation of what is beside the batch's rank; `None` where that is hidden."""
     if batch_size >= weight.shape[0] or batch_size > weight.shape[1]:
-        return False
+        return None
     sizes = torch.linalg.svdvals(weight.double())
-    return bool(sizes[batch_size] < _GAP * sizes[batch_size - 1])
+    if not bool(sizes[batch_size] < gap * sizes[batch_size - 1]):
+        return None
+    if bool(sizes[batch_size] < _GAP * sizes[batch_size - 1]):
+        return 0.0
+    entries = (weight.shape[0] - batch_size) * (weight.shape[1] - batch_size)
+    return float((sizes[batch_size:].square().sum() / max(1, entries)).sqrt())
 
 
 def _in_double(observation: Observation) -> Observation:

@@ -53,3 +53,11 @@ def features_from(head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
     assert weight is not None
     features: Tensor = torch.linalg.pinv(delta.T) @ weight
     return features
+
+
+def features_noise(head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
+    """E‖H - Δ⁺ ∂L/∂W‖² of each example: features · std² · [(Δ Δᵀ)⁻¹]_nn under the head's noise."""
+    delta, weight = head.gradients(outputs, labels)[1], head.sent("weight")
+    assert weight is not None
+    gains: Tensor = torch.linalg.pinv(delta.T).square().sum(1)
+    return weight.shape[1] * head.noise**2 * gains

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_kind, check_not_negative
+from gradveil._checks import check_count, check_kind, check_not_negative, check_not_negative_count
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import relative_misfit
 
@@ -30,6 +30,7 @@ from ._chain import Stage, chain_of
 from ._equations import Equations
 from ._features import EXACT, Cooling, Kronecker, search_inputs, solve_inputs
 from ._images import ImageSearch, through
+from ._sampling import Sampler
 
 SAMPLES = 128
 """How many random images tell what features are like."""
@@ -52,8 +53,9 @@ class Unpool(Attack):
     2. For each stage (convolution, BatchNorm in eval mode, activation, max-pool) from the last on:
        its outputs and their gradients are known; unknown are the position of the largest entry in
        each cell of the pool, and the inputs. Expectation-maximisation with falling errors finds
-       most positions, reweighted least squares the rest (`Equations`). Residuals of 0 prove it. The
-       inputs' own gradient follows, and the next stage is reached.
+       most positions, Gibbs sampling more of them where these are not enough (`Sampler`),
+       reweighted least squares the rest (`Equations`). Residuals of 0 prove it. The inputs' own
+       gradient follows, and the next stage is reached.
     3. Where a stage has more unknowns than equations, and no pool is below it: images whose
        features fit its equations, the positions being open, with some total variation.
 
@@ -65,6 +67,7 @@ class Unpool(Attack):
         images: How they fall in step 3, over its first-order steps.
         total_variation: The strength of total variation, an energy in nats for each difference of
             one standard deviation.
+        sweeps: At most how many times all positions are sampled in step 2; 0: not at all.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of step 3.
 
@@ -75,6 +78,7 @@ class Unpool(Attack):
     features: Cooling = field(default_factory=Cooling)
     images: Cooling = field(default_factory=_image_cooling)
     total_variation: float = 1.0
+    sweeps: int = 40
     time_budget: float | None = None
     progress: Progress | None = None
 
@@ -82,6 +86,7 @@ class Unpool(Attack):
         for name in ("features", "images"):
             check_kind(getattr(self, name), name, Cooling, "Use `Cooling()`.")
             check_count(getattr(self, name).steps, f"{name}.steps")
+        check_not_negative_count(self.sweeps, "sweeps")
         check_not_negative(self.total_variation, "total_variation")
         if self.time_budget is not None:
             check_not_negative(self.time_budget, "time_budget")
@@ -147,7 +152,7 @@ class Unpool(Attack):
         samples = smooth_images(observation, SAMPLES, generator)
         shape = through(stages, samples[:1]).shape[1:]
         start = _Known(*_at_head(head, outputs, labels, shape), len(stages) - 1)
-        known = self._peel(stages, observation, start, samples, watch)
+        known = self._peel(stages, observation, start, samples, generator, watch)
         if known is None:
             return None
         inputs, status = self._images(stages, observation, known, samples, watch, progress)
@@ -164,6 +169,7 @@ class Unpool(Attack):
         observation: Observation,
         known: "_Known",
         samples: Tensor,
+        generator: torch.Generator,
         watch: Watch,
     ) -> "_Known | None":
         """What is known of the outputs of the lowest stage that the equations reach."""
@@ -174,11 +180,13 @@ class Unpool(Attack):
             equations = known.equations(stages[level], observation, features)
             if not equations.is_overdetermined:
                 return known
-            shares = equations.even()
             if pooled:
                 prior = Kronecker.fit(features.double())
                 shares = search_inputs(equations, prior, self.features, watch)
-            inputs, worst = solve_inputs(equations, shares)
+                sampler = Sampler(equations, prior, generator)
+                inputs, worst = sampler.solve(shares, self.sweeps, watch)
+            else:
+                inputs, worst = solve_inputs(equations, equations.even())
             if worst > EXACT or watch.is_over():
                 return None
             known = _Known(inputs, equations.pulled_back(equations.positions(inputs)), level - 1)

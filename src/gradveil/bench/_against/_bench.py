@@ -15,6 +15,7 @@ from gradveil.scoring import score
 
 from ._cases import AgainstCase
 from ._inverse_fed import InverseFed
+from ._pictures import AgainstPictures, against_pictures
 from ._rows import GUESS, PEER, AgainstRow, against_row
 from ._runs import AgainstRun, RunFile
 
@@ -59,6 +60,7 @@ def bench_against(
     *,
     file: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    show: Callable[[AgainstPictures], None] = lambda _: None,
 ) -> Iterator[AgainstRow]:
     """One row for each case and each of our attacks, as they are done.
 
@@ -73,10 +75,12 @@ def bench_against(
         file: Keeps each run, so that a run which was stopped goes on where it was. Remove it when
             an attack has changed.
         progress: Told what is being measured.
+        show: Gets an image of each case with what was found of it, when the case is done.
     """
     runs = RunFile(file)
     for case in cases:
-        yield from _Comparison(case, data[case.data], settings, runs, progress).rows()
+        comparison = _Comparison(case, data[case.data], settings, runs, progress)
+        yield from comparison.rows(show)
 
 
 class _Comparison:
@@ -95,7 +99,7 @@ class _Comparison:
         self.public = _without(data, self.starts[0], self.starts[-1] + case.images)
         self.model: nn.Module | None = None
 
-    def rows(self) -> list[AgainstRow]:
+    def rows(self, show: Callable[[AgainstPictures], None]) -> list[AgainstRow]:
         """Run what is missing; one row for each attack of ours."""
         ours = self.settings.attacks or self.case.attacks
         found: dict[str, list[AgainstRun]] = {name: [] for name in (*ours, PEER, GUESS)}
@@ -110,6 +114,10 @@ class _Comparison:
             found[PEER].append(self._run(PEER, peer, first))
             guess = self.public.inputs.mean(0, keepdim=True).expand_as(self._batch(first)[0])
             found[GUESS].append(self._scored(GUESS, first, guess, 0.0, 0))
+        truth = self.data.to_pixels(self._batch(self.starts[0])[0])[0]
+        pictures = [found[name][0] for name in (GUESS, PEER, *ours)]
+        if (shown := against_pictures(self.case.title, truth, pictures)) is not None:
+            show(shown)
         return [against_row(self.case, name, found) for name in ours]
 
     def _run(self, name: str, attack: Attack, first: int) -> AgainstRun:
@@ -136,10 +144,19 @@ class _Comparison:
     def _scored(
         self, name: str, first: int, inputs: Tensor, seconds: float, steps: int
     ) -> AgainstRun:
-        psnr = score(inputs, self._batch(first)[0], normalization=self.data, ssim=False).psnr
-        assert psnr is not None
-        values = tuple(psnr.tolist())
-        return AgainstRun(self.case.name, name, first, self._settings, values, seconds, steps)
+        scores = score(inputs, self._batch(first)[0], normalization=self.data, ssim=False)
+        assert scores.psnr is not None
+        image = self.data.to_pixels(inputs.detach())[scores.assignment[0]].clamp(0, 1)
+        return AgainstRun(
+            self.case.name,
+            name,
+            first,
+            self._settings,
+            tuple(scores.psnr.tolist()),
+            seconds,
+            steps,
+            (255 * image).round().int().tolist(),
+        )
 
     def _batch(self, first: int) -> tuple[Tensor, Tensor]:
         return self.data.batch(first, self.case.images)

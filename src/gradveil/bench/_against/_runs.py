@@ -21,6 +21,8 @@ class AgainstRun:
     """Of this process's own time."""
     steps: int
     """As the attack counts them; 0 where it does not."""
+    picture: list[list[list[int]]] | None = None
+    """The batch's first image as it was found, matched: channels, rows and pixels, 0 to 255."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:

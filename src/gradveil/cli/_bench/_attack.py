@@ -70,7 +70,8 @@ def attack(
     """Steps per second of each attack, and the PSNR it reaches in a given time.
 
     With --against, each case of the table in docs/attacks.md: our attacks, the peer in the same
-    time and a blind guess. Runs that are done are kept in --out, and not run again.
+    time and a blind guess. Runs that are done are kept in --out, and not run again; one image of
+    each case is drawn there, too.
     """
     peer = against is not None or speed
     useless("--case", case, peer, "without `--against`")
@@ -133,8 +134,15 @@ def _against(
     format: Format,
 ) -> None:
     require("the benchmark of attacks", "gradveil[audit]", "scipy")
-    from gradveil.bench import AgainstRow, AgainstSettings, against_cases, bench_against
+    from gradveil.bench import (
+        AgainstPictures,
+        AgainstRow,
+        AgainstSettings,
+        against_cases,
+        bench_against,
+    )
 
+    require_chart(out)
     with options({"case": "--case", "seconds": "--time", **own_options("batches")}):
         cases = against_cases(case)[: 1 if quick else None]
         _check_limits(chosen, out)
@@ -145,16 +153,22 @@ def _against(
         for one in cases:
             settings.starts(one, data[one.data])
     rows: list[AgainstRow] = []
+    shown: list[AgainstPictures] = []
     kept = None if out is None else out / "against.jsonl"
     console = Console(stderr=True)
     with console.status("starting") as status:
         found: Iterator[AgainstRow] = bench_against(
-            cases, data, settings, file=kept, progress=status.update
+            cases, data, settings, file=kept, progress=status.update, show=shown.append
         )
         for row in found:
             rows.append(row)
             console.print(line_of(row), highlight=False)
     report(rows, AgainstRow, "against", out, format, SHOWN)
+    if out is not None and shown:
+        from gradveil.studies.figures import draw_images
+
+        lines = [(one.case, one.images, one.notes) for one in shown]
+        draw_images(out / "against", lines, width=1.25)
 
 
 def _check_limits(chosen: dict[str, Any], out: Path | None) -> None:

@@ -8,9 +8,11 @@ from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._fingerprint import FingerprintStudy
 from ._frontier import FrontierStudy
+from ._leakage import LeakageStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
 from ._prediction import PredictionStudy
+from ._private_training import PrivateTrainingStudy
 from ._public_plans import PublicPlanStudy
 
 STUDIES: tuple[Study, ...] = (
@@ -26,6 +28,8 @@ STUDIES: tuple[Study, ...] = (
     PublicPlanStudy(),
     FedAvgStudy(),
     PredictionStudy(),
+    PrivateTrainingStudy(),
+    LeakageStudy(),
     FrontierStudy(),
 )
 

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gradveil.studies.figures import (
     COLOURS,
+    LINES,
     MARKERS,
     MSE,
+    apart,
     figure,
+    legend_below,
     level_curve,
     mark_levels,
     no_cells,
@@ -28,9 +30,6 @@ from gradveil.studies.shared import (
     select,
     summarise,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 UNDEFENDED = "no-defense"
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
@@ -93,23 +92,17 @@ class AdaptiveStudy:
                 if not mine:
                     no_cells(axis)
                     continue
-                for name in NAMES[self.family]:
+                for place, name in enumerate(NAMES[self.family]):
                     curve = [row for row in mine if row["defense"] == name]
-                    style = {"color": COLOURS[name], "marker": MARKERS[name]}
-                    level_curve(axis, curve, label_of(name), **style)
+                    style = {"color": COLOURS[name], "marker": MARKERS[name], "ls": LINES[name]}
+                    level_curve(axis, curve, label_of(name), aside=apart(place, 2), **style)
                 mark_levels(
                     axis,
                     sorted({number(r["level"]) for r in mine if r["level"] is not None}),
                     self.family == "pruning",
                 )
             axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
-            made.supxlabel(AXES[self.family], fontsize=8)
+            axes[1].set_xlabel(AXES[self.family])
             if rows:
                 one_scale(axes, bottom=0.0)
-                made.legend(*_handles(axes), loc="outside upper center", ncols=2)
-
-
-def _handles(axes: "list[Axes]") -> tuple[list[Any], list[str]]:
-    """The first panel that has curves tells what they are."""
-    legends = (axis.get_legend_handles_labels() for axis in axes)
-    return next((pair for pair in legends if pair[0]), ([], []))
+                legend_below(made, axes)

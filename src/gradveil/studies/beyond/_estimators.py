@@ -61,6 +61,8 @@ class EstimatorStudy:
         states = sorted({int(number(row["trained"])) for row in rows}) or [0]
         with figure(path_stem, columns=len(states), width=4.6, height=3.0) as (_, axes):
             for axis, trained in zip(axes, states, strict=True):
+                if axis is not axes[0]:
+                    axis.sharex(axes[0])
                 mine = [row for row in rows if row["trained"] == trained]
                 if not mine:
                     no_cells(axis)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradveil._drawing import BLUE, GREEN, ORANGE, RED
 from gradveil.scoring import share_interval
-from gradveil.studies.figures import figure, level_curve, mark_levels, no_cells
+from gradveil.studies.figures import apart, figure, legend_below, level_curve, mark_levels, no_cells
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
     FINGERPRINT,
@@ -30,10 +30,10 @@ DEFENSES = {
     ISOTROPIC: "gradient-noise(scale={})",
 }
 LOOKS: dict[str, dict[str, Any]] = {
-    PARAMETER: {"color": RED, "marker": "D"},
-    LAYER: {"color": ORANGE, "marker": "s"},
-    PUBLIC: {"color": GREEN, "marker": "o"},
-    ISOTROPIC: {"color": BLUE, "marker": "^"},
+    PARAMETER: {"color": RED, "marker": "D", "ls": "-"},
+    LAYER: {"color": ORANGE, "marker": "s", "ls": "--"},
+    PUBLIC: {"color": GREEN, "marker": "o", "ls": "-."},
+    ISOTROPIC: {"color": BLUE, "marker": "^", "ls": (0, (1, 1))},
 }
 
 Key = tuple[str, int, str, float, int]
@@ -75,19 +75,18 @@ class FingerprintStudy:
                 if not mine:
                     no_cells(axis)
                     continue
-                for plan, look in LOOKS.items():
+                for place, (plan, look) in enumerate(LOOKS.items()):
                     curve = [row for row in mine if row["plan"] == plan]
                     if curve:
-                        level_curve(axis, curve, plan, **look)
+                        aside = apart(place, len(LOOKS))
+                        level_curve(axis, curve, plan, aside=aside, **look)
                 axis.axhline(1 / number(mine[0]["candidates"]), color="0.4", ls=":", label="chance")
                 mark_levels(axis, sorted({number(r["level"]) for r in mine}), percent=False)
                 state = f"after {trained} steps" if trained else "fresh"
                 axis.set_title(f"{data}, {state}, {mine[0]['candidates']} candidates")
                 axis.set_ylim(-0.03, 1.05)
             axes[0].set_ylabel("share of trials with the right one")
-            if rows:
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=5)
+            legend_below(made, axes, columns=5)
 
 
 def _cells(grid: FingerprintGrid) -> Iterator[Cell]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import BLUE, GREEN, RED
-from gradveil.studies.figures import bars, figure, no_cells
+from gradveil.studies.figures import bars, figure, legend_below, no_cells
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import PLANS, grouped, is_optimal, number, select, summarise
 
@@ -96,9 +96,7 @@ class PlanStudy:
                 axis.set_xticks(range(len(THEOREMS)), [*THEOREMS])
                 axis.set_ylim(0, 1.05)
             axes[0].set_ylabel("share of the best protection\nat equal utility")
-            if rows:
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=len(axes))
+            legend_below(made, axes, columns=max(2, len(axes)))
 
 
 def _key(settings: Settings) -> tuple[int, str, str]:

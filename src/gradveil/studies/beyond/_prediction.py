@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gradveil.studies.figures import OTHERS, bars, figure, no_cells
+from gradveil.studies.figures import OTHERS, bars, figure, legend_below, no_cells
 from gradveil.studies.runner import Cell, Result, Results, Settings, Table
 from gradveil.studies.shared import (
     PREDICTION,
@@ -82,9 +82,7 @@ class PredictionStudy:
                 axis.set_xticks(range(len(COSTS)), [cost.replace(" ", "\n") for cost in COSTS])
                 axis.set_ylim(-1, 1.05)
             axes[0].set_ylabel("rank correlation with the loss")
-            if rows:
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=2)
+            legend_below(made, axes)
 
 
 def _optimizer(settings: Settings) -> str:

@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil.studies.figures import OTHERS, SHAPES, bars, figure, no_cells
+from gradveil.studies.figures import (
+    DASHES,
+    OTHERS,
+    SHAPES,
+    bars,
+    figure,
+    legend_below,
+    no_cells,
+    one_scale,
+)
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import PUBLIC_PLANS, Unit, number, select, summary
 
@@ -78,9 +87,8 @@ class PublicPlanStudy:
                 axis.set_title("fresh model" if not trained else f"after {trained} steps")
                 axis.set_xlabel("public batches")
             axes[0].set_ylabel("gain over isotropic noise\nat equal utility")
-            if rows:
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=3)
+            one_scale(axes)
+            legend_below(made, axes, columns=3)
 
 
 def _draw_panel(axis: Any, rows: list[dict[str, Any]]) -> None:
@@ -95,9 +103,10 @@ def _draw_panel(axis: Any, rows: list[dict[str, Any]]) -> None:
                 yerr=bars(mine) if mine else None,
                 color=colour,
                 marker=SHAPES[place % len(SHAPES)],
+                ls=DASHES[place % len(DASHES)],
                 capsize=2,
                 label=label,
             )
         for row in mine if plan not in LINES else ():
-            axis.axhline(number(row["mean"]), color=colour, ls="--", label=label)
+            axis.axhline(number(row["mean"]), color=colour, ls=DASHES[place], label=label)
     axis.set_xscale("log")

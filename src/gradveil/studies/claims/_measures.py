@@ -197,14 +197,17 @@ def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Mea
     return measure
 
 
-def best_attack_above_bound(study: str) -> Measure:
-    """The error over the bound, of the attack with the least such mean."""
+def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
+    """The error over the bound, of the attack and the noise with the least such mean.
+
+    Which bound: the cells of a kind, and a value of theirs.
+    """
 
     def measure(results: StoreResults) -> Units:
         cells = results.get(study, {})
         bounds = {
-            (s["defense"], s["start"]): torch.tensor([r["bound"]], dtype=torch.float64)
-            for s, r in select(cells, "bound")
+            (s["defense"], s["start"]): torch.tensor([r[value]], dtype=torch.float64)
+            for s, r in select(cells, kind)
         }
         margins: list[Units] = []
         for pairs in grouped(select(cells, "attack"), lambda s: s["attack"]).values():
@@ -222,6 +225,11 @@ def best_attack_above_bound(study: str) -> Measure:
         return min(margins, key=lambda units: _mean(units), default={})
 
     return measure
+
+
+def best_attack_above_candidates(study: str) -> Measure:
+    """The error over that of the best attacker with candidates: no model of images is assumed."""
+    return best_attack_above_bound(study, "candidate-bound", "error")
 
 
 def _mean(units: Units) -> float:

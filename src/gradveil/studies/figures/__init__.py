@@ -2,9 +2,11 @@
 
 from ._curves import Row, bars, defense_curves, level_curve, round_curve
 from ._images import draw_images
+from ._labels import Note, label_points
 from ._panels import (
     COLOURS,
     DASHES,
+    LINES,
     MARKERS,
     MSE,
     OTHERS,
@@ -12,8 +14,11 @@ from ._panels import (
     RATIO,
     SCALE,
     SHAPES,
+    apart,
     figure,
+    legend_below,
     mark_levels,
+    move_aside,
     no_cells,
     one_scale,
 )
@@ -21,6 +26,7 @@ from ._panels import (
 __all__ = [
     "COLOURS",
     "DASHES",
+    "LINES",
     "MARKERS",
     "MSE",
     "OTHERS",
@@ -28,13 +34,18 @@ __all__ = [
     "RATIO",
     "SCALE",
     "SHAPES",
+    "Note",
     "Row",
+    "apart",
     "bars",
     "defense_curves",
     "draw_images",
     "figure",
+    "label_points",
+    "legend_below",
     "level_curve",
     "mark_levels",
+    "move_aside",
     "no_cells",
     "one_scale",
     "round_curve",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from gradveil.studies.runner import Entry
 from gradveil.studies.shared import label_of, number
 
-from ._panels import COLOURS, MARKERS, OTHERS, mark_levels, no_cells
+from ._panels import COLOURS, LINES, MARKERS, OTHERS, apart, mark_levels, move_aside, no_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 Row = dict[str, Entry]
 
 
-def level_curve(axis: "Axes", rows: Sequence[Row], label: str, **style: Any) -> None:
-    """Means with error bars over `level`; missing intervals leave the bar out."""
+def level_curve(
+    axis: "Axes", rows: Sequence[Row], label: str, aside: float = 0.0, **style: Any
+) -> None:
+    """Means with error bars over `level`; missing intervals leave the bar out.
+
+    `aside` is how many points to the right it is drawn (`apart`).
+    """
     rows = sorted(rows, key=lambda row: number(row["level"]))
     x = [number(row["level"]) for row in rows]
     y = [number(row["mean"]) for row in rows]
-    axis.errorbar(x, y, yerr=bars(rows), label=label, capsize=2.5, elinewidth=0.9, **style)
+    drawn = axis.errorbar(x, y, yerr=bars(rows), label=label, capsize=2.5, elinewidth=0.9, **style)
+    move_aside(axis, drawn, aside)
 
 
 def bars(rows: Sequence[Row], name: str = "") -> list[list[float]]:
@@ -42,7 +48,8 @@ def defense_curves(
     if not rows:
         no_cells(axis)
     levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})
-    for name in dict.fromkeys(str(row["defense"]) for row in rows):
+    names = list(dict.fromkeys(str(row["defense"]) for row in rows))
+    for place, name in enumerate(names):
         mine = [row for row in rows if row["defense"] == name]
         colour, label = COLOURS.get(name, OTHERS[0]), label_of(name)
         if mine[0]["level"] is None:
@@ -51,7 +58,8 @@ def defense_curves(
                 low, high = number(mine[0]["low"]), number(mine[0]["high"])
                 axis.axhspan(low, high, color=colour, alpha=0.08, lw=0)
         else:
-            level_curve(axis, mine, label, color=colour, marker=MARKERS.get(name, "o"))
+            style = {"color": colour, "marker": MARKERS.get(name, "o"), "ls": LINES.get(name, "-")}
+            level_curve(axis, mine, label, aside=apart(place, len(names)), **style)
     axis.set(xlabel=xlabel, ylabel=ylabel)
     if levels:
         mark_levels(axis, levels, percent)

@@ -10,6 +10,7 @@ from gradveil._extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import Container
     from matplotlib.figure import Figure
 
 COLOURS = {
@@ -30,6 +31,15 @@ MARKERS = {
     "gradient-noise": "^",
     "optimal-noise": "D",
 }
+LINES = {
+    "no-defense": ":",
+    "gradient-pruning": "-",
+    "optimal-pruning": "--",
+    "dpsgd": "-",
+    "optimal-dpsgd": "--",
+    "gradient-noise": "-",
+    "optimal-noise": "--",
+}
 OTHERS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, YELLOW)
 SHAPES = "osD^vPX*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--")
@@ -37,7 +47,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--")
 MSE = "reconstruction MSE (normalised units)"
 PSNR = "PSNR (dB, pixels in [0, 1])"
 RATIO = "pruning ratio (% of entries)"
-SCALE = "noise scale (root mean square of standard deviations)"
+SCALE = "noise scale (root mean square)"
 
 STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -99,6 +109,7 @@ def mark_levels(axis: "Axes", levels: list[float], percent: bool) -> None:
         axis.set_xscale("log")
     axis.set_xticks(levels, [f"{level * 100:g}" if percent else f"{level:g}" for level in levels])
     axis.minorticks_off()
+    axis.margins(x=0.1)
 
 
 def one_scale(axes: "list[Axes]", bottom: float | None = None) -> None:
@@ -108,3 +119,30 @@ def one_scale(axes: "list[Axes]", bottom: float | None = None) -> None:
     for axis in shown:
         low = min(low for low, _ in limits) if bottom is None else bottom
         axis.set_ylim(low, max(high for _, high in limits))
+
+
+def apart(place: int, count: int, points: float = 3.5) -> float:
+    """How far one of several curves is drawn aside, in points, so that bars do not hide bars."""
+    return points * (place - (count - 1) / 2)
+
+
+def move_aside(axis: "Axes", drawn: "Container", points: float) -> None:
+    """Draw what has been drawn somewhat to the right; the limits of the axes stay as they are."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = axis.get_figure()
+    assert figure is not None
+    shift = ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
+    for artist in drawn.get_children():
+        artist.set_transform(axis.transData + shift)
+
+
+def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
+    """One legend for all panels, under them: what is in any of them, once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        for handle, label in zip(handles, labels, strict=True):
+            found.setdefault(label, handle)
+    if found:
+        made.legend([*found.values()], [*found], loc="outside lower center", ncols=columns)

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies.figures import DASHES, OTHERS, figure, no_cells, round_curve
+from gradveil.studies.figures import (
+    DASHES,
+    OTHERS,
+    figure,
+    legend_below,
+    no_cells,
+    one_scale,
+    round_curve,
+)
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import CURVES, MNIST, number, select, summary
 
@@ -45,19 +53,24 @@ class LayerNoiseStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """Weights to the left, biases to the right."""
         rows = table.as_dicts()
-        with figure(path_stem, columns=2, height=3.0) as (_, axes):
+        with figure(path_stem, columns=2, height=3.0) as (made, axes):
             for axis, kind in zip(axes, ("weight", "bias"), strict=True):
                 layers = [x for x in dict.fromkeys(str(r["layer"]) for r in rows) if kind in x]
                 for place, layer in enumerate(layers):
                     mine = [row for row in rows if row["layer"] == layer]
-                    round_curve(axis, mine, layer, color=OTHERS[place % 8], ls=DASHES[place % 8])
-                axis.set(xlabel="round", ylabel=f"mean noise std (mean of the last {WINDOW})")
+                    name = layer.removesuffix(f".{kind}")
+                    round_curve(axis, mine, name, color=OTHERS[place % 8], ls=DASHES[place % 8])
+                axis.set(xlabel="round")
                 axis.set_title("weights" if kind == "weight" else "biases")
                 if layers:
                     axis.set_yscale("log")
-                    axis.legend()
+                    axis.yaxis.set_major_formatter("{x:g}")
+                    axis.yaxis.set_minor_formatter("")
                 else:
                     no_cells(axis)
+            axes[0].set_ylabel(f"mean noise std (mean of the last {WINDOW})")
+            one_scale(axes)
+            legend_below(made, axes)
 
 
 @dataclass(frozen=True)

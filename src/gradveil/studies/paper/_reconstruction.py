@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies.figures import MSE, PSNR, defense_curves, figure
+from gradveil.studies.figures import MSE, PSNR, defense_curves, figure, legend_below
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import grouped, name_and_level, select, summarise
 
@@ -52,10 +52,9 @@ class ReconstructionStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """MSE to the left, PSNR to the right."""
         labels = {"unmatched_mse": MSE, "unmatched_psnr": PSNR}
-        with figure(path_stem, columns=2) as (_, axes):
+        with figure(path_stem, columns=2, height=3.1) as (made, axes):
             for axis, (metric, label) in zip(axes, labels.items(), strict=True):
                 rows = [row for row in table.as_dicts() if row["metric"] == metric]
                 percent = self.family == "pruning"
                 defense_curves(axis, rows, label, AXES[self.family], percent)
-            if table.rows:
-                axes[0].legend()
+            legend_below(made, axes)

@@ -4,7 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradveil.studies.figures import COLOURS, MARKERS, MSE, Row, bars, figure, no_cells
+from gradveil.studies.figures import (
+    COLOURS,
+    LINES,
+    MARKERS,
+    MSE,
+    Note,
+    Row,
+    bars,
+    figure,
+    label_points,
+    legend_below,
+    no_cells,
+)
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
     grouped,
@@ -71,7 +83,7 @@ class TradeoffStudy:
 
     def draw(self, table: Table, path_stem: Path) -> None:
         """Error to the right, loss upwards: the lower right corner is best."""
-        with figure(path_stem, width=4.4, height=3.2) as (_, [axis]):
+        with figure(path_stem, width=4.4, height=3.4) as (made, [axis]):
             rows = table.as_dicts()
             if not rows:
                 no_cells(axis)
@@ -80,7 +92,8 @@ class TradeoffStudy:
             samples = SAMPLES[self.data]
             axis.set(xlabel=MSE, ylabel=f"loss after 5 steps on {samples} samples (nats)")
             if rows:
-                axis.legend(title="size: " + ("ratio" if self.family == "pruning" else "scale"))
+                label_points(axis, [self._note(row) for row in rows])
+                legend_below(made, [axis], columns=2)
 
     def _points(self, axis: "Axes", rows: list[Row], name: str) -> None:
         x, y = ([number(row[f"{part}_mean"]) for row in rows] for part in ("error", "loss"))
@@ -94,7 +107,7 @@ class TradeoffStudy:
             elinewidth=0.7,
             alpha=0.6,
         )
-        axis.plot(x, y, color=COLOURS[name], lw=0.8, alpha=0.7)
+        axis.plot(x, y, color=COLOURS[name], ls=LINES[name], lw=0.8, alpha=0.7)
         sizes = [18.0 + 70.0 * place / max(1, len(rows) - 1) for place in range(len(rows))]
         axis.scatter(
             x,
@@ -107,14 +120,9 @@ class TradeoffStudy:
             linewidths=0.5,
             zorder=3,
         )
-        for row, a, b in zip(rows, x, y, strict=True):
-            level = number(row["level"])
-            text = f"{level * 100:g}%" if self.family == "pruning" else f"{level:g}"
-            axis.annotate(
-                text,
-                (a, b),
-                xytext=(5, 4),
-                textcoords="offset points",
-                fontsize=6.5,
-                color=COLOURS[name],
-            )
+
+    def _note(self, row: Row) -> Note:
+        level = number(row["level"])
+        text = f"{level * 100:g}%" if self.family == "pruning" else f"{level:g}"
+        place = number(row["error_mean"]), number(row["loss_mean"])
+        return Note(*place, text, COLOURS[str(row["defense"])])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies.figures import SCALE, defense_curves, figure
+from gradveil.studies.figures import SCALE, defense_curves, figure, legend_below
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import CIFAR, NOISE, grouped, name_and_level, select, summarise_loss
 
@@ -43,8 +43,7 @@ class UtilityStudy:
 
     def draw(self, table: Table, path_stem: Path) -> None:
         """One curve for each defense."""
-        with figure(path_stem, width=4.0, height=2.8) as (_, [axis]):
+        with figure(path_stem, width=4.0, height=2.8) as (made, [axis]):
             label = "loss after 5 steps on 8 samples (nats)"
             defense_curves(axis, table.as_dicts(), label, SCALE, percent=False)
-            if table.rows:
-                axis.legend()
+            legend_below(made, [axis])

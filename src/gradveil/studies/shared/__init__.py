@@ -15,6 +15,7 @@ from ._grids_beyond import (
     attacker_of,
     attackers,
 )
+from ._grids_bounds import HONEST, HonestGrid
 from ._grids_frontier import (
     FRONTIER,
     LAYERS,
@@ -26,6 +27,7 @@ from ._grids_frontier import (
     spec_of,
 )
 from ._grids_photos import CIFAR_AWARE
+from ._grids_training import LEAKAGE, PRIVATE_TRAINING, LeakageGrid, PrivateGrid
 from ._levels import (
     defense_spec,
     is_optimal,
@@ -60,13 +62,16 @@ __all__ = [
     "FEDAVG",
     "FINGERPRINT",
     "FRONTIER",
+    "HONEST",
     "LAYERS",
+    "LEAKAGE",
     "MNIST",
     "NOISE",
     "NO_PLAN",
     "PLANS",
     "PREDICTION",
     "PRIVATE",
+    "PRIVATE_TRAINING",
     "PRUNING",
     "PUBLIC",
     "PUBLIC_PLANS",
@@ -75,7 +80,10 @@ __all__ = [
     "FedAvgGrid",
     "FingerprintGrid",
     "Grid",
+    "HonestGrid",
+    "LeakageGrid",
     "Pair",
+    "PrivateGrid",
     "Unit",
     "Units",
     "attacker_of",

@@ -11,8 +11,8 @@ from gradveil.messages import GradientMessage
 from gradveil.studies.runner import Settings, Value, cell_function
 from gradveil.theory import GaussianPrior, reconstruction_bound, utility
 
-from ._parts import dataset, model
-from ._public import public_moments
+from .._parts import dataset, model
+from .._public import public_moments
 
 RIDGE = 0.01
 """Of the prior of all cells that are published; it widens the prior (see `GaussianPrior.fit`)."""
