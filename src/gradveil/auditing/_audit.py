@@ -9,7 +9,6 @@ from gradveil._checks import check_kind, check_optional_callable
 from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import Attack, LocalSteps, ThreatModel, Watch
-from gradveil.catalog import spec_of
 from gradveil.data import Dataset, NormalizationLike, TableLayout
 from gradveil.defenses import Defense, NoDefense
 from gradveil.messages import AdaptedModel, LossFunction
@@ -21,12 +20,10 @@ from ._amounts import (
     RequestedDefense,
     make_budget,
     moving,
-    plan_of,
     planned,
     requested_defenses,
     solve,
     source_of,
-    unwrapped,
     warmed,
 )
 from ._attack_runs import Attacked, AttackRuns, Named, named
@@ -34,13 +31,13 @@ from ._defaults import DEFENSES, PLAN_NOTE, RANGE_NOTE
 from ._defense_measurement import Measurement, Shared, measure_defense
 from ._meter import Meter, Progress
 from ._privacy import Releases
-from ._result import AuditResult, DefenseResult, Setup, TrainingResult, identity
+from ._result import AuditResult, Setup, TrainingResult
 from ._settings import check_settings, check_use, chosen_attacks, describe_setup
 from ._subject import Batch, Subject, make_subject
-from ._summary import nested_runs
+from ._summary import judged, nested_runs
 from ._training import client_batches, defended_training
-from ._undefended import beats_guess, blind_guess, check_undefended
-from .report import pictures, verdict
+from ._undefended import blind_guess, check_undefended
+from .report import pictures
 
 UNDEFENDED = "the undefended message"
 """Is attacked in every audit, asked for or not: a weak attack would make any defense look good."""
@@ -251,31 +248,11 @@ def _result(
     plain = next((n for n, defense in solved.items() if defense.is_undefended), UNDEFENDED)
     undefended = check_undefended(attacked.results(plain, attackers), guess, nested_runs)
     able = undefended is None or undefended.can_judge
-    mean_error = float(blind_guess(subject, labels_known=False).errors.mean())
-    results = []
-    for name, one in measured.items():
-        attacks = attacked.results(name, attackers)
-        leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
-        results.append(
-            DefenseResult(
-                name=name,
-                defense=spec_of(unwrapped(solved[name])),
-                plan=plan_of(solved[name]),
-                training=one.training,
-                attacks=attacks,
-                verdict=verdict(
-                    attacks,
-                    mean_error,
-                    one.costs.bound,
-                    subject.is_image,
-                    one.costs.no_guarantee,
-                    able=able or leaks,
-                    told=one.costs.told_apart,
-                ),
-                **vars(one.costs),
-                **identity(solved[name]),
-            )
-        )
+    results = [
+        judged(subject, name, solved[name], one.costs, one.training, attacks, guess, able)
+        for name, one in measured.items()
+        for attacks in [attacked.results(name, attackers)]
+    ]
     leaks = any(d.plan == "private" for d in results)
     notes = [*([PLAN_NOTE] if leaks else []), *attacked.notes]
     if not subject.range_is_public:

@@ -1,4 +1,4 @@
-"""Runs of one attack on one defense, summed up with intervals."""
+"""What was found of one defense: runs of attacks summed up with intervals, and the verdict."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -8,10 +8,17 @@ import torch
 from torch import Tensor
 
 from gradveil._random import numbered_stream
+from gradveil.catalog import spec_of
+from gradveil.defenses import Defense
 from gradveil.scoring import Interval, bootstrap_interval
 
+from ._amounts import plan_of, unwrapped
+from ._defense_measurement import Measurement
 from ._privacy import privacy_columns
-from ._result import AttackResult, DefenseResult, RunResult
+from ._result import AttackResult, DefenseResult, RunResult, TrainingResult, identity
+from ._subject import Subject
+from ._undefended import BlindGuess, beats_guess, blind_guess
+from .report import verdict
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
@@ -47,6 +54,44 @@ def nested_runs(
     if len(batches) == 1:
         return torch.stack([*rows.values()]).mean(0)
     return [[row for (place, _), row in rows.items() if place == batch] for batch in batches]
+
+
+def judged(
+    subject: Subject,
+    name: str,
+    defense: Defense,
+    costs: Measurement,
+    training: TrainingResult | None,
+    attacks: Sequence[AttackResult],
+    guess: BlindGuess,
+    able: bool,
+) -> DefenseResult:
+    """One row of an audit.
+
+    Args:
+        guess: What an attacker has who sees no message.
+        able: Whether the attacks work without a defense; an attack that beats the guess on this
+            defense is able, too.
+    """
+    leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
+    return DefenseResult(
+        name=name,
+        defense=spec_of(unwrapped(defense)),
+        plan=plan_of(defense),
+        training=training,
+        attacks=tuple(attacks),
+        verdict=verdict(
+            attacks,
+            float(blind_guess(subject, labels_known=False).errors.mean()),
+            costs.bound,
+            subject.is_image,
+            costs.no_guarantee,
+            able=able or leaks,
+            told=costs.told_apart,
+        ),
+        **vars(costs),
+        **identity(defense),
+    )
 
 
 def row_of(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 
 from gradveil.attacks import ThreatModel
-from gradveil.catalog import build_defense, spec_of
+from gradveil.catalog import build_defense
 
-from .._amounts import plan_of, planned, unique_names, unwrapped
+from .._amounts import planned, unique_names
 from .._defense_measurement import Measurement
 from .._frontier import Point
 from .._restore import restore
-from .._result import DefenseResult, TrainingResult, identity
+from .._result import DefenseResult, TrainingResult
 from .._subject import Subject
-from .._summary import nested_runs
-from .._undefended import Undefended, beats_guess, blind_guess, check_undefended
-from ..report import verdict
+from .._summary import judged, nested_runs
+from .._undefended import Undefended, blind_guess, check_undefended
 from ._measuring import Plan, Results, attacks_of
 
 
@@ -42,25 +41,8 @@ def defense_result(
     defense = planned(subject, build_defense(point.defense, allow_imports=True))
     attacks = tuple(attacks_of(results, plan, point.defense))
     guess = blind_guess(subject, plan.threat.labels == "known")
-    leaks = any(beats_guess(attack, guess, nested_runs).works for attack in attacks)
-    return DefenseResult(
-        name=name,
-        defense=spec_of(unwrapped(defense)),
-        plan=plan_of(defense),
-        training=_training(results, plan, point, free),
-        attacks=attacks,
-        verdict=verdict(
-            attacks,
-            float(blind_guess(subject, labels_known=False).errors.mean()),
-            costs.bound,
-            subject.is_image,
-            costs.no_guarantee,
-            able=able or leaks,
-            told=costs.told_apart,
-        ),
-        **vars(costs),
-        **identity(defense),
-    )
+    training = _training(results, plan, point, free)
+    return judged(subject, name, defense, costs, training, attacks, guess, able)
 
 
 def _training(results: Results, plan: Plan, point: Point, free: Point) -> TrainingResult | None:
