@@ -3,7 +3,9 @@ import torch
 
 from gradveil import GradientNoise
 from gradveil.attacks import Finish, InvertingGradients, LocalSteps
-from gradveil.attacks._search import minimise, noise_start, sent_row
+from gradveil.attacks._evidence import cosine_distance, random_examples
+from gradveil.attacks._inverting._matching import RANDOM, misfit_unit
+from gradveil.attacks._search import minimise, noise_start, parts_of, sent_row
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 
@@ -33,6 +35,17 @@ def test_it_rebuilds_images(channels, shape, labels, bias):
     assert error(arranged, truth) < 1e-3
     assert found.inputs.shape == truth.shape
     assert found.status == "finished"
+
+
+def test_total_variation_is_in_units_of_the_root_of_random_distances():
+    truth = smooth_images(2, 1, (6, 6))
+    observation = observed(conv_net(1, (6, 6)), truth, [0, 1])
+    labels, message, sent = torch.tensor([0, 1]), parts_of(observation), sent_row(observation)
+    drawn = random_examples(observation, RANDOM * 2, generator()).split(2)
+    distances = [cosine_distance(message(inputs, labels), sent) for inputs in drawn]
+    unit = misfit_unit(observation, labels, "cosine", generator())
+    assert 0 < unit < 1
+    torch.testing.assert_close(unit.square(), torch.stack(distances).median())
 
 
 def test_it_works_in_float64_and_for_local_updates():

@@ -139,14 +139,14 @@ def test_the_table_has_a_row_for_each_claim_and_the_reasons_below(all_found):
     table = settings_table(all_found)
     rows, notes = table.split("\n\n")
     assert len(rows.splitlines()) == 2 + len(CLAIMS)
-    assert "reproduced +0.05 [+0.0" in rows
+    assert "reproduced +0.05 [0.0" in rows
     assert "not tested (2)" in rows
     assert notes.splitlines()[1].startswith("2. CIFAR-10 has 20 embedded photos")
 
 
 def test_differences_are_short():
     whole = Judgement(REPRODUCED, 0.1034, -0.0412, 12.34, None, 8, 8, "")
-    assert difference_text(whole) == "+0.1 [-0.041, +12]"
+    assert difference_text(whole) == "+0.1 [-0.041, 12]"
     assert difference_text(whole._replace(low=None, high=None)) == "+0.1"
     assert difference_text(whole._replace(mean=None)) == ""
 

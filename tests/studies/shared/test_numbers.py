@@ -40,6 +40,8 @@ EXPECTED = [
     "public-plans",
     "fedavg",
     "utility-predicts-training",
+    "private-training",
+    "leakage-through-training",
     "frontier",
 ]
 

@@ -75,8 +75,8 @@ class InvertingGradients(Attack):
             samples than the attack has steps, and goes on from it with a quarter of the rate and
             without smoothing. An attack with one start tries both for a fifth of the steps, and
             takes the one with the less cost.
-        relative: Whether total variation is weighed in units of the distance that random inputs
-            have, where that is below 1.
+        relative: Whether total variation is weighed in units of the root of the distance that
+            random inputs have, where that is below 1.
         history_every: Every how many steps the cost is recorded.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).

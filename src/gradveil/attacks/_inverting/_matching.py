@@ -43,16 +43,17 @@ def matching_cost(
 def misfit_unit(
     observation: Observation, labels: Tensor, distance: str, generator: torch.Generator
 ) -> Tensor:
-    """The median distance of random inputs' messages from what was sent, at most 1.
+    """The root of the median distance of random inputs' messages from what was sent, at most 1.
 
     A model whose message is nearly the same for all inputs has small distances everywhere; total
-    variation in this unit weighs there as much as elsewhere.
+    variation weighs less there. It does not weigh as much less as the distance is smaller: such a
+    distance has little slope, too, and the images need a prior the more.
     """
     drawn = random_examples(observation, RANDOM * len(labels), generator).split(len(labels))
     message, sent = parts_of(observation), sent_row(observation)
     with torch.no_grad():
         found = [DISTANCES[distance](message(inputs, labels), sent) for inputs in drawn]
-    return torch.stack(found).median().clamp(max=1.0)
+    return torch.stack(found).median().clamp(0.0, 1.0).sqrt()
 
 
 def _between(start: float, end: float, share: float) -> float:

@@ -67,7 +67,8 @@ class Unpool(Attack):
         images: How they fall in step 3, over its first-order steps.
         total_variation: The strength of total variation, an energy in nats for each difference of
             one standard deviation.
-        sweeps: At most how many times all positions are sampled in step 2; 0: not at all.
+        sweeps: At most how many times all positions are sampled in step 2, in at most half of the
+            time that is left; 0: not at all.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of step 3.
 
@@ -78,7 +79,7 @@ class Unpool(Attack):
     features: Cooling = field(default_factory=Cooling)
     images: Cooling = field(default_factory=_image_cooling)
     total_variation: float = 1.0
-    sweeps: int = 40
+    sweeps: int = 20
     time_budget: float | None = None
     progress: Progress | None = None
 
@@ -184,7 +185,7 @@ class Unpool(Attack):
                 prior = Kronecker.fit(features.double())
                 shares = search_inputs(equations, prior, self.features, watch)
                 sampler = Sampler(equations, prior, generator)
-                inputs, worst = sampler.solve(shares, self.sweeps, watch)
+                inputs, worst = sampler.solve(shares, self.sweeps, watch.part(0.5))
             else:
                 inputs, worst = solve_inputs(equations, equations.even())
             if worst > EXACT or watch.is_over():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
 from gradveil.scoring import share_interval
-from gradveil.studies.figures import MSE, Row, bars, figure, no_cells
+from gradveil.studies.figures import MSE, Row, bars, figure, no_cells, one_scale
 from gradveil.studies.runner import Cell, Entry, Results, Table
 from gradveil.studies.shared import (
     FRONTIER,
@@ -108,20 +108,29 @@ class FrontierStudy:
                 if name in ATTACKERS and mine and mine[0]["blank_mse"] is not None:
                     axis.axvline(number(mine[0]["blank_mse"]), color="0.5", ls=":", lw=1)
                 axis.set_ylabel("loss at the end of training")
+            one_scale(axes)
+            _one_range(axes[:-1])
             if any(axis.has_data() for axis in axes):
                 handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=3)
+                made.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
+
+
+def _one_range(axes: "Sequence[Axes]") -> None:
+    """The same errors from left to right in all panels of attackers."""
+    ends = [axis.get_xlim()[1] for axis in axes if axis.has_data()]
+    for axis in axes:
+        axis.set_xlim(-0.03 * max(ends, default=1.0), max(ends, default=1.0))
 
 
 def _curve(axis: "Axes", rows: Sequence[Row], name: str, key: tuple[str, str]) -> None:
     """The levels of one defense and plan; crosses are the intervals."""
-    label = ", ".join([label_of(key[0]), *([f"{key[1]} plan"] if key[1] else [])])
+    plan = f" ({key[1].replace('one level ', '')})" if key[1] else ""
     axis.errorbar(
         [number(r[f"{name}_mean"]) for r in rows],
         [number(r["loss_mean"]) for r in rows],
         xerr=bars(rows, name),
         yerr=bars(rows, "loss"),
-        label=label.replace(f"{LAYERS} plan", "one level per layer, public plan"),
+        label=f"{label_of(key[0])}{plan}",
         elinewidth=0.5,
         lw=1,
         **LOOKS.get(key, {"color": "0.4", "marker": "."}),

@@ -31,6 +31,9 @@ HEADINGS = {
     "safe": "plans that reveal nothing, real training",
 }
 
+DATA = {"mnist": "MNIST", "cifar": "CIFAR-10"}
+"""By the first word of a claim's name."""
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -50,7 +53,6 @@ class Absent:
 
 NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
 NO_ATTACKER_OF_LAYERS = Absent("the claim is about noise levels, not about what attackers find")
-BOUND_IS_PUBLIC = Absent("the noise is planned from public examples in all settings")
 FEW_PHOTOS = Absent(
     "CIFAR-10 has 20 embedded photos, too few to train on and to plan from", NOT_TESTED
 )
@@ -63,9 +65,9 @@ def settings_table(findings: Iterable["Finding"]) -> str:
         if finding.setting:
             by_claim.setdefault(finding.claim.name, {})[finding.setting] = finding
     notes: dict[str, int] = {}
-    rows = [_row([*found.values()], found, notes) for found in by_claim.values()]
+    rows = [_row(found, notes) for found in by_claim.values()]
     lines = [
-        f"| claim | in | difference in | {' | '.join(HEADINGS.values())} |",
+        f"| claim | from | difference in | {' | '.join(HEADINGS.values())} |",
         f"| --- | --- | --- | {' | '.join('---' for _ in HEADINGS)} |",
         *rows,
     ]
@@ -81,15 +83,18 @@ def counts_in_words(findings: Sequence["Finding"]) -> list[str]:
         counts = {v: found.count(v) for v in (*VERDICTS, NOT_TESTED, NOT_ASKED)}
         words = {NOT_ASKED: "without a question"}
         told = [f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in VERDICTS[:2]]
-        lines.append(f"- {heading}: {', '.join(told)};")
+        lines.append(f"- {heading}: {', '.join(told)}.")
     return lines
 
 
-def _row(some: Sequence["Finding"], found: dict[str, "Finding"], notes: dict[str, int]) -> str:
-    claim = some[0].claim
+def _row(found: dict[str, "Finding"], notes: dict[str, int]) -> str:
+    claim = next(iter(found.values())).claim
     entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
-    unit = claim.unit if claim.margin is None else f"{claim.unit} (similar: ±{claim.margin:g})"
-    return f"| {claim.text} | {claim.source} | {unit} | {' | '.join(entries)} |"
+    unit = claim.unit.split(",")[0].split(" of ")[0]
+    unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
+    data = DATA.get(claim.name.split("-")[0])
+    source = f"{data}: {claim.source}" if data else claim.source
+    return f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |"
 
 
 def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
@@ -108,4 +113,4 @@ def difference_text(found: Judgement) -> str:
         return ""
     if found.low is None or found.high is None:
         return f"{found.mean:+.2g}"
-    return f"{found.mean:+.2g} [{found.low:+.2g}, {found.high:+.2g}]"
+    return f"{found.mean:+.2g} [{found.low:.2g}, {found.high:.2g}]"

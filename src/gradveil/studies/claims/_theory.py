@@ -1,8 +1,8 @@
 """The paper's claims about noise levels and the bound."""
 
 from ._claim import ERROR, Claim
-from ._measures import best_attack_above_bound, layer_contrast
-from ._settings import AWARE, BOUND_IS_PUBLIC, NO_ATTACKER_OF_LAYERS, PAPER, SAFE
+from ._measures import best_attack_above_bound, best_attack_above_candidates, layer_contrast
+from ._settings import AWARE, NO_ATTACKER_OF_LAYERS, PAPER, SAFE
 from ._views import AWARE_BOUND, PUBLIC_PLANS
 
 THEORY_CLAIMS: tuple[Claim, ...] = (
@@ -29,7 +29,7 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: best_attack_above_bound("bound-against-attacks"),
             AWARE: best_attack_above_bound(AWARE_BOUND),
-            SAFE: BOUND_IS_PUBLIC,
+            SAFE: best_attack_above_candidates("bound-against-attacks"),
         },
     ),
 )
