@@ -102,7 +102,7 @@ class AdaptiveStudy:
                     self.family == "pruning",
                 )
             axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
-            axes[1].set_xlabel(AXES[self.family])
+            axes[len(axes) // 2].set_xlabel(AXES[self.family])
             if rows:
                 one_scale(axes, bottom=0.0)
                 legend_below(made, axes)

@@ -187,7 +187,7 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     THE_BOUND: ("reference\n(Gaussian prior)", {"color": BLACK, "lw": 2.2, "marker": "_"}),
     LEARNED: ("learned prior\n(errs upwards)", {"color": BLACK, "ls": "--", "marker": "x"}),
     CANDIDATES: (
-        "bound that holds:\nbest of all attackers\nwith candidates",
+        "bound that holds:\nbest of all attackers\nwith candidates\n(0 is drawn at 10⁻⁴)",
         {"color": BLACK, "ls": (0, (1, 1)), "lw": 2.2, "marker": "*", "markersize": 7},
     ),
     "paper": ("Inverting Gradients\n(paper)", {"color": OTHERS[1], "marker": "o"}),

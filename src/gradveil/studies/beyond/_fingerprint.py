@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,14 @@ class FingerprintStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """A panel for each data set and state of the model; chance is a dotted line."""
         rows = table.as_dicts()
-        panels = sorted({(str(r["data"]), int(number(r["trained"]))) for r in rows})[::-1]
+        panels = list(dict.fromkeys((str(r["data"]), int(number(r["trained"]))) for r in rows))
         panels = panels or [("", 0)]
-        with figure(path_stem, columns=len(panels), height=2.9) as (made, axes):
-            for axis, (data, trained) in zip(axes, panels, strict=True):
+        columns = min(2, len(panels))
+        lines = ceil(len(panels) / columns)
+        with figure(path_stem, columns, lines, width=3.6, height=2.6) as (made, axes):
+            for axis in axes[len(panels) :]:
+                axis.axis("off")
+            for axis, (data, trained) in zip(axes, panels, strict=False):
                 mine = [r for r in rows if (r["data"], r["trained"]) == (data, trained)]
                 axis.set_xlabel("noise scale (root mean square)")
                 if not mine:
@@ -85,7 +90,8 @@ class FingerprintStudy:
                 state = f"after {trained} steps" if trained else "fresh"
                 axis.set_title(f"{data}, {state}, {mine[0]['candidates']} candidates")
                 axis.set_ylim(-0.03, 1.05)
-            axes[0].set_ylabel("share of trials with the right one")
+            for axis in axes[::columns]:
+                axis.set_ylabel("share of trials with the right one")
             legend_below(made, axes, columns=5)
 
 

@@ -103,7 +103,7 @@ class LeakageStudy:
                 _draw_panel(axis, mine)
             axes[0].set_ylabel(MSE.replace(" (", "\n(matched, "))
             axes[2].set(ylabel="share of trials", ylim=(-0.04, 1.06))
-            one_scale(axes[:2], bottom=0.0)
+            one_scale(axes[:2], bottom=-0.05)
             legend_below(made, axes, columns=5)
 
 

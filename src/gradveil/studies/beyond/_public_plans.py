@@ -14,6 +14,7 @@ from gradveil.studies.figures import (
     bars,
     figure,
     legend_below,
+    mark_levels,
     no_cells,
     one_scale,
 )
@@ -109,4 +110,6 @@ def _draw_panel(axis: Any, rows: list[dict[str, Any]]) -> None:
             )
         for row in mine if plan not in LINES else ():
             axis.axhline(number(row["mean"]), color=colour, ls=DASHES[place], label=label)
-    axis.set_xscale("log")
+    counts = sorted({number(row["public batches"]) for row in rows if row["plan"] in LINES})
+    if counts:
+        mark_levels(axis, counts, percent=False)

@@ -75,12 +75,13 @@ def findings(results: StoreResults) -> list[dict[str, Any]]:
     return [_plain(finding) for finding in find(results)]
 
 
-def write_claims(results: StoreResults, folder: Path) -> None:
-    """Write ``claims.md`` and ``claims.json`` into the folder."""
+def write_claims(results: StoreResults, folder: Path) -> list[Finding]:
+    """Write ``claims.md`` and ``claims.json`` into the folder; returns what they say."""
     found = find(results)
     content = json.dumps([_plain(finding) for finding in found], indent=1, allow_nan=False)
     write_atomically(folder / "claims.json", content + "\n")
     write_atomically(folder / "claims.md", as_markdown(found, _basis(results)))
+    return found
 
 
 def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:

@@ -39,6 +39,10 @@ ROW, HEAD, LEAST = 0.25, 1.4, 4.4
 """Inches: of a claim, of all that is above and below the claims, and of the whole figure."""
 
 
+SMALL: Mapping[str, Any] = {"ncols": 2, "fontsize": 6.5, "handlelength": 2.2, "columnspacing": 1}
+BELOW = 1.1
+"""Inches for the frontier's legend."""
+
 DATA = {"mnist": "MNIST", "cifar": "CIFAR-10"}
 """By the first part of a claim's name."""
 
@@ -80,7 +84,10 @@ def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "
         _frontier(axes[1], frontier.as_dicts(), attacker)
         _legend(made, axes[0], verdicts)
         if axes[1].get_legend_handles_labels()[0]:
-            axes[1].legend(loc="upper right", bbox_to_anchor=(1.03, -0.11), ncols=2, fontsize=7)
+            shown = axes[1].legend(loc="upper right", bbox_to_anchor=(1.02, -0.11), **SMALL)
+            shown.set_in_layout(False)  # it would make the panel narrow
+            below = BELOW / height
+            made.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
 
 
 def _claim_text(name: str, text: str) -> str:
@@ -137,7 +144,7 @@ def _frontier(axis: "Axes", rows: list[Row], attacker: str) -> None:
             [number(r["loss_mean"]) for r in mine],
             xerr=bars(mine, attacker),
             yerr=bars(mine, "loss"),
-            label=label_of(key[0]) + (f", {key[1]} plan" if key[1] else ""),
+            label=_curve_label(*key),
             elinewidth=0.5,
             lw=1,
             **_look(place, *key),
@@ -149,6 +156,11 @@ def _frontier(axis: "Axes", rows: list[Row], attacker: str) -> None:
         "better", (0.97, 0.03), (0.8, 0.12), xycoords="axes fraction", textcoords="axes fraction",
         arrowprops={"arrowstyle": "->", "color": "0.4"}, color="0.4", fontsize=7,
     )  # fmt: skip
+
+
+def _curve_label(defense: str, plan: str) -> str:
+    plan = plan.replace("one level per layer", "per layer")
+    return f"{label_of(defense)} ({plan})" if plan else label_of(defense)
 
 
 def _look(place: int, defense: str, plan: str) -> dict[str, Any]:

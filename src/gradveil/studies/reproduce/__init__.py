@@ -1,5 +1,6 @@
 """`gradveil reproduce`: choose studies, run their cells, write figures, claims and a summary."""
 
+from ._overview import draw_overview
 from ._registry import STUDIES, select_studies
 from ._run import check_data, prepare, run_cells, work_of, write_all
 from ._summary import Written, older_text
@@ -8,6 +9,7 @@ __all__ = [
     "STUDIES",
     "Written",
     "check_data",
+    "draw_overview",
     "older_text",
     "prepare",
     "run_cells",

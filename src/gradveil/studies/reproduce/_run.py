@@ -24,6 +24,7 @@ from gradveil.studies.runner import (
     write_cells,
 )
 
+from ._overview import draw_overview
 from ._registry import STUDIES
 from ._summary import Written, write_summary
 
@@ -115,7 +116,7 @@ def write_all(
     written = [_write_study(store, study, cells_of(study), folder) for study in studies]
     every = {name: store.results(cells_of(study)) for name, study in STUDIES.items()}
     if any(every.values()):
-        write_claims(every, folder)
+        draw_overview(write_claims(every, folder), every, folder)
         write_cells(store, [cell for results in every.values() for cell in results], folder / CELLS)
     others = [study for name, study in STUDIES.items() if name not in {w.name for w in written}]
     write_summary(written, others, preset, folder, _seconds(store, [*studies, *others], preset))

@@ -49,6 +49,8 @@ def write_summary(
     ]
     if (folder / "claims.md").exists():
         lines += ["", "[What became of the paper's claims](claims.md)"]
+    if (folder / "summary.png").exists():
+        lines += ["", "![Verdicts on the claims, and leakage against loss](summary.png)"]
     for each in written:
         cells = f"{each.done} of {each.total} cells{older_text(each)}."
         problem = f" Not drawn: {each.problem}" if each.problem else ""
