@@ -15,6 +15,7 @@ from gradveil.studies.runner._owner import Owner
 from gradveil.studies.runner._sources import (
     _code,
     _imports,
+    _origin,
     code_of,
     dependencies,
     sources_hash,
@@ -97,7 +98,7 @@ def test_an_attack_depends_on_the_core_and_not_on_figures_or_the_runner():
     assert {
         "gradveil._random",
         "gradveil.attacks",
-        "gradveil.catalog",
+        "gradveil.catalog._entries",
         "gradveil.defenses._optimal_noise",
         "gradveil.sensitivity._structured._sweeps",
         "gradveil.studies.cells._attack",
@@ -183,3 +184,14 @@ def test_text_for_readers_does_not_change_the_key_and_code_does(package: Path):
 )
 def test_what_counts_of_a_source(source: str, code: str):
     assert code_of(source.encode()).decode() == code
+
+
+def test_a_name_that_a_package_hands_on_is_looked_for_where_it_is_defined():
+    assert _origin("gradveil.bench", "train") == "gradveil.bench._cases"
+    assert _origin("gradveil.attacks", "Unpool") == "gradveil.attacks._unpooling._unpool"
+    assert _origin("gradveil.bench", "no_such_name") == "gradveil.bench"
+    assert _origin("somebody.else", "train") == "somebody.else"
+    found = dependencies(function_of("attack").__module__)
+    assert "gradveil.bench._cases" in found
+    assert "gradveil.bench._against._bench" not in found
+    assert "gradveil.attacks._unpooling._sampling" in found

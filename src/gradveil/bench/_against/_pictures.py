@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradveil.catalog import Spec
+
 from ._runs import AgainstRun
 
 
@@ -30,5 +32,5 @@ def against_pictures(
     found = [torch.tensor(run.picture) / 255 for run in runs if run.picture is not None]
     if len(found) < len(runs):
         return None
-    notes = [f"{run.attack.partition('(')[0]}\n{run.psnr[0]:.1f} dB" for run in runs]
+    notes = [f"{Spec.parse(run.attack).name}\n{run.psnr[0]:.1f} dB" for run in runs]
     return AgainstPictures(case, torch.stack([truth, *found]), ("truth", *notes))

@@ -15,7 +15,7 @@ from tokenize import COMMENT, tokenize
 _PACKAGE = "gradveil"
 _OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
 """Sub-packages that `import gradveil` does not stand for: they build on the core."""
-_WITHOUT_EFFECT = ("gradveil.studies", "gradveil.studies.runner")
+_WITHOUT_EFFECT = re.compile(r"gradveil\.studies(\.runner(\.\w+)*)?")
 """They hand cells on and keep what these find, and have no part in what that is."""
 _MODULE_NAME = re.compile(r"gradveil(\.\w+)+(?=:|$)")
 
@@ -118,7 +118,7 @@ def _imports(module: str, path: Path) -> list[str]:
     names = {name for node in ast.walk(tree) for name in _named(node, package)}
     if _PACKAGE in names:
         names = (names - {_PACKAGE}) | set(_core())
-    return [name for name in names if name not in _WITHOUT_EFFECT]
+    return [name for name in names if not _WITHOUT_EFFECT.fullmatch(name)]
 
 
 def _named(node: ast.AST, package: str) -> Iterator[str]:
@@ -132,13 +132,44 @@ def _named(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _named_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
-    """`from a import b`: the module a.b if there is one, else a."""
-    parts = package.split(".")
-    base = parts[: len(parts) - node.level + 1] if node.level else []
-    module = ".".join([*base, *([node.module] if node.module else [])])
+    """`from a import b`: the module a.b if there is one, else where a has b from."""
+    module = _absolute(node, package)
     for alias in node.names:
         inner = f"{module}.{alias.name}"
-        yield inner if source_path(inner) is not None else module
+        yield inner if source_path(inner) is not None else _origin(module, alias.name)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _origin(package: str, name: str) -> str:
+    """The module that defines a name which a package of gradveil hands on; else the package.
+
+    Packages of gradveil do nothing but hand names on, so what else they import does not matter.
+    """
+    if not package.startswith(f"{_PACKAGE}."):
+        return package
+    module = _handed_on(package).get(name)
+    return package if module is None else _origin(module, name)
+
+
+@cache
+def _handed_on(package: str) -> dict[str, str]:
+    """From which module a package has each name; nothing for a plain module."""
+    path = source_path(package)
+    if path is None or path.name != "__init__.py":
+        return {}
+    statements = ast.parse(path.read_bytes(), path).body
+    imports = [each for each in statements if isinstance(each, ast.ImportFrom) and each.level == 1]
+    return {
+        alias.asname or alias.name: _absolute(each, package)
+        for each in imports
+        for alias in each.names
+        if alias.asname in (None, alias.name)
+    }
 
 
 @cache
