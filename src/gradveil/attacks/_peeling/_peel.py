@@ -163,7 +163,7 @@ class Peel(Attack):
         inputs = clamp(inputs, observation.low, observation.high)
         own = _misfit(observation, inputs, labels)
         guess = Reconstruction(inputs, labels, own, [(self.steps, own)], status)
-        sure = most and own < NEAR * _random_misfit(observation, labels, generator)
+        sure = most and own < NEAR * random_misfit(observation, labels, generator)
         return Peeled(guess, solved, sure and status == FINISHED)
 
     def _invert(
@@ -230,7 +230,7 @@ def _misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
         return float(relative_misfit(message, sent_row(observation)))
 
 
-def _random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
+def random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
     """The least misfit of the message that one of a few random batches has."""
     others = random_inputs(observation, RANDOM * len(labels), generator).split(len(labels))
     return min(_misfit(observation, other, labels) for other in others)
