@@ -18,6 +18,7 @@ from gradveil.attacks import (
     observe,
     score,
 )
+from gradveil.attacks._unpooling import _unpool
 
 from ..small import LOSS, RANGE, observed, seeded, smooth_images
 from .nets import small_net
@@ -60,6 +61,28 @@ def test_the_adaptive_attack_keeps_what_is_certain(monkeypatch):
     monkeypatch.setattr(Unpool, "solve", lambda *_: guess)
     found = Adaptive(InvertingGradients.strong(steps=2))(observation, seeded())
     torch.testing.assert_close(found.inputs, guess.inputs)
+
+
+def test_a_guess_that_is_not_certain_must_beat_the_descent(monkeypatch):
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    strong = InvertingGradients.strong(steps=30, restarts=1, finish=None, peel=None)
+    far, near = torch.rand(batch[0].shape, generator=seeded()), batch[0] + 1e-3
+    for inputs, kept in ((far, False), (near, True)):
+        guess = Reconstruction(inputs, batch[1], 0.1)
+        monkeypatch.setattr(Unpool, "solve", lambda *_, guess=guess: guess)
+        assert torch.equal(strong(observation, seeded()).inputs, inputs) == kept
+
+
+def test_images_as_far_as_random_ones_are_not_certain(monkeypatch):
+    batch = smooth_images(1, 3, 12, 12)
+    observation = observed(small_net(), batch, labels="known")
+    monkeypatch.setattr(_unpool, "random_misfit", lambda *_: 1e-9)
+    monkeypatch.setattr(_unpool, "NEAR", 10.0)
+    hasty = Unpool().configured(steps=3)
+    found = hasty.solve(observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert not found.is_certain
 
 
 def test_noise_is_left_to_others():

@@ -23,14 +23,15 @@ def closed_form(
 ) -> Peeled | None:
     """The batch by unpooling, by exact inversion or by peeling, in this order.
 
-    The first two return what they can confirm, or nothing. Peeling says whether its guess is sure.
+    Unpooling and peeling say whether their guess is sure. Exact inversion returns what it can
+    confirm, or nothing.
     """
     heads: list[Tensor] = []
     if unpool is not None and not watch.is_over():
         aside = generator.clone_state()  # peeling stays the same
         unpooled = unpool.solve(observation, labels, aside, watch, progress, heads)
         if unpooled is not None:
-            return Peeled(unpooled, solved=True, sure=True)
+            return Peeled(unpooled, solved=True, sure=unpooled.is_certain)
     if peel is None or watch.is_over():
         return None
     exact = ExactInversion().solve(observation, labels, generator, watch, progress)

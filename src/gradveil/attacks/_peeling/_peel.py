@@ -174,7 +174,7 @@ class Peel(Attack):
         own = _misfit(observation, inputs, labels)
         guess = Reconstruction(inputs, labels, own, [(self.steps, own)], status)
         sure = (
-            head.noise == 0 and most and own < NEAR * _random_misfit(observation, labels, generator)
+            head.noise == 0 and most and own < NEAR * random_misfit(observation, labels, generator)
         )
         return Peeled(guess, solved, sure and status == FINISHED)
 
@@ -251,7 +251,7 @@ def _misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
         return float(relative_misfit(message, sent_row(observation)))
 
 
-def _random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
+def random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
     """The least misfit of the message that one of a few random batches has."""
     others = random_inputs(observation, RANDOM * len(labels), generator).split(len(labels))
     return min(_misfit(observation, other, labels) for other in others)

@@ -14,7 +14,7 @@ from gradveil._tensors import relative_misfit
 from .._attack import Attack, Progress, shorter
 from .._evidence import TotalVariation, random_inputs, smooth_images
 from .._observation import Observation
-from .._peeling import solve_head
+from .._peeling import random_misfit, solve_head
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from .._search import (
     Head,
@@ -39,6 +39,8 @@ FEW = 16
 HEAD_STEPS = 300
 NEAR = 0.1
 """The relative residual at the first pool up to which images count as found."""
+SURE = 0.05
+"""The share of random inputs' misfit of the whole message below which images are certain."""
 
 
 def _image_cooling() -> Cooling:
@@ -161,7 +163,8 @@ class Unpool(Attack):
             message = message_of(observation)(inputs, labels)
         own = float(relative_misfit(message, sent_row(observation)))
         fits = _misfit(stages, observation, known, inputs) < NEAR
-        result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status, fits)
+        certain = fits and own < SURE * random_misfit(observation, labels, generator)
+        result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status, certain)
         return result if fits or status == INTERRUPTED else None
 
     def _peel(
