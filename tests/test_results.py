@@ -59,7 +59,14 @@ def test_the_page_has_the_table_of_the_claims(committed: StoreResults):
     assert settings_table(find(committed)) in page
 
 
-@pytest.mark.parametrize("name", sorted(set(STUDIES) - WITH_PIXELS))
+WRITTEN = sorted({path.stem for path in RESULTS.glob("*.csv")} & set(STUDIES))
+
+
+def test_every_study_with_cells_has_its_numbers(committed: StoreResults):
+    assert sorted(name for name, results in committed.items() if results) == WRITTEN
+
+
+@pytest.mark.parametrize("name", sorted(set(WRITTEN) - WITH_PIXELS))
 def test_the_committed_numbers_are_those_of_the_committed_cells(name: str, committed: StoreResults):
     written = rows_of((RESULTS / f"{name}.csv").read_text())
     assert list(different(written, rows_of(STUDIES[name].numbers(committed[name]).as_csv()))) == []

@@ -234,6 +234,19 @@ def test_a_descent_that_explains_more_is_kept(monkeypatch):
     assert torch.equal(found.inputs, alone.inputs)
 
 
+def test_what_explains_the_message_wins_over_what_is_smooth(monkeypatch):
+    """The truth is rougher than what a descent with much total variation ends at."""
+    inputs = torch.rand(1, 3, 8, 8, generator=seeded())
+    observation = observed(narrow_features(), (inputs, torch.tensor([3])), labels="known")
+    truth = Reconstruction(inputs, torch.tensor([3]), 0.0)
+    monkeypatch.setattr(Peel, "_guess", lambda *_: Peeled(truth, solved=True, sure=False))
+    attack = InvertingGradients(steps=20, total_variation=1.0, peel=Peel())
+    found = attack(observation, seeded())
+    alone = replace(attack, peel=None)(observation, seeded())
+    assert own_cost(attack, observation, alone) < own_cost(attack, observation, truth)
+    assert torch.equal(found.inputs, inputs)
+
+
 def test_an_exact_guess_is_sure_and_ends_the_attack(monkeypatch):
     seen = spied(monkeypatch)
     observation = observed(two_linear_layers(), smooth_images(3, 1, 8, 8), labels="known")

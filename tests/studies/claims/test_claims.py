@@ -11,10 +11,12 @@ from gradveil.studies.claims._judge import (
     MINIMUM_GROUPS,
     NOT_REPRODUCED,
     NOT_TESTABLE,
+    NOT_TESTED,
     REPRODUCED,
     UNDECIDED,
     judge,
 )
+from gradveil.studies.claims._measures import best_attack_above_candidates
 from gradveil.studies.claims._pairs import at_equal_level, at_equal_loss
 from gradveil.studies.claims._settings import AWARE, MATCHED, PAPER
 from gradveil.studies.claims._testable import AttackMeasure
@@ -52,7 +54,7 @@ def test_few_batches_decide_nothing():
     few = judge(units(5.0, groups=MINIMUM_GROUPS - 1))
     assert few.verdict == UNDECIDED
     assert "at least 6" in few.reason
-    assert judge({}).verdict == UNDECIDED
+    assert judge({}).verdict == NOT_TESTED
 
 
 def test_seeds_of_one_batch_are_no_further_batches():
@@ -90,7 +92,7 @@ def test_a_planted_opposite_is_not_reproduced():
     by_name = {(f.claim.name, f.variant): f.judgement.verdict for f in findings}
     for name in ("mnist-pruning-mse", "mnist-pruning-psnr", "mnist-noise-training"):
         assert by_name[name, PAPER] == NOT_REPRODUCED
-    assert by_name["mnist-pruning-tradeoff", PAPER] == UNDECIDED  # no loss that both reach
+    assert by_name["mnist-pruning-tradeoff", PAPER] == NOT_TESTED  # no loss that both reach
     findings = find(synthetic_store("quick", effect=-0.05, scatter=0.01), CLAIMS[4:5])
     assert findings[0].claim.name == "mnist-pruning-tradeoff"
     assert findings[0].judgement.verdict == NOT_REPRODUCED
@@ -152,6 +154,28 @@ def test_curves_are_compared_at_losses_that_both_reach():
     assert found[0, 0].tolist() == pytest.approx([1.0, 1.0])  # the mean of x - x/2 over [1, 3]
     apart = {**losses, **{("b", x): {(0, 0): torch.tensor([9.0])} for x in (0.1, 0.2)}}
     assert at_equal_loss(errors, apart, "a", "b") == {}
+
+
+def test_losses_of_seeds_that_not_all_levels_have_do_not_shift_a_curve():
+    """Seed 1 trains worse by 1 nat, and one level of one defense alone has it."""
+    one, x = (0, 0), torch.tensor([1.0])
+    errors = {(n, lvl): {one: x * lvl} for n in "ab" for lvl in (1.0, 2.0)}
+    losses = {(n, lvl): {one: x * lvl} for n in "ab" for lvl in (1.0, 2.0)}
+    losses["a", 1.0] = {one: x, (0, 1): x + 1.0}
+    (difference,) = at_equal_loss(errors, losses, "a", "b").values()
+    assert torch.allclose(difference, torch.zeros(()).to(difference))
+
+
+def test_a_bound_of_nothing_tests_nothing():
+    """Every error is above 0, so noise with such a bound cannot speak for the theorem."""
+    common = {"defense": "gradient-noise(scale=0.1)", "start": 0, "seed": 0}
+    attack = Cell("attack", {**common, "attack": "paper(steps=1)", "mechanism": "unknown"})
+    bound = Cell("candidate-bound", common)
+    measure = best_attack_above_candidates("bound-against-attacks")
+    for value, found in ((0.0, {}), (0.5, {(0, 0): -0.25})):
+        cells = {attack: Result({"mse": [0.25]}), bound: Result({"error": value})}
+        units = measure({"bound-against-attacks": cells})
+        assert {unit: float(v) for unit, v in units.items()} == found
 
 
 def test_an_attack_that_fails_without_a_defense_shows_nothing_about_one():

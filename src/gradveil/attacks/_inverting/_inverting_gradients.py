@@ -35,7 +35,7 @@ from .._search import (
     sent_row,
 )
 from .._unpooling import Unpool
-from ._closed_forms import closed_form
+from ._closed_forms import closed_form, fits_better
 from ._matching import matching_cost, misfit_unit
 from ._starts import Starts
 
@@ -211,7 +211,7 @@ class InvertingGradients(Attack):
     def _better(
         self, observation: Observation, result: Reconstruction, found: Peeled | None, watch: Watch
     ) -> Reconstruction:
-        """The descent's result, or the guess of peeling where that has the less cost."""
+        """The descent's result or a closed form's guess: what fits better, else the less cost."""
         if found is None or result.status == INTERRUPTED:
             return result
         guess, sent, cost = found.guess, sent_row(observation), self.cost(observation)
@@ -220,7 +220,9 @@ class InvertingGradients(Attack):
             guess = self._refined(observation, guess, guess.inputs[None], unit, watch)
         with torch.no_grad():
             ours, its = (float(cost(r.inputs, 1.0, r.targets, sent, unit)) for r in (result, guess))
-        return replace(result, inputs=guess.inputs, loss=its) if its < ours else result
+        better = fits_better(observation, guess, result)
+        better = its < ours if better is None else better
+        return replace(result, inputs=guess.inputs, loss=its) if better else result
 
     def _descend(
         self,

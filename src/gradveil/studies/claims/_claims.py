@@ -107,7 +107,8 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         " the mean over the standard deviation of the independent pairs' differences. With fewer"
         f" than {MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what attacks"
         f" find is {NOT_TESTABLE} where the same attack on the undefended message does not beat a"
-        f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0. There is no"
+        f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0, and has no near"
+        " copy. At equal loss the mean losses count as known. There is no"
         " correction for the number of claims: of twenty that are all wrong, one would be taken for"
         " true.",
         "",

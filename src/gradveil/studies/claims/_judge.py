@@ -42,11 +42,12 @@ def judge(units: Units, margin: float | None = None) -> Judgement:
     Without a margin the claim is that the mean is above 0: reproduced if the whole 95 % interval
     is, not reproduced if the whole interval is below. With a margin the claim is that two things
     are similar, |mean| < margin: reproduced if the interval is inside, not reproduced if it is
-    outside on one side. Anything else is undecided, and so is everything with too few groups.
+    outside on one side. Anything else is undecided, and so is everything with too few groups;
+    without any pair the claim is not tested.
     """
     groups = _groups(units)
     if not groups:
-        return Judgement(UNDECIDED, None, None, None, None, 0, 0, "no pairs that can be compared")
+        return Judgement(NOT_TESTED, None, None, None, None, 0, 0, "no pairs that can be compared")
     if not all(bool(torch.isfinite(values).all()) for group in groups for values in group):
         reason = "a cell found a number that is not finite"
         return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)

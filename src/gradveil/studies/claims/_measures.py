@@ -37,6 +37,8 @@ Losses = Callable[[Results], ByDefense]
 """Which losses of a study's cells count."""
 
 TINY = 1e-30
+LEAST_BOUND = 1e-3
+"""Of the mean squared error in normalised units: below it a bound says nothing."""
 PAIRS = {"pruning": PRUNING, "noise": NOISE}
 TWINS = {"optimal-pruning": "gradient-pruning", "optimal-dpsgd": "dpsgd"}
 
@@ -200,7 +202,8 @@ def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Mea
 def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
     """The error over the bound, of the attack and the noise with the least such mean.
 
-    Which bound: the cells of a kind, and a value of theirs.
+    Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is next to 0 is
+    left out: every error is above that, so it tests nothing.
     """
 
     def measure(results: StoreResults) -> Units:
@@ -209,6 +212,7 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
             (s["defense"], s["start"]): torch.tensor([r[value]], dtype=torch.float64)
             for s, r in select(cells, kind)
         }
+        bounds = _telling(bounds)
         margins: list[Units] = []
         for pairs in grouped(select(cells, "attack"), lambda s: s["attack"]).values():
             by_defense = grouped(pairs, lambda s: s["defense"])
@@ -225,6 +229,15 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
         return min(margins, key=lambda units: _mean(units), default={})
 
     return measure
+
+
+def _telling(bounds: dict[tuple[str, int], Tensor]) -> dict[tuple[str, int], Tensor]:
+    """The bounds of those defenses for which they are more than `LEAST_BOUND` in the mean."""
+    by_defense: dict[str, list[Tensor]] = {}
+    for (defense, _), bound in bounds.items():
+        by_defense.setdefault(defense, []).append(bound)
+    telling = {d for d, own in by_defense.items() if float(torch.cat(own).mean()) > LEAST_BOUND}
+    return {key: bound for key, bound in bounds.items() if key[0] in telling}
 
 
 def best_attack_above_candidates(study: str) -> Measure:

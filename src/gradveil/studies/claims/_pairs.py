@@ -1,6 +1,6 @@
 """Differences between two defenses, paired by batch and seed, from finished cells."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,10 @@ def at_equal_loss(
 
     Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
     linear interpolation at losses that both reach. Empty where these are few: less than a third of
-    the shorter curve.
+    the shorter curve. Losses are means over the seeds that all levels have, because a seed shifts
+    all levels alike; what scatter is left in them counts as known.
     """
+    losses = _of_shared_seeds(errors, losses, (first, second))
     curves = [_curve(errors, losses, name) for name in (first, second)]
     if any(len(levels) < 2 for levels, _ in curves):
         return {}
@@ -127,6 +129,12 @@ def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
 def _by_defense(pairs: Iterable[Pair], value: str) -> ByDefense:
     groups = grouped(pairs, lambda s: name_and_level(s["defense"]))
     return {defense: units_of(cells, value) for defense, cells in groups.items()}
+
+
+def _of_shared_seeds(errors: ByDefense, losses: ByDefense, names: Sequence[str]) -> ByDefense:
+    used = [losses[d] for d in errors if d[0] in names and d[1] is not None and losses.get(d)]
+    shared = set.intersection(*map(set, used)) if used else set()
+    return {d: {u: v for u, v in own.items() if u in shared} for d, own in losses.items()}
 
 
 def _curve(errors: ByDefense, losses: ByDefense, name: str) -> tuple[list[Defense], list[float]]:

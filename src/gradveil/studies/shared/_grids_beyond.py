@@ -86,7 +86,7 @@ BOUND = {
     "quick": BoundGrid(
         "mnist", every(1, 4), (0.01, 0.1), _attacks(40, True), {**_PUBLIC, "batches": 16}
     ),
-    "standard": BoundGrid("mnist", every(1, 6), (0.01, 0.1), _attacks(250, False), _PUBLIC),
+    "standard": BoundGrid("mnist", every(1, 6), (0.01, 0.1, 1.0), _attacks(250, False), _PUBLIC),
     "paper": BoundGrid(
         "mnist-test", every(1, 12), (0.001, 0.01, 0.1, 1.0), _attacks(2000, False), _PUBLIC
     ),

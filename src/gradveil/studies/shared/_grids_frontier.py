@@ -54,7 +54,7 @@ class FrontierGrid:
     few: int = 6
     """Batches of the others, and of all for the attacker "strong"."""
     more_seeds: tuple[Contender, ...] = ()
-    """Contenders whose losses are compared seed by seed, with all of the curves' seeds."""
+    """Contenders whose losses are compared, with all of the curves' seeds."""
     seeds: int = 3
     """Trainings of all others."""
     draws: int = 2
@@ -132,12 +132,6 @@ _OTHERS = (
     *_at("laplace-noise", NO_PLAN, 0.05, 0.1),
     *_at("sign-compression", NO_PLAN, None),
 )
-_PAIRED = (
-    *_at("dpsgd", NO_PLAN, 0.05, 0.1),
-    *_at("optimal-dpsgd", PUBLIC, 0.1),
-    *_at("gradient-pruning", NO_PLAN, 0.9),
-    *_at("optimal-pruning", PUBLIC, 0.8),
-)
 _STANDARD = FrontierGrid(
     CURVES["standard"],
     every(4, 16),
@@ -145,7 +139,7 @@ _STANDARD = FrontierGrid(
     {"start": 4096, "examples": 128, "refresh": 16},
     _MAIN,
     _OTHERS,
-    more_seeds=_PAIRED,
+    more_seeds=_MAIN,
 )
 
 FRONTIER = {
