@@ -61,7 +61,7 @@ def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):
         assert 0 < axis.get_ylim()[0] <= FLOOR
 
 
-@pytest.mark.parametrize(("error", "above"), [(0.0, True), (9.0, False)])
+@pytest.mark.parametrize(("error", "above"), [(0.01, True), (9.0, False)])
 def test_attacks_are_measured_against_the_candidates(error, above):
     results = changed(synthetic_results(STUDY.cells("quick")), error)
     units = best_attack_above_candidates(STUDY.name)({STUDY.name: results})
