@@ -3,14 +3,12 @@
 import torch
 from torch import Tensor
 
-from gradveil._tensors import relative_misfit
-
 from .._attack import Progress
 from .._exact import ExactInversion
 from .._observation import Observation
-from .._peeling import Peel, Peeled
+from .._peeling import Peel, Peeled, message_misfit
 from .._reconstruction import Reconstruction
-from .._search import Watch, message_of, sent_row
+from .._search import Watch
 from .._unpooling import Unpool
 
 CLEARLY = 0.5
@@ -57,10 +55,5 @@ def fits_better(
     A cost with total variation does not tell: on a deep untrained model random images explain all
     but 1 % of a message, and the smoothest image has the least cost.
     """
-    message, sent = message_of(observation), sent_row(observation)
-    with torch.no_grad():
-        own, its = (
-            float(relative_misfit(message(each.inputs, each.targets), sent))
-            for each in (guess, other)
-        )
+    own, its = (message_misfit(observation, each.inputs, each.targets) for each in (guess, other))
     return own < its if min(own, its) < CLEARLY * max(own, its) else None

@@ -171,7 +171,7 @@ class Peel(Attack):
             )
             most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = clamp(inputs, observation.low, observation.high)
-        own = _misfit(observation, inputs, labels)
+        own = message_misfit(observation, inputs, labels)
         guess = Reconstruction(inputs, labels, own, [(self.steps, own)], status)
         sure = (
             head.noise == 0 and most and own < NEAR * random_misfit(observation, labels, generator)
@@ -244,7 +244,7 @@ class Peel(Attack):
         return minimise(cost, start, descent, low=observation.low, high=observation.high)
 
 
-def _misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
+def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
     """Of the message, relative to its size."""
     with torch.no_grad():
         message = message_of(observation)(inputs, labels)
@@ -254,7 +254,7 @@ def _misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
 def random_misfit(observation: Observation, labels: Tensor, generator: torch.Generator) -> float:
     """The least misfit of the message that one of a few random batches has."""
     others = random_inputs(observation, RANDOM * len(labels), generator).split(len(labels))
-    return min(_misfit(observation, other, labels) for other in others)
+    return min(message_misfit(observation, other, labels) for other in others)
 
 
 def _width(observation: Observation) -> Tensor:

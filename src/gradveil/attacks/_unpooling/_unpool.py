@@ -9,12 +9,11 @@ from torch import Tensor
 
 from gradveil._checks import check_count, check_kind, check_not_negative, check_not_negative_count
 from gradveil._random import generator_or_fresh
-from gradveil._tensors import relative_misfit
 
 from .._attack import Attack, Progress, shorter
 from .._evidence import TotalVariation, random_inputs, smooth_images
 from .._observation import Observation
-from .._peeling import random_misfit, solve_head
+from .._peeling import message_misfit, random_misfit, solve_head
 from .._reconstruction import FINISHED, INTERRUPTED, Reconstruction
 from .._search import (
     Head,
@@ -23,8 +22,6 @@ from .._search import (
     features_of,
     head_of,
     labels_of,
-    message_of,
-    sent_row,
 )
 from ._chain import Stage, chain_of
 from ._equations import Equations
@@ -159,9 +156,7 @@ class Unpool(Attack):
         if known is None:
             return None
         inputs, status = self._images(stages, observation, known, samples, watch, progress)
-        with torch.no_grad():
-            message = message_of(observation)(inputs, labels)
-        own = float(relative_misfit(message, sent_row(observation)))
+        own = message_misfit(observation, inputs, labels)
         fits = _misfit(stages, observation, known, inputs) < NEAR
         certain = fits and own < SURE * random_misfit(observation, labels, generator)
         result = Reconstruction(inputs, labels, own, [(self.images.steps, own)], status, certain)

@@ -19,6 +19,7 @@ from gradveil.studies.figures import (
 from gradveil.studies.paper import AXES, NAMES, PAIRS, levels
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
+    ATTACKERS,
     AWARE,
     CIFAR_AWARE,
     attacker_of,
@@ -33,11 +34,6 @@ from gradveil.studies.shared import (
 
 UNDEFENDED = "no-defense"
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
-TITLES = {
-    "paper": "the paper's attack",
-    "strong": "tuned attack",
-    "aware": "attack that knows the defense",
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,9 @@ class AdaptiveStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """A panel for each attacker, on one scale; of photos there is the last one alone."""
         rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
-        shown = {name: TITLES[name] for name in (TITLES if self.data == "MNIST" else ("aware",))}
+        shown = {
+            name: ATTACKERS[name] for name in (ATTACKERS if self.data == "MNIST" else ("aware",))
+        }
         width = 2.6 if len(shown) > 1 else 3.4
         with figure(path_stem, columns=len(shown), width=width) as (made, axes):
             for axis, (attacker, title) in zip(axes, shown.items(), strict=True):

@@ -10,6 +10,7 @@ from gradveil.scoring import share_interval
 from gradveil.studies.figures import MSE, Row, bars, figure, no_cells, one_scale
 from gradveil.studies.runner import Cell, Entry, Results, Table
 from gradveil.studies.shared import (
+    ATTACKERS,
     FRONTIER,
     LAYERS,
     NO_PLAN,
@@ -31,11 +32,6 @@ from gradveil.studies.shared import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ATTACKERS = {
-    "paper": "the paper's attack",
-    "strong": "tuned attack",
-    "aware": "attack that knows the defense",
-}
 IDENTIFIED = "identified"
 PARTS = ("mean", "low", "high")
 ERRORS = (*ATTACKERS, *(f"{name}_psnr" for name in ATTACKERS))

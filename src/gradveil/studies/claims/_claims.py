@@ -31,6 +31,7 @@ from ._settings import (
     TUNED,
     Absent,
     counts_in_words,
+    difference_text,
     settings_table,
 )
 from ._testable import AttackMeasure, undefended_gains
@@ -149,12 +150,8 @@ def _basis(results: StoreResults) -> list[str]:
 def _row(finding: Finding) -> str:
     claim, judgement = finding.claim, finding.judgement
     first = finding.variant == PAPER
-    numbers = "-"
-    if judgement.mean is not None:
-        numbers = f"{judgement.mean:.3g}"
-        if judgement.low is not None and judgement.high is not None:
-            numbers += f" [{judgement.low:.3g}, {judgement.high:.3g}]"
-        numbers += f" ({claim.unit})" if first else ""
+    numbers = difference_text(judgement, sign="", digits=3) or "-"
+    numbers += f" ({claim.unit})" if first and judgement.mean is not None else ""
     effect = "-" if judgement.effect is None else f"{judgement.effect:.2g}"
     return (
         f"| {claim.text if first else ''} | {claim.source if first else ''} | {finding.variant} |"
@@ -188,11 +185,7 @@ def _compared_with(variant: str) -> str:
 
 
 def _interval(judgement: Judgement) -> str:
-    if judgement.mean is None:
-        return "no pairs"
-    if judgement.low is None or judgement.high is None:
-        return f"{judgement.mean:.3g}"
-    return f"{judgement.mean:.3g} [{judgement.low:.3g}, {judgement.high:.3g}]"
+    return difference_text(judgement, sign="", digits=3) or "no pairs"
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from gradveil.studies.shared import (
     units_of,
 )
 
+from ._claim import Measure
 from ._pairs import (
     ByDefense,
     Defense,
@@ -32,7 +33,6 @@ from ._pairs import (
 )
 from ._testable import AttackMeasure
 
-Measure = Callable[[StoreResults], Units]
 Losses = Callable[[Results], ByDefense]
 """Which losses of a study's cells count."""
 

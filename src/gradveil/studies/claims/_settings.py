@@ -107,10 +107,11 @@ def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
     return f"{verdict} {difference_text(found)}".strip()
 
 
-def difference_text(found: Judgement) -> str:
+def difference_text(found: Judgement, sign: str = "+", digits: int = 2) -> str:
     """The mean difference and its interval in few characters; nothing without pairs."""
     if found.mean is None:
         return ""
+    mean = f"{found.mean:{sign}.{digits}g}"
     if found.low is None or found.high is None:
-        return f"{found.mean:+.2g}"
-    return f"{found.mean:+.2g} [{found.low:.2g}, {found.high:.2g}]"
+        return mean
+    return f"{mean} [{found.low:.{digits}g}, {found.high:.{digits}g}]"

@@ -29,6 +29,7 @@ from ._grids_frontier import (
 from ._grids_photos import CIFAR_AWARE
 from ._grids_training import LEAKAGE, PRIVATE_TRAINING, LeakageGrid, PrivateGrid
 from ._levels import (
+    ATTACKERS,
     defense_spec,
     is_optimal,
     is_pruning,
@@ -54,6 +55,7 @@ from ._numbers import (
 from ._ranks import mean_correlation, rank_correlation
 
 __all__ = [
+    "ATTACKERS",
     "AWARE",
     "BOUND",
     "CIFAR",

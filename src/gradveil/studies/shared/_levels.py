@@ -9,6 +9,14 @@ WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
 """Names for which the catalog has no placeholder of the amount."""
 
 
+ATTACKERS = {
+    "paper": "the paper's attack",
+    "strong": "tuned attack",
+    "aware": "attack that knows the defense",
+}
+"""How figures call the three attackers."""
+
+
 @lru_cache(maxsize=256)
 def defense_of(text: str) -> Defense:
     """The defense of a specification, to be asked what it is; amounts may be left out.
