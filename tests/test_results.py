@@ -10,7 +10,7 @@ import pytest
 
 from gradveil.studies.claims import find, findings, settings_table
 from gradveil.studies.reproduce import STUDIES
-from gradveil.studies.runner import StoreResults, read_cells
+from gradveil.studies.runner import StoreResults, read_cells, read_state
 
 RESULTS = Path(__file__).parents[1] / "results"
 CELLS = RESULTS / "cells.csv"
@@ -31,12 +31,12 @@ def committed() -> StoreResults:
     }
 
 
-def test_all_cells_of_a_kind_are_of_one_state_of_the_sources():
+def test_all_cells_are_of_one_state_of_the_sources():
+    """The file of the state has one hash for each source, and those of every cell are among it."""
     with open(CELLS, newline="", encoding="utf-8") as file:
-        states = {(row["kind"], row["version"], row["sources"]) for row in csv.DictReader(file)}
-    kinds = [kind for kind, *_ in states]
-    assert sorted(kinds) == sorted(set(kinds))
-    assert all(sources for *_, sources in states)
+        rows = [*csv.DictReader(file)]
+    assert {row["sources"] for row in rows} == set(read_state(RESULTS / "sources.json"))
+    assert len({row["version"] for row in rows}) == 1
 
 
 def test_every_cell_belongs_to_a_study(committed: StoreResults):

@@ -81,6 +81,19 @@ def test_figures_are_drawn_again_from_the_store_alone(reproduce, tmp_path, monke
     assert (folder / "fake.png").exists()
 
 
+def test_another_folder_goes_on_from_the_numbers(reproduce, tmp_path, monkeypatch):
+    reproduce("mnist-layer-table")
+    known = tmp_path / "out" / "quick" / "cells.csv"
+    assert (known.parent / "sources.json").exists()
+    monkeypatch.setattr("gradveil.studies.runner._engine.execute", None)  # nothing may run
+    for number, mode in enumerate(([], ["--only-figures"])):
+        other = tmp_path / f"other{number}"
+        arguments = ("mnist-layer-table", *mode, "--known", str(known), "--out", str(other))
+        assert f"Cells taken from {known}: 1." in reproduce(*arguments).stderr.replace("\n", "")
+        for name in ("cells.csv", "sources.json", "mnist-layer-table.csv"):
+            assert (other / "quick" / name).read_bytes() == (known.parent / name).read_bytes()
+
+
 def test_a_damaged_file_is_noticed_and_its_cell_run_again(reproduce, tmp_path):
     reproduce(STUDY)
     table = tmp_path / "out" / "quick" / "fake.csv"
@@ -121,6 +134,8 @@ def test_the_data_folder_reaches_the_cells(reproduce, tmp_path, monkeypatch):
         ([STUDY, "--address", "auto"], "Add `--engine ray`"),
         ([STUDY, "--jobs", "0"], "`--jobs` should be an integer of at least 1"),
         ([STUDY, "--data", "nowhere"], "`--data` should be a folder"),
+        ([STUDY, "--known", "nowhere"], "`--known`"),
+        ([STUDY, "--known", __file__], "should have the columns"),
         (["tests.studies.fake:draw"], "should be a study"),
     ],
 )

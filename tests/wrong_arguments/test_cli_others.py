@@ -48,6 +48,10 @@ REPRODUCE = [
     (f"{STUDY} --status --only-figures", "Option `--only-figures`", "--only-figures"),
     (f"{STUDY} --status --retry-failed", "Option `--retry-failed`", "--retry-failed"),
     (f"{STUDY} --only-figures --retry-failed", "Option `--retry-failed`", "--retry-failed"),
+    (f"{STUDY} --known missing", "Option `--known`", "missing"),
+    (f"{STUDY} --known notes.txt", "Option `--known`", "columns"),
+    (f"{STUDY} --known folder", "Option `--known`", "folder"),
+    (f"{STUDY} --status --known notes.txt", "Option `--known`", "notes.txt"),
     (f"{STUDY} --format xml", "--format", "xml"),
 ]
 

@@ -12,7 +12,7 @@ name registered entries only; import paths need `allow_imports`, in the local us
 
 from ._build import build_attack, build_defense, build_estimator
 from ._describe import name_of, spec_of
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, Entry
 from ._show import shown_amounts, shown_name, shown_text
 from ._spec import Spec
 
@@ -20,6 +20,7 @@ __all__ = [
     "ATTACKS",
     "DEFENSES",
     "ESTIMATORS",
+    "EVERYTHING",
     "Entry",
     "Spec",
     "build_attack",

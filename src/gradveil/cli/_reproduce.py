@@ -43,6 +43,9 @@ def reproduce(
         "reproduction"
     ),
     data: Annotated[Path | None, typer.Option(help="Folder of the official data sets.")] = None,
+    known: Annotated[
+        Path | None, typer.Option(help="A cells.csv of elsewhere, whose cells are not run again.")
+    ] = None,
     status: Annotated[bool, typer.Option("--status", help="Show how far it is, run nothing.")] = (
         False
     ),
@@ -63,11 +66,19 @@ def reproduce(
     if engine is EngineName.ray:
         require("the ray engine", "gradveil[ray]", "ray")
     from gradveil.auditing.report import check_folder
-    from gradveil.studies.reproduce import check_data, select_studies, work_of, write_all
+    from gradveil.studies.reproduce import (
+        check_data,
+        select_studies,
+        take_known,
+        work_of,
+        write_all,
+    )
+    from gradveil.studies.runner import read_done
 
     from ._reproduce_show import show_status, show_written
 
     useless("--only-figures", only_figures, not status, "with `--status`, which draws nothing")
+    useless("--known", known, not status, "with `--status`, which takes nothing")
     runs = not (status or only_figures)
     useless("--retry-failed", retry_failed, runs, "with `--status` and `--only-figures`")
     wanted = names or (["all"] if status or only_figures else [])
@@ -86,11 +97,16 @@ def reproduce(
         with _opened(out, new="never") as store:
             show_status(store, work, at_once, format)
         return
+    with option("--known", "known"):
+        done = [] if known is None else read_done(known)
     if not only_figures:
         with options({"source": "--data"}):
             check_data(work)
-    with _opened(out, new="error" if only_figures else "made") as store:
+    with _opened(out, new="error" if only_figures and known is None else "made") as store:
         assert store is not None
+        if known is not None:
+            taken = take_known(store, studies, preset.value, done)
+            Console(stderr=True).print(f"Cells taken from {known}: {taken}.", highlight=False)
         if not only_figures:
             _run(store, work, chosen, at_once, retry_failed)
         folder = out / preset.value

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gradveil.studies.runner import Cell, Store, read_cells, write_cells
+from gradveil.studies.runner import (
+    Cell,
+    Store,
+    read_cells,
+    read_done,
+    read_state,
+    take_cells,
+    write_cells,
+    write_state,
+)
 from gradveil.studies.runner._engine import work
 from gradveil.studies.runner._owner import Owner
 from tests.studies import fake
@@ -53,3 +62,51 @@ def test_a_changed_file_is_refused(file: Path, old: str, new: str, message: str)
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(ValueError, match=message):
         read_cells(file)
+
+
+def test_another_store_goes_on_from_the_file(file: Path, tmp_path: Path):
+    cells = fake.cells(3)
+    with closing(Store(tmp_path / "other")) as store:
+        assert take_cells(store, cells, read_done(file)) == 2
+        assert take_cells(store, cells, read_done(file)) == 0
+        store.want(cells)
+        assert store.unfinished() == 1
+        found = store.results(cells)
+        assert {cell: dict(result) for cell, result in found.items()} == {
+            cell: dict(result) for cell, result in read_cells(file).items()
+        }
+        work(store, Owner(store.owners), lambda: None)
+        assert write_cells(store, cells[:2], tmp_path / "again.csv") == 2
+    assert (tmp_path / "again.csv").read_bytes() == file.read_bytes()
+
+
+def test_only_cells_under_the_same_key_are_taken(file: Path, tmp_path: Path):
+    changed = [Cell.stored(cell.kind, cell.text, "0" * 64) for cell in fake.cells(2)]
+    with closing(Store(tmp_path / "other")) as store:
+        assert take_cells(store, changed, read_done(file)) == 0
+        assert take_cells(store, fake.cells(3)[2:], read_done(file)) == 0
+        assert store.results(fake.cells(3)) == {}
+
+
+def test_a_cell_that_somebody_is_at_is_left_alone(file: Path, tmp_path: Path):
+    with closing(Store(tmp_path / "other")) as store:
+        store.want(fake.cells(2))
+        owner = Owner(store.owners)
+        claimed = store.claim(owner)
+        assert take_cells(store, fake.cells(2), read_done(file)) == 1
+        assert claimed is not None
+        assert store.progress([claimed])[claimed].state == "running"
+        owner.close()
+
+
+def test_the_state_of_the_sources_comes_back_and_a_changed_one_is_refused(tmp_path: Path):
+    path, cells = tmp_path / "sources.json", fake.cells(3)
+    older = Cell.stored(cells[2].kind, cells[2].text, "0" * 64)
+    write_state([*cells, older], path)
+    known = read_state(path)
+    assert set(known) == {cell.sources for cell in cells}
+    assert all("tests.studies.fake" in each for each in known.values())
+    hash_ = known[cells[0].sources]["tests.studies.fake"]
+    path.write_text(path.read_text().replace(hash_, "0" * 64))
+    with pytest.raises(ValueError, match="should hold the sources behind each hash"):
+        read_state(path)

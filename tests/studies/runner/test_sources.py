@@ -1,19 +1,26 @@
-"""The key of a cell holds the sources that its function depends on."""
+"""The key of a cell holds the sources that it depends on."""
 
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from gradveil.studies.reproduce import write_all
+import gradveil
+from gradveil import defenses
+from gradveil.catalog import EVERYTHING
+from gradveil.studies.reproduce import STUDIES, write_all
 from gradveil.studies.runner import Cell, Store, execute, function_of
 from gradveil.studies.runner._arrays import array_path
+from gradveil.studies.runner._cell import module_of
 from gradveil.studies.runner._engine import work
+from gradveil.studies.runner._named import names_in
 from gradveil.studies.runner._owner import Owner
 from gradveil.studies.runner._sources import (
-    _code,
+    _hash,
     _imports,
     _origin,
     code_of,
@@ -44,7 +51,7 @@ def package(tmp_path, monkeypatch):
 
 
 def new_process() -> None:
-    for function in (sources_hash, _imports, _code):
+    for function in (sources_hash, _imports, _hash):
         function.cache_clear()
 
 
@@ -94,11 +101,11 @@ def test_a_process_with_other_sources_refuses_the_cell(package: Path):
 
 
 def test_an_attack_depends_on_the_core_and_not_on_figures_or_the_runner():
-    found = dependencies(function_of("attack").__module__)
+    found = sources_of(Cell("attack", {"attack": "strong", "defense": "optimal-noise(0.1)"}))
     assert {
         "gradveil._random",
-        "gradveil.attacks",
-        "gradveil.catalog._entries",
+        "gradveil.attacks._inverting._starts",
+        "gradveil.catalog._spec",
         "gradveil.defenses._optimal_noise",
         "gradveil.sensitivity._structured._sweeps",
         "gradveil.studies.cells._attack",
@@ -191,7 +198,83 @@ def test_a_name_that_a_package_hands_on_is_looked_for_where_it_is_defined():
     assert _origin("gradveil.attacks", "Unpool") == "gradveil.attacks._unpooling._unpool"
     assert _origin("gradveil.bench", "no_such_name") == "gradveil.bench"
     assert _origin("somebody.else", "train") == "somebody.else"
-    found = dependencies(function_of("attack").__module__)
+    assert _origin("gradveil.attacks", "LocalSteps") == "gradveil.messages._local_update"
+    found = sources_of(Cell("attack", {"attack": "strong"}))
     assert "gradveil.bench._cases" in found
     assert "gradveil.bench._against._bench" not in found
     assert "gradveil.attacks._unpooling._sampling" in found
+
+
+def sources_of(cell: Cell) -> set[str]:
+    return dependencies(module_of(cell.kind), names_in(cell.text))
+
+
+def test_what_the_settings_name_counts_and_what_they_do_not_name_does_not():
+    """An attack that is added or changed must not make trainings run again."""
+    trained = sources_of(Cell("training", {"defense": "optimal-noise(scale=0.1)"}))
+    assert {"catalog:optimal-noise", "gradveil.defenses._optimal_noise"} <= trained
+    assert "gradveil.defenses._rivals._soteria" not in trained
+    assert not [name for name in trained if "attacks._inverting" in name or "attacks._adap" in name]
+    assert "gradveil.catalog._entries" not in trained
+    attacked = sources_of(Cell("attack", {"attack": "adaptive(unaware=dlg)", "defense": "soteria"}))
+    wanted = {"attacks._adaptive", "attacks._dlg", "defenses._rivals._soteria"}
+    assert {f"gradveil.{name}" for name in wanted} <= attacked
+    assert "gradveil.attacks._grad_inversion" not in attacked
+
+
+def test_names_count_wherever_settings_have_them(package: Path):
+    plain = Cell("training", {"a": [{"b": "dlg(steps=3)"}, 1, None, "Some words: x(y)."]})
+    assert names_in(plain.text) == {"catalog:dlg"}
+    before = Cell("training", {"defense": "sourcesofcells.kinds:find"}).key
+    (package / "helper.py").write_text("NUMBER = 2\n")
+    new_process()
+    assert Cell("training", {"defense": "sourcesofcells.kinds:find"}).key != before
+
+
+def test_another_class_or_amount_under_a_name_changes_the_key(monkeypatch):
+    cell = {"defense": "gradient-noise(scale=0.1)"}
+    new_process()
+    before = Cell("training", cell).key
+    for change in ({"build": defenses.NoDefense}, {"amounts": {"scale": 2.0}}):
+        entry = replace(EVERYTHING["gradient-noise"], **change)
+        monkeypatch.setitem(EVERYTHING, "gradient-noise", entry)
+        new_process()
+        assert Cell("training", cell).key != before
+        monkeypatch.undo()
+    new_process()
+
+
+CALLED = [
+    *[c for c in STUDIES["adaptive-noise"].cells("quick") if "optimal" in c.text][:3],
+    *STUDIES["leakage-through-training"].cells("quick")[-1:],
+    *STUDIES["fedavg"].cells("quick")[-1:],
+    *STUDIES["frontier"].cells("quick")[3:4],
+    *STUDIES["public-plans"].cells("quick")[:1],
+    *STUDIES["bound-against-attacks"].cells("quick")[-1:],
+    *STUDIES["mnist-noise-tradeoff"].cells("quick")[-1:],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CALLED, ids=lambda cell: f"{cell.kind}-{cell.identity[:6]}")
+def test_all_code_that_a_cell_runs_is_in_its_key(cell: Cell):
+    """An oracle that reads no imports: which files a process really runs functions of."""
+    files: set[str] = set()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            files.add(frame.f_code.co_filename)
+
+    function = function_of(cell.kind)
+    sys.setprofile(called)
+    try:
+        function(cell.settings)
+    finally:
+        sys.setprofile(None)
+    root = Path(gradveil.__file__).parent
+    own = {Path(name).relative_to(root) for name in files if Path(name).is_relative_to(root)}
+    names = {"gradveil." + ".".join(path.with_suffix("").parts) for path in own}
+    unknown = {name.removesuffix(".__init__") for name in names} - sources_of(cell)
+    without_effect = ("gradveil.studies.runner", "gradveil.catalog._entries")
+    assert len(names) > 20
+    assert [name for name in unknown if not name.startswith(without_effect)] == []

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class ImagesStudy:
     name: str
     data: str
     defenses: tuple[tuple[str, float], ...]
+    needs_arrays: ClassVar[bool] = True
 
     @property
     def title(self) -> str:

@@ -2,7 +2,7 @@
 
 from ._overview import draw_overview
 from ._registry import STUDIES, select_studies
-from ._run import check_data, prepare, run_cells, work_of, write_all
+from ._run import check_data, prepare, run_cells, take_known, work_of, write_all
 from ._summary import Written, older_text
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "prepare",
     "run_cells",
     "select_studies",
+    "take_known",
     "work_of",
     "write_all",
 ]

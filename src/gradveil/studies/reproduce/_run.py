@@ -14,14 +14,17 @@ from gradveil.studies.claims import write_claims
 from gradveil.studies.runner import (
     PRESETS,
     Cell,
+    Done,
     Engine,
     Progress,
     Store,
     Study,
     Work,
     distinct_cells,
+    take_cells,
     throttled,
     write_cells,
+    write_state,
 )
 
 from ._overview import draw_overview
@@ -30,6 +33,8 @@ from ._summary import Written, write_summary
 
 CELLS = "cells.csv"
 """The numbers of all cells behind the figures and claims of a folder."""
+SOURCES = "sources.json"
+"""The hashes of all sources that these cells depend on."""
 
 Show = Callable[[Mapping[Cell, Progress]], None]
 """Called with the state of every cell, about once a second."""
@@ -69,6 +74,20 @@ def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
     lacking = [cell for cell in cells if _lacked_package(states[cell])]
     again = store.retry_failed(lacking) if lacking else 0
     return Prepared(damaged=store.recheck(cells), retried=retried, lacking=again)
+
+
+def take_known(store: Store, studies: Sequence[Study], preset: str, known: Sequence[Done]) -> int:
+    """Take what was done elsewhere of the preset into the store; how many cells were new.
+
+    These are cells of all registered studies and of the given ones, but for studies that say
+    `needs_arrays`, for example to show images: these do not come along.
+    """
+    every = [*STUDIES.values(), *studies]
+    whole = [study for study in every if getattr(study, "needs_arrays", False)]
+    cells, needed = (
+        {cell for study in some for cell in study.cells(preset)} for some in (every, whole)
+    )
+    return take_cells(store, cells - needed, known)
 
 
 def _lacked_package(progress: Progress) -> bool:
@@ -117,7 +136,9 @@ def write_all(
     every = {name: store.results(cells_of(study)) for name, study in STUDIES.items()}
     if any(every.values()):
         draw_overview(write_claims(every, folder), every, folder)
-        write_cells(store, [cell for results in every.values() for cell in results], folder / CELLS)
+        cells = [cell for results in every.values() for cell in results]
+        write_cells(store, cells, folder / CELLS)
+        write_state(cells, folder / SOURCES)
     others = [study for name, study in STUDIES.items() if name not in {w.name for w in written}]
     write_summary(written, others, preset, folder, _seconds(store, [*studies, *others], preset))
     return written

@@ -14,7 +14,8 @@ from ._cell import (
 from ._engine import Engine, Prepare, execute, throttled
 from ._engine_local import LocalEngine
 from ._engine_ray import RayEngine
-from ._export import read_cells, write_cells
+from ._export import Done, read_cells, read_done, take_cells, write_cells
+from ._state import read_state, write_state
 from ._status import StudyStatus, Work, distinct_cells, duration_text, study_status, total_status
 from ._store import Progress, Store, database_path
 from ._study import PRESETS, Entry, Results, StoreResults, Study, Table
@@ -23,6 +24,7 @@ __all__ = [
     "DATA_VARIABLE",
     "PRESETS",
     "Cell",
+    "Done",
     "Engine",
     "Entry",
     "LocalEngine",
@@ -48,8 +50,12 @@ __all__ = [
     "execute",
     "function_of",
     "read_cells",
+    "read_done",
+    "read_state",
     "study_status",
+    "take_cells",
     "throttled",
     "total_status",
     "write_cells",
+    "write_state",
 ]

@@ -19,6 +19,7 @@ import gradveil
 from gradveil._imports import check_function, import_object
 from gradveil._suggest import suggestion
 
+from ._named import names_in
 from ._sources import sources_hash
 
 Settings = Mapping[str, Any]
@@ -69,8 +70,13 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The SHA-256 of the identity and of the sources that the cell's function depends on."""
-        return key_of(self, sources_hash(module_of(self.kind)), gradveil.__version__)
+        """The SHA-256 of the identity and of the sources that the cell depends on."""
+        return key_of(self, self.sources, gradveil.__version__)
+
+    @property
+    def sources(self) -> str:
+        """The hash of the sources of its function, and of all that its settings name."""
+        return sources_hash(module_of(self.kind), names_in(self.text))
 
     @classmethod
     def stored(cls, kind: str, text: str, key: str) -> Cell:

@@ -1,4 +1,7 @@
-"""The numbers of finished cells in one CSV file, small enough to be kept beside the figures."""
+"""The numbers of finished cells in one CSV file, small enough to be kept beside the figures.
+
+Another store takes them from it, so that work goes on elsewhere where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import gradveil
 from gradveil._files import write_atomically
 
-from ._cell import Cell, Result, canonical_json, key_of, module_of
-from ._sources import sources_hash
+from ._cell import Cell, Result, Value, canonical_json, key_of
 from ._store import Store
 
 COLUMNS = ("kind", "settings", "version", "sources", "key", "seconds", "result")
@@ -39,8 +42,21 @@ def write_cells(store: Store, cells: Iterable[Cell], path: Path) -> int:
     return len(rows)
 
 
+class Done(NamedTuple):
+    """A finished cell under the key that it was done with."""
+
+    cell: Cell
+    values: Mapping[str, Value]
+    seconds: float
+
+
 def read_cells(path: Path) -> dict[Cell, Result]:
     """The cells of a file of `write_cells`, each under its key, with what they found."""
+    return {done.cell: Result(done.values) for done in read_done(path)}
+
+
+def read_done(path: Path) -> list[Done]:
+    """The rows of a file of `write_cells`."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         found = tuple(next(rows, ()))
@@ -49,22 +65,38 @@ def read_cells(path: Path) -> dict[Cell, Result]:
                 f"File `{path}` should have the columns {[*COLUMNS]}. Found {[*found]}. Name the"
                 " `cells.csv` of a reproduction."
             )
-        return dict(_parsed(path, row) for row in rows)
+        return [_parsed(path, row) for row in rows]
+
+
+def take_cells(store: Store, cells: Iterable[Cell], done: Iterable[Done]) -> int:
+    """Take what was done elsewhere of these cells into a store; how many cells were taken.
+
+    Only cells under the same key are: of the same settings, version and sources. A cell that the
+    store has done, or is at, stays as it is. Arrays do not come along: leave out cells whose arrays
+    are needed.
+    """
+    wanted = {cell.key for cell in cells}
+    return store.take(
+        (each.cell, canonical_json(each.values, allow_nan=True), each.seconds)
+        for each in done
+        if each.cell.key in wanted
+    )
 
 
 def _row(cell: Cell, result: Result, seconds: float) -> tuple[str, ...]:
     own = Cell(cell.kind, cell.settings)
-    sources = sources_hash(module_of(own.kind)) if own.key == cell.key else ""
+    sources = own.sources if own.key == cell.key else ""
     values = {name: value for name, value in result.numbers.items() if name not in _LEFT_OUT}
     text = canonical_json(values, allow_nan=True)
     version = gradveil.__version__
     return cell.kind, cell.text, version, sources, cell.key, f"{seconds:.2f}", text
 
 
-def _parsed(path: Path, row: list[str]) -> tuple[Cell, Result]:
+def _parsed(path: Path, row: list[str]) -> Done:
     try:
-        kind, settings, version, sources, key, _, text = row
+        kind, settings, version, sources, key, seconds, text = row
         cell, values = Cell.stored(kind, settings, key), json.loads(text)
+        took = float(seconds)
     except ValueError as error:
         raise ValueError(
             f"A row of `{path}` cannot be read: {error}. Write the file again."
@@ -74,4 +106,4 @@ def _parsed(path: Path, row: list[str]) -> tuple[Cell, Result]:
             f"Each row of `{path}` should have the key of its settings and sources. Found another"
             f" for {settings}. Write the file again with `gradveil reproduce --only-figures`."
         )
-    return cell, Result(values if isinstance(values, Mapping) else {})
+    return Done(cell, values if isinstance(values, Mapping) else {}, took)

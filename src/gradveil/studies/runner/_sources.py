@@ -1,4 +1,4 @@
-"""A hash of the source files that a cell's function depends on."""
+"""A hash of the source files that a cell depends on: its function's, and those of what it names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ast
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tokenize import COMMENT, tokenize
+
+from ._named import entry_module, entry_text, is_registered, names_in_text
 
 _PACKAGE = "gradveil"
 _OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
@@ -18,28 +20,39 @@ _OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
 _WITHOUT_EFFECT = re.compile(r"gradveil\.studies(\.runner(\.\w+)*)?")
 """They hand cells on and keep what these find, and have no part in what that is."""
 _MODULE_NAME = re.compile(r"gradveil(\.\w+)+(?=:|$)")
+_REGISTRY = "gradveil.catalog._entries"
+"""Lists all that has a name. What a cell names of it counts; a further entry changes no result."""
 
 
 @cache
-def sources_hash(module: str) -> str:
-    """The SHA-256 of a module and of all modules of gradveil and its own package that it imports.
+def sources_hash(module: str, names: frozenset[str] = frozenset()) -> str:
+    """The SHA-256 of all that a module depends on, and what is known by these names (`names_in`).
 
     Imports are read from the text, wherever they stand in it, without running anything. Docstrings,
-    comments and empty lines do not count: a better sentence changes no result. Computed once for
-    each module and process.
+    comments and empty lines do not count: a better sentence changes no result. Computed once in a
+    process.
     """
-    digest = hashlib.sha256()
-    for name in sorted(dependencies(module)):
-        path = source_path(name)
-        assert path is not None
-        content = _code(path)
-        digest.update(f"{name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
+    return hash_of(source_hashes(module, names))
+
+
+def hash_of(hashes: Mapping[str, str]) -> str:
+    """One hash of the hashes of `source_hashes`."""
+    lines = "".join(f"{name} {own}\n" for name, own in sorted(hashes.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def source_hashes(module: str, names: Iterable[str] = ()) -> dict[str, str]:
+    """The hash of each source: of a module's code, or of what the catalog says of a name."""
+    return {source: _hash(source) for source in dependencies(module, names)}
 
 
 @cache
-def _code(path: Path) -> bytes:
-    return code_of(path.read_bytes())
+def _hash(source: str) -> str:
+    if is_registered(source):
+        return hashlib.sha256(entry_text(source).encode()).hexdigest()
+    path = source_path(source)
+    assert path is not None
+    return hashlib.sha256(code_of(path.read_bytes())).hexdigest()
 
 
 def code_of(source: bytes) -> bytes:
@@ -76,19 +89,30 @@ def _text_spans(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int
         yield value.lineno, start, value.end_lineno, end
 
 
-def dependencies(module: str) -> set[str]:
-    """The module and what it imports of gradveil and of its own package, directly or not."""
-    modules: set[str] = set()
-    waiting = [module]
+def dependencies(module: str, names: Iterable[str] = ()) -> set[str]:
+    """The module, what the names stand for, and what these import, directly or not.
+
+    Only modules of gradveil and of the packages of those that were asked for are followed. Names of
+    the catalog (``catalog:optimal-noise``) are among them.
+    """
+    found: set[str] = set()
+    waiting = [module, *names]
+    roots = {_PACKAGE, *(each.partition(".")[0] for each in waiting)}
     while waiting:
-        name = waiting.pop()
-        path = source_path(name)
-        if name in modules or path is None:
+        source = waiting.pop()
+        if source in found:
             continue
-        modules.add(name)
-        roots = {_PACKAGE, module.partition(".")[0]}
-        waiting += [each for each in _imports(name, path) if each.partition(".")[0] in roots]
-    return modules
+        if is_registered(source):
+            found.add(source)
+            waiting.append(entry_module(source))
+        elif (path := source_path(source)) is not None:
+            found.add(source)
+            waiting += [each for each in _imports(source, path) if _root(each) in roots]
+    return found
+
+
+def _root(source: str) -> str:
+    return _PACKAGE if is_registered(source) else source.partition(".")[0]
 
 
 def source_path(module: str) -> Path | None:
@@ -118,7 +142,7 @@ def _imports(module: str, path: Path) -> list[str]:
     names = {name for node in ast.walk(tree) for name in _named(node, package)}
     if _PACKAGE in names:
         names = (names - {_PACKAGE}) | set(_core())
-    return [name for name in names if not _WITHOUT_EFFECT.fullmatch(name)]
+    return [n for n in names if n != _REGISTRY and not _WITHOUT_EFFECT.fullmatch(n)]
 
 
 def _named(node: ast.AST, package: str) -> Iterator[str]:
@@ -128,7 +152,7 @@ def _named(node: ast.AST, package: str) -> Iterator[str]:
         yield from _named_from(node, package)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         matched = _MODULE_NAME.match(node.value)  # "gradveil.module:name", as registries have it
-        yield from [matched.group()] if matched else []
+        yield from [matched.group()] if matched else names_in_text(node.value)
 
 
 def _named_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
@@ -163,12 +187,13 @@ def _handed_on(package: str) -> dict[str, str]:
     if path is None or path.name != "__init__.py":
         return {}
     statements = ast.parse(path.read_bytes(), path).body
-    imports = [each for each in statements if isinstance(each, ast.ImportFrom) and each.level == 1]
+    imports = [each for each in statements if isinstance(each, ast.ImportFrom)]
     return {
         alias.asname or alias.name: _absolute(each, package)
         for each in imports
         for alias in each.names
         if alias.asname in (None, alias.name)
+        and _absolute(each, package).startswith(f"{_PACKAGE}.")
     }
 
 

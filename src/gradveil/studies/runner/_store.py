@@ -119,6 +119,27 @@ class Store:
                     [(cell.key, name, checksum(data)) for name, data in arrays.items()],
                 )
 
+    def take(self, done: Iterable[tuple[Cell, str, float]]) -> int:
+        """Keep what was found elsewhere, as (cell, values, seconds); how many cells were new.
+
+        Cells that are done here, or that somebody is at, stay as they are.
+        """
+        count = 0
+        with self._transaction():
+            for cell, values, seconds in done:
+                row = (cell.key, cell.kind, cell.text, gradveil.__version__)
+                self._database.execute(
+                    "INSERT OR IGNORE INTO cells (key, kind, settings, version, state)"
+                    " VALUES (?, ?, ?, ?, 'pending')",
+                    row,
+                )
+                count += self._database.execute(
+                    "UPDATE cells SET state = 'done', result = ?, error = NULL, seconds = ?,"
+                    " finished = ? WHERE key = ? AND state IN ('pending', 'failed')",
+                    (values, seconds, time.time(), cell.key),
+                ).rowcount
+        return count
+
     def release(self, owner: str) -> None:
         """Give back what an owner claimed and did not finish."""
         self._database.execute(

@@ -8,7 +8,7 @@ from gradveil.catalog import Spec
 from gradveil.studies.runner import Cell, Settings
 
 from ._grids import CURVES, MNIST, Curves, every
-from ._grids_beyond import three_attackers
+from ._grids_beyond import attackers, three_attackers
 from ._levels import defense_spec, is_pruning, name_and_level
 
 PUBLIC, LAYERS, PRIVATE, NO_PLAN = "public", "public, one level per layer", "private", ""
@@ -135,7 +135,7 @@ _OTHERS = (
 _STANDARD = FrontierGrid(
     CURVES["standard"],
     every(4, 16),
-    three_attackers("steps=100", "steps=100, restarts=1, finish=None", ", finish=None"),
+    attackers("standard"),
     {"start": 4096, "examples": 128, "refresh": 16},
     _MAIN,
     _OTHERS,

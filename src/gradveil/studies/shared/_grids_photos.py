@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 from ._grids import CIFAR, Grid, every
-from ._grids_beyond import three_attackers
-
-_CHEAP = "steps=100, restarts=1, finish=None"
+from ._grids_beyond import CHEAP, three_attackers
 
 
 def _photos(grid: Grid, count: int, options: str) -> tuple[Grid, dict[str, dict[str, str]]]:
@@ -22,6 +20,6 @@ CIFAR_AWARE = {
         1,
         "steps=4, restarts=1, finish=None",
     ),
-    "standard": _photos(CIFAR["standard"], 8, _CHEAP),
-    "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 8, _CHEAP),
+    "standard": _photos(CIFAR["standard"], 8, CHEAP),
+    "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 8, CHEAP),
 }
