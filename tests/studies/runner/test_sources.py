@@ -225,6 +225,8 @@ def test_what_the_settings_name_counts_and_what_they_do_not_name_does_not():
 def test_names_count_wherever_settings_have_them(package: Path):
     plain = Cell("training", {"a": [{"b": "dlg(steps=3)"}, 1, None, "Some words: x(y)."]})
     assert names_in(plain.text) == {"catalog:dlg"}
+    shown = Cell("training", {"defense": "optimal-noise(0.1, estimator=<an object>)"})
+    assert names_in(shown.text) == {"catalog:optimal-noise"}
     before = Cell("training", {"defense": "sourcesofcells.kinds:find"}).key
     (package / "helper.py").write_text("NUMBER = 2\n")
     new_process()

@@ -29,7 +29,7 @@ def names_in_text(text: str) -> tuple[str, ...]:
     (('catalog:adaptive', 'catalog:strong'), ())
     """
     try:
-        names = [*_names(Spec.parse(text))]
+        names = [*_names(Spec.parse(text, allow_words=True))]
     except ValueError:
         return ()
     modules = [name.partition(":")[0] for name in names if ":" in name]
