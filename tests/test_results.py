@@ -10,7 +10,9 @@ import pytest
 
 from gradveil.studies.claims import find, findings, settings_table
 from gradveil.studies.reproduce import STUDIES
-from gradveil.studies.runner import StoreResults, read_cells, read_state
+from gradveil.studies.runner import Cell, StoreResults, read_cells, read_state
+from gradveil.studies.runner._cell import module_of
+from gradveil.studies.runner._named import names_in
 
 RESULTS = Path(__file__).parents[1] / "results"
 CELLS = RESULTS / "cells.csv"
@@ -35,7 +37,11 @@ def test_all_cells_are_of_one_state_of_the_sources():
     """The file of the state has one hash for each source, and those of every cell are among it."""
     with open(CELLS, newline="", encoding="utf-8") as file:
         rows = [*csv.DictReader(file)]
-    assert {row["sources"] for row in rows} == set(read_state(RESULTS / "sources.json"))
+    state = read_state(RESULTS / "sources.json")
+    assert {row["sources"] for row in rows} == set(state)
+    for row in rows:
+        cell = Cell(row["kind"], json.loads(row["settings"]))
+        assert {module_of(cell.kind), *names_in(cell.text)} <= set(state[row["sources"]])
     assert len({row["version"] for row in rows}) == 1
 
 

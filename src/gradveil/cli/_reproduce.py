@@ -105,7 +105,7 @@ def reproduce(
     with _opened(out, new="error" if only_figures and known is None else "made") as store:
         assert store is not None
         if known is not None:
-            taken = take_known(store, studies, preset.value, done)
+            taken = take_known(store, studies, preset.value, done, runs=not only_figures)
             Console(stderr=True).print(f"Cells taken from {known}: {taken}.", highlight=False)
         if not only_figures:
             _run(store, work, chosen, at_once, retry_failed)

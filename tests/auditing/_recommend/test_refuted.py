@@ -1,5 +1,6 @@
 """What was found wrong by somebody who tried to refute the audit over strengths."""
 
+import functools
 import math
 
 import pytest
@@ -15,6 +16,8 @@ from gradveil.auditing._recommend._measuring._points import _extra
 from gradveil.auditing._recommend._measuring._state import state_of
 from gradveil.auditing._recommend._solve import Wish, solve_wishes
 from gradveil.auditing._tasks._scored import best_mix
+from gradveil.models import build_loss, build_model, with_bottleneck
+from gradveil.studies.runner import sources_hash
 
 from .made_up import KnownSearch, leak, noise_axis, point
 from .small import PRIVATE, PUBLIC, model, small
@@ -70,6 +73,24 @@ def test_the_key_holds_what_a_loss_and_a_model_depend_on():
         assert key(nn.Sequential(kind(1.0), model())) != key(nn.Sequential(kind(9.0), model()))
         assert key(nn.Sequential(kind(9.0), model())) == key(nn.Sequential(kind(9.0), model()))
     assert key() == key(name="other") == key(model())
+
+
+def test_the_key_holds_our_own_code_behind_a_model_and_a_loss(monkeypatch):
+    """Cells do not import all models and losses: a changed one must not find old results."""
+    model, loss = with_bottleneck(build_model("mlp(sizes=[4, 8, 3])")), build_loss("mse")
+    for thing, source in ((model, "models._bottleneck"), (loss, "models._losses")):
+        before = state_of(thing)
+        changed = functools.partial(_changed_hash, f"gradveil.{source}")
+        sources_hash.cache_clear()
+        monkeypatch.setattr("gradveil.studies.runner._sources._hash", changed)
+        assert state_of(thing) != before
+        monkeypatch.undo()
+        sources_hash.cache_clear()
+        assert state_of(thing) == before
+
+
+def _changed_hash(changed: str, source: str) -> str:
+    return f"{source} {'after' if source == changed else 'before'}"
 
 
 def test_a_state_does_not_depend_on_the_order_of_a_set_and_ends():

@@ -6,8 +6,10 @@ import torch
 from gradveil import Mechanism, fisher_trace
 from gradveil._random import named_stream
 from gradveil.models import build_model
+from gradveil.studies.cells._estimator_share import noise_of
 from gradveil.studies.cells._parts import dataset
 from gradveil.studies.cells._prediction import plan
+from gradveil.studies.reproduce import STUDIES
 from gradveil.studies.runner._cell import Cell, function_of
 from gradveil.studies.runner._engine import execute
 
@@ -301,3 +303,10 @@ def test_candidates_are_told_apart(defense, public):
     assert found["right"] == [True, True]
     assert found["rank"] == [1.0, 1.0]
     assert found["bits"] == pytest.approx([2.321928] * 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard", "paper"])
+def test_every_estimator_of_the_study_can_be_built(preset: str):
+    cells = [c for c in STUDIES["estimator-share"].cells(preset) if c.kind == "estimator-share"]
+    made = {cell.settings["estimator"]: noise_of(cell.settings) for cell in cells}
+    assert any("PaperAlgorithm" in repr(defense) for defense in made.values())

@@ -8,6 +8,7 @@ import pytest
 
 from gradveil.studies.runner import (
     Cell,
+    Done,
     Store,
     read_cells,
     read_done,
@@ -55,6 +56,8 @@ def test_equal_cells_give_equal_files(file: Path, tmp_path: Path):
         ('""seed"":1', '""seed"":7', "should have the key of its settings"),
         ("kind,settings", "kind,setting", "should have the columns"),
         ('"{""infinite', '"{infinite', "cannot be read"),
+        (',"{""infinite', ',"[{""infinite', "cannot be read"),
+        (",0.", ",-0.5", "cannot be read"),
     ],
 )
 def test_a_changed_file_is_refused(file: Path, old: str, new: str, message: str):
@@ -88,6 +91,23 @@ def test_only_cells_under_the_same_key_are_taken(file: Path, tmp_path: Path):
         assert store.results(fake.cells(3)) == {}
 
 
+def test_a_row_under_another_cells_key_is_not_taken(file: Path, tmp_path: Path):
+    """Without sources, which older cells lack, a file's own keys are not checked."""
+    first, second = fake.cells(2)
+    swapped = [
+        Done(Cell.stored(c.kind, c.text, other.key), {"mean": 0.0}, 1.0)
+        for c, other in ((first, second), (second, first))
+    ]
+    with closing(Store(tmp_path / "other")) as store:
+        assert take_cells(store, [first, second], swapped) == 0
+
+
+def test_a_file_with_a_row_twice_is_refused(file: Path):
+    file.write_text(file.read_text() + file.read_text().splitlines()[-1] + "\n")
+    with pytest.raises(ValueError, match="one row for each cell"):
+        read_done(file)
+
+
 def test_a_cell_that_somebody_is_at_is_left_alone(file: Path, tmp_path: Path):
     with closing(Store(tmp_path / "other")) as store:
         store.want(fake.cells(2))
@@ -107,6 +127,9 @@ def test_the_state_of_the_sources_comes_back_and_a_changed_one_is_refused(tmp_pa
     assert set(known) == {cell.sources for cell in cells}
     assert all("tests.studies.fake" in each for each in known.values())
     hash_ = known[cells[0].sources]["tests.studies.fake"]
-    path.write_text(path.read_text().replace(hash_, "0" * 64))
-    with pytest.raises(ValueError, match="should hold the sources behind each hash"):
-        read_state(path)
+    text = path.read_text()
+    for changed in (text.replace(hash_, "0" * 64), text.replace('"tests.studies.fake"', '"a b"')):
+        assert changed != text
+        path.write_text(changed)
+        with pytest.raises(ValueError, match="should hold the sources behind each hash"):
+            read_state(path)

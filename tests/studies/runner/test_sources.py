@@ -5,7 +5,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 import pytest
 
@@ -227,10 +227,26 @@ def test_names_count_wherever_settings_have_them(package: Path):
     assert names_in(plain.text) == {"catalog:dlg"}
     shown = Cell("training", {"defense": "optimal-noise(0.1, estimator=<an object>)"})
     assert names_in(shown.text) == {"catalog:optimal-noise"}
+    assert names_in(Cell("training", {"a": {"dlg": 1}}).text) == {"catalog:dlg"}
     before = Cell("training", {"defense": "sourcesofcells.kinds:find"}).key
     (package / "helper.py").write_text("NUMBER = 2\n")
     new_process()
     assert Cell("training", {"defense": "sourcesofcells.kinds:find"}).key != before
+
+
+def test_a_users_function_that_builds_from_texts_depends_on_all_that_has_a_name(package: Path):
+    (package / "helper.py").write_text(
+        "from gradveil.catalog import build_defense\n"
+        "def made(family):\n    return build_defense(family + '-noise(0.1)')\n"
+    )
+    new_process()
+    found = dependencies("sourcesofcells.kinds")
+    assert {"gradveil.defenses._rivals._soteria", "gradveil.attacks._dlg"} <= found
+
+
+def test_a_module_that_was_made_at_run_time_has_no_sources(monkeypatch):
+    monkeypatch.setitem(sys.modules, "madeup", ModuleType("madeup"))
+    assert Cell("training", {"defense": "madeup:Mine"}).key
 
 
 def test_another_class_or_amount_under_a_name_changes_the_key(monkeypatch):

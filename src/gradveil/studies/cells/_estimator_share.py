@@ -17,6 +17,8 @@ from ._parts import dataset, model
 
 ISOTROPIC, LAYERS = "isotropic", "layers"
 """Not estimators: the same noise everywhere, and one optimal level for each tensor."""
+PAPER = "gradveil.bench._paper:PaperAlgorithm"
+"""Not registered: the paper's way to sensitivities, slow on purpose."""
 
 
 def case_of(settings: Settings) -> Case:
@@ -32,7 +34,8 @@ def noise_of(settings: Settings) -> GradientNoise | OptimalNoise:
         return GradientNoise(1.0)
     if name == LAYERS:
         return OptimalNoise(1.0, cap=1e6, granularity="layer", plan_from="private")
-    return OptimalNoise(1.0, cap=1e6, estimator=build_estimator(name), plan_from="private")
+    estimator = build_estimator(name, allow_imports=[PAPER])
+    return OptimalNoise(1.0, cap=1e6, estimator=estimator, plan_from="private")
 
 
 @cell_function("estimator-share")

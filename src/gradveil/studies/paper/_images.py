@@ -58,8 +58,10 @@ class ImagesStudy:
     def numbers(self, results: Results) -> Table:
         """Each image's errors, matched as the pictures are; the pixels as arrays.
 
-        Only the images that every defense has: rows show the same one below another.
+        Only the images that every defense has: rows show the same one below another. Cells without
+        pixels, as `cells.csv` has them, show nothing.
         """
+        results = {cell: result for cell, result in results.items() if "images" in result}
         rows: list[tuple[str | float | None, ...]] = []
         arrays: dict[str, Tensor] = {}
         cells = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))

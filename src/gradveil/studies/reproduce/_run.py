@@ -76,14 +76,17 @@ def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
     return Prepared(damaged=store.recheck(cells), retried=retried, lacking=again)
 
 
-def take_known(store: Store, studies: Sequence[Study], preset: str, known: Sequence[Done]) -> int:
+def take_known(
+    store: Store, studies: Sequence[Study], preset: str, known: Sequence[Done], *, runs: bool = True
+) -> int:
     """Take what was done elsewhere of the preset into the store; how many cells were new.
 
-    These are cells of all registered studies and of the given ones, but for studies that say
-    `needs_arrays`, for example to show images: these do not come along.
+    These are cells of all registered studies and of the given ones. Arrays do not come along: where
+    the studies are to be run, cells of those that say `needs_arrays`, for example to show images,
+    are left to be run again.
     """
     every = [*STUDIES.values(), *studies]
-    whole = [study for study in every if getattr(study, "needs_arrays", False)]
+    whole = [study for study in studies if runs and getattr(study, "needs_arrays", False)]
     cells, needed = (
         {cell for study in some for cell in study.cells(preset)} for some in (every, whole)
     )

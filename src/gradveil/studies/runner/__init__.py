@@ -15,6 +15,7 @@ from ._engine import Engine, Prepare, execute, throttled
 from ._engine_local import LocalEngine
 from ._engine_ray import RayEngine
 from ._export import Done, read_cells, read_done, take_cells, write_cells
+from ._sources import sources_hash
 from ._state import read_state, write_state
 from ._status import StudyStatus, Work, distinct_cells, duration_text, study_status, total_status
 from ._store import Progress, Store, database_path
@@ -52,6 +53,7 @@ __all__ = [
     "read_cells",
     "read_done",
     "read_state",
+    "sources_hash",
     "study_status",
     "take_cells",
     "throttled",

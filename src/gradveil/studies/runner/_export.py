@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +66,14 @@ def read_done(path: Path) -> list[Done]:
                 f"File `{path}` should have the columns {[*COLUMNS]}. Found {[*found]}. Name the"
                 " `cells.csv` of a reproduction."
             )
-        return [_parsed(path, row) for row in rows]
+        done = [_parsed(path, row) for row in rows]
+    keys = [each.cell.key for each in done]
+    if len(set(keys)) < len(keys):
+        raise ValueError(
+            f"File `{path}` should have one row for each cell. Found {len(keys) - len(set(keys))}"
+            " more. Write the file again."
+        )
+    return done
 
 
 def take_cells(store: Store, cells: Iterable[Cell], done: Iterable[Done]) -> int:
@@ -75,11 +83,11 @@ def take_cells(store: Store, cells: Iterable[Cell], done: Iterable[Done]) -> int
     store has done, or is at, stays as it is. Arrays do not come along: leave out cells whose arrays
     are needed.
     """
-    wanted = {cell.key for cell in cells}
+    wanted = {cell.key: cell for cell in cells}
     return store.take(
         (each.cell, canonical_json(each.values, allow_nan=True), each.seconds)
         for each in done
-        if each.cell.key in wanted
+        if wanted.get(each.cell.key) == each.cell  # the key alone is no more than a claim
     )
 
 
@@ -97,6 +105,8 @@ def _parsed(path: Path, row: list[str]) -> Done:
         kind, settings, version, sources, key, seconds, text = row
         cell, values = Cell.stored(kind, settings, key), json.loads(text)
         took = float(seconds)
+        if not isinstance(values, Mapping) or not 0 <= took < math.inf:
+            raise ValueError("it should hold numbers by name, and how long they took")
     except ValueError as error:
         raise ValueError(
             f"A row of `{path}` cannot be read: {error}. Write the file again."
@@ -106,4 +116,4 @@ def _parsed(path: Path, row: list[str]) -> Done:
             f"Each row of `{path}` should have the key of its settings and sources. Found another"
             f" for {settings}. Write the file again with `gradveil reproduce --only-figures`."
         )
-    return Done(cell, values if isinstance(values, Mapping) else {}, took)
+    return Done(cell, values, took)

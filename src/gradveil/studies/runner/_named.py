@@ -67,5 +67,5 @@ def _words(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
             yield from _words(part)

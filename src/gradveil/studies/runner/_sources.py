@@ -20,7 +20,8 @@ _OUTWARD = ("auditing", "bench", "cli", "flower", "studies")
 _WITHOUT_EFFECT = re.compile(r"gradveil\.studies(\.runner(\.\w+)*)?")
 """They hand cells on and keep what these find, and have no part in what that is."""
 _MODULE_NAME = re.compile(r"gradveil(\.\w+)+(?=:|$)")
-_REGISTRY = "gradveil.catalog._entries"
+_CATALOG = "gradveil.catalog"
+_REGISTRY = f"{_CATALOG}._entries"
 """Lists all that has a name. What a cell names of it counts; a further entry changes no result."""
 
 
@@ -118,7 +119,10 @@ def _root(source: str) -> str:
 def source_path(module: str) -> Path | None:
     """The file of a module, found without importing it; None for other things."""
     top, *rest = module.split(".")
-    spec = None if top in ("", "__main__") else find_spec(top)
+    try:
+        spec = None if top in ("", "__main__") else find_spec(top)
+    except ValueError:  # a module that was made at run time
+        return None
     if spec is None:
         return None
     if not rest:
@@ -142,7 +146,14 @@ def _imports(module: str, path: Path) -> list[str]:
     names = {name for node in ast.walk(tree) for name in _named(node, package)}
     if _PACKAGE in names:
         names = (names - {_PACKAGE}) | set(_core())
-    return [n for n in names if n != _REGISTRY and not _WITHOUT_EFFECT.fullmatch(n)]
+    names = _with_registry(names) if _root(module) != _PACKAGE else names - {_REGISTRY}
+    return [name for name in names if not _WITHOUT_EFFECT.fullmatch(name)]
+
+
+def _with_registry(names: set[str]) -> set[str]:
+    """A user's code that builds from texts may put them together: all that has a name counts."""
+    builds = any(f"{name}.".startswith(f"{_CATALOG}.") for name in names)
+    return names | {_REGISTRY} if builds else names
 
 
 def _named(node: ast.AST, package: str) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""The state of the sources by which cells were done, in a file that proves that it is one state."""
+"""A record of the sources by which cells were done: one hash for each, so that it is one state."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from gradveil._files import write_atomically
 from ._cell import Cell, module_of
 from ._named import names_in
 from ._sources import hash_of, source_hashes
+
+_NAME = re.compile(r"[\w.]+|catalog:[\w-]+")
 
 
 def write_state(cells: Iterable[Cell], path: Path) -> None:
@@ -39,10 +42,12 @@ def read_state(path: Path) -> dict[str, dict[str, str]]:
     state = json.loads(path.read_text(encoding="utf-8"))
     hashes = [*state["hashes"].items()]
     known = {own: dict(hashes[place] for place in places) for own, places in state["cells"].items()}
-    wrong = [own for own, each in known.items() if hash_of(each) != own]
+    wrong = [name for name in state["hashes"] if not _NAME.fullmatch(name)]
+    wrong += [own for own, each in known.items() if hash_of(each) != own]
     if wrong:
         raise ValueError(
-            f"File `{path}` should hold the sources behind each hash. Found others for {wrong[0]}."
+            f"File `{path}` should hold the sources behind each hash. Found {wrong[0]!r}, which"
+            " does not fit."
             " Write it again with `gradveil reproduce --only-figures`."
         )
     return known

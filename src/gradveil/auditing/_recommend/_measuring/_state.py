@@ -7,9 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gradveil.studies.runner import sources_hash
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-OURS = ("torch", "gradveil", "builtins", "numpy", "functools", "collections", "abc", "typing")
-"""Packages whose code is not read: versions and the sources of cells stand for them."""
+OTHERS = ("torch", "builtins", "numpy", "functools", "collections", "abc", "typing")
+"""Packages whose code is not read: their versions stand for it."""
+OURS = "gradveil"
+"""Our own code counts with all that it imports of it."""
 
 
 def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
@@ -53,10 +57,12 @@ def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
 
 def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
     """Its name, defaults and closure; of the user's own functions the code and globals, too."""
-    name = f"{thing.__module__}.{thing.__qualname__}"
+    name, package = f"{thing.__module__}.{thing.__qualname__}", thing.__module__.split(".")[0]
     closure = inspect.getclosurevars(thing)
     own = [inner(thing.__defaults__), inner(thing.__kwdefaults__), inner(dict(closure.nonlocals))]
-    if thing.__module__.split(".")[0] in OURS:
+    if package == OURS:
+        return [name, *own, sources_hash(thing.__module__)]
+    if package in OTHERS:
         return [name, *own]
     used = sorted(closure.globals.items())
     values = [[key, inner(v)] for key, v in used if not isinstance(v, types.ModuleType)]
@@ -75,10 +81,13 @@ def _held(thing: Any, inner: Any) -> Any:
 
 
 def _sources(kind: type) -> list[str]:
-    """The sources of a class and of its bases, where they are the user's."""
+    """The sources of a class and of its bases, where they are the user's, or hashes of ours."""
     found = []
     for each in kind.__mro__:
-        if each.__module__.split(".")[0] not in OURS:
+        package = each.__module__.split(".")[0]
+        if package == OURS:
+            found.append(sources_hash(each.__module__))
+        elif package not in OTHERS:
             try:
                 found.append(inspect.getsource(each))
             except (OSError, TypeError):
