@@ -19,6 +19,8 @@ from ._visits import Visits
 
 SOLVED = 1e-9
 """The squared residual of the head's equations that counts as 0."""
+ALMOST = 1e-2
+"""That of inputs whose own training is a start for the model's own equations."""
 PASSES = 6
 """At most so often images are made of features and features of images."""
 BATCHES = 48
@@ -133,6 +135,11 @@ class _Search:
             row = local.start(expected.draw(0.3, self.generator))
         else:
             row = local.start(self.training.features(inputs) @ local.basis.T)
+            head.sharpen()
+            if float(local.residuals(row).square().sum()) < ALMOST:
+                found = self._end(row)
+                if found[1] < SOLVED:
+                    return found
         for number in range(stage.widths):
             head.twin.set_width(stage.width * scale * stage.fall**number)
             weight = (stage.weight * stage.fall ** (1.5 * number)) ** 0.5
@@ -142,8 +149,19 @@ class _Search:
                 return torch.cat([local.residuals(row), beside])
 
             row = least_squares(residuals, row, steps=4, watch=self.watch)[0]
-        head.sharpen()
-        return least_squares(local.residuals, row, steps=20, watch=self.watch, good=1e-3 * SOLVED)
+        return self._end(row)
+
+    def _end(self, row: Tensor) -> tuple[Tensor, float]:
+        """The model's own equations, with nothing beside them; longer where they nearly hold."""
+        self.local.head.sharpen()
+        cost = float("inf")
+        for _ in range(3):
+            row, cost = least_squares(
+                self.local.residuals, row, steps=20, watch=self.watch, good=1e-3 * SOLVED
+            )
+            if not SOLVED < cost < ALMOST / 10:
+                break
+        return row, cost
 
     def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
         """Inputs with the features of their first visits, those of earlier steps first."""
