@@ -14,7 +14,7 @@ from gradveil.models import build_model
 from ..small import LOSS, observed, seeded, smooth_images
 from .local_nets import CASES, conv_net
 
-QUICK = Peel(steps=50, image_steps=200)
+QUICK = Peel(steps=150, image_steps=200)
 
 
 @pytest.mark.parametrize("local", CASES.values(), ids=CASES)
@@ -31,7 +31,7 @@ def test_images_come_back_and_are_certain(local):
 def test_the_attack_ends_with_them_well_above_the_descent(monkeypatch):
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 3))
-    attack = InvertingGradients(60, total_variation=1e-3, peel=QUICK)
+    attack = InvertingGradients(75, total_variation=1e-3, peel=QUICK)
     alone = replace(attack, peel=None)(observation, seeded())
     monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not needed"))
     found, again = (attack(observation, seeded()) for _ in range(2))

@@ -16,8 +16,9 @@ from ._peel import CLOSE, DETERMINED, NEAR, WORTH, Peel, Peeled, message_misfit,
 from ._trajectories import Training
 from ._visits import Visits
 
-PASSES = 6
-"""At most so often images are made of features and features of images."""
+PASSES, EACH = 6, 25
+"""At most so often images are made of features and features of images; one for each so many steps
+of the attack."""
 HOPELESS = 0.5
 """The misfit of the message above which no further passes follow the first three."""
 
@@ -68,7 +69,7 @@ class _Passes:
         best: Reconstruction | None = None
         latest: Tensor | None = None
         try:
-            for number in range(PASSES):
+            for number in range(self._count):
                 found = self._pass(latest, number)
                 if found is None or found.sure:
                     return self._late(best) if found is None else found
@@ -85,6 +86,10 @@ class _Passes:
             return Peeled(replace(best, status=INTERRUPTED), solved=False, sure=False)
         return None if best is None else Peeled(best, solved=True, sure=False)
 
+    @property
+    def _count(self) -> int:
+        return max(1, min(PASSES, self.peel.steps // EACH))
+
     def _late(self, best: Reconstruction | None) -> Peeled | None:
         """What there is when the time is over."""
         late = best and replace(best, status=TIME_BUDGET)
@@ -100,7 +105,7 @@ class _Passes:
         inputs, misfits, status = self._images(self.peel if cost < SOLVED else rough, places)
         guess = self._guess(inputs, number, status)
         if self.progress is not None:
-            self.progress(number + 1, PASSES, guess.loss)
+            self.progress(number + 1, self._count, guess.loss)
         sure = cost < SOLVED and self._is_sure(guess, misfits)
         return Peeled(guess, solved=True, sure=sure)
 
