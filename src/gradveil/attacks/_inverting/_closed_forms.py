@@ -6,7 +6,7 @@ from torch import Tensor
 from .._attack import Progress
 from .._exact import ExactInversion
 from .._observation import Observation
-from .._peeling import Peel, Peeled, message_misfit
+from .._peeling import Peel, Peeled, message_misfit, peel_local
 from .._reconstruction import Reconstruction
 from .._search import Watch
 from .._unpooling import Unpool
@@ -43,6 +43,8 @@ def closed_form(
         return Peeled(exact, solved=True, sure=True)
     if watch.is_over():
         return None
+    if observation.local is not None:
+        return peel_local(peel, observation, labels, generator, watch, progress)
     known = heads[0] if heads else None
     return peel.solve(observation, labels, generator, watch, progress, known)
 

@@ -66,7 +66,8 @@ class InvertingGradients(Attack):
             1 % of it (`SmoothTwin`); 0: the model itself all along.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
-            solves the last layers first, with no more steps for them than the attack itself has.
+            solves the last layers first, with no more steps for them than the attack itself has
+            (of FedAvg's updates along all local steps, in one pass for each 25 steps, at most six).
             Where that is known to be right, nothing else is done; elsewhere the descent runs as
             without it, and of the two the one with the less cost is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where

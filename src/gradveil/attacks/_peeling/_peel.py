@@ -166,8 +166,8 @@ class Peel(Attack):
         if solved and outputs is not None:
             features = features_from(head, outputs, labels).to(inputs)
             noise = features_noise(head, outputs, labels).to(inputs)
-            inputs, misfits, status = self._invert(
-                head, observation, features, noise, generator, watch
+            inputs, misfits, status = self.invert(
+                head.name, observation, features, noise, generator, watch
             )
             most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = clamp(inputs, observation.low, observation.high)
@@ -178,9 +178,9 @@ class Peel(Attack):
         )
         return Peeled(guess, solved, sure and status == FINISHED)
 
-    def _invert(
+    def invert(
         self,
-        head: Head,
+        name: str,
         observation: Observation,
         features: Tensor,
         noise: Tensor,
@@ -189,9 +189,10 @@ class Peel(Attack):
     ) -> tuple[Tensor, Tensor, str]:
         """Inputs with these features and their misfits; new starts for images not yet found.
 
-        `noise` is the squared error that each image's features have.
+        `name` is the layer that reads the features, `noise` the squared error that each image's
+        features have.
         """
-        own, best = features_of(head.name, observation), noise_start(observation, 1, generator)[0]
+        own, best = features_of(name, observation), noise_start(observation, 1, generator)[0]
         with torch.no_grad():
             others = own(random_inputs(observation, RANDOM, generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
@@ -203,7 +204,7 @@ class Peel(Attack):
             if status != FINISHED or not bool(open_.any()):
                 break
             start = noise_start(observation, 1, generator)[:, open_]
-            minimum = peel._descend(head, observation, features[open_], unit, start, watch)
+            minimum = peel._descend(name, observation, features[open_], unit, start, watch)
             status = minimum.status
             with torch.no_grad():
                 gaps = (own(minimum.inputs[0]) - features[open_]).square().sum(1)
@@ -219,7 +220,7 @@ class Peel(Attack):
 
     def _descend(
         self,
-        head: Head,
+        name: str,
         observation: Observation,
         features: Tensor,
         unit: Tensor,
@@ -228,7 +229,7 @@ class Peel(Attack):
     ) -> Minimum:
         """First-order steps of images towards their features; the unit is of squared distances."""
         twin = SmoothTwin(observation, 1.0)
-        smooth = features_of(head.name, twin.observation)
+        smooth = features_of(name, twin.observation)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             twin.set_width(0.1 * 0.01**progress)

@@ -3,7 +3,7 @@
 from ._candidates import check_alike, message_of, noise_start, parts_of, sent_row
 from ._consensus import consensus, order_like
 from ._determined import determined_share
-from ._head import ROUGH, Head, features_of, head_of
+from ._head import ROUGH, Head, features_of, head_of, head_of_update
 from ._head_equations import HeadEquations, features_from, features_noise
 from ._lbfgs import Point, minimise_lbfgs
 from ._lbfgs_matching import LBFGSMatching, blank_inputs, message_distance
@@ -43,6 +43,7 @@ __all__ = [
     "features_noise",
     "features_of",
     "head_of",
+    "head_of_update",
     "labels_of",
     "message_distance",
     "message_of",

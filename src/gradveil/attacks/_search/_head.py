@@ -55,8 +55,10 @@ class Head:
         assert isinstance(layer, nn.Linear)
         return layer
 
-    def gradients(self, outputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
-        """Of the loss, with respect to the later parameters and to U."""
+    def gradients(
+        self, outputs: Tensor, labels: Tensor, later: Tensors | None = None
+    ) -> tuple[Tensors, Tensor]:
+        """Of the loss, with respect to the later parameters and to U; `later`: if they moved."""
         loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
         labels = labels.to(outputs) if labels.is_floating_point() else labels
         if self.is_last:
@@ -66,7 +68,8 @@ class Head:
             with _hooked(self.layer, lambda *_: outputs):
                 return loss({**loss.parameters, **parameters}, self.probe, labels)
 
-        later = {name: loss.parameters[name] for name in self.later}
+        if later is None:
+            later = {name: loss.parameters[name] for name in self.later}
         gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
         return gradients
 
@@ -87,6 +90,20 @@ class Head:
         names = [n for n, m in self.observation.model.named_modules() if isinstance(m, nn.Linear)]
         after = names[names.index(self.name) + 1 :]
         return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other parameters act after the layer: those would move unseen."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        others = {n: p for n, p in loss.parameters.items() if n not in self.later}
+
+        def outputs_of(parameters: Tensors) -> Tensor:
+            with _hooked(self.layer, lambda *_: self.outputs[:1]):
+                outputs = loss.outputs({**loss.parameters, **parameters}, self.probe)
+            size: Tensor = outputs.square().sum()
+            return size
+
+        return not any(bool(slope.any()) for slope in grad(outputs_of)(others).values())
 
     @property
     def is_whole(self) -> bool:
@@ -113,12 +130,39 @@ def head_of(observation: Observation, generator: torch.Generator, gap: float = _
     """
     if observation.local is not None:
         return None
+    return _head(observation, generator, lambda weight: _noise(weight, observation.batch_size, gap))
+
+
+def head_of_update(
+    observation: Observation, generator: torch.Generator, visits: int
+) -> Head | None:
+    """The same of FedAvg's weight change, whose rank is at most the number of `visits`.
+
+    An example is visited by each local step that takes it; singular values beyond the visits are
+    rounding where nothing hides the rank.
+    """
+
+    def noise(weight: Tensor) -> float | None:
+        if visits >= min(weight.shape):
+            return None
+        sizes = torch.linalg.svdvals(weight.double())
+        return 0.0 if bool(sizes[visits] < _GAP * sizes[observation.batch_size - 1]) else None
+
+    return _head(observation, generator, noise)
+
+
+def _head(
+    observation: Observation,
+    generator: torch.Generator,
+    noise_of: Callable[[Tensor], float | None],
+) -> Head | None:
+    """The first linear layer that could be a cut, if it is one and its rank is seen."""
     probe = random_inputs(observation, _PROBES, generator)
     for call in linear_calls(observation, probe)[0]:
         weight = observation.sent.get(call.weight)
         if weight is None or call.inputs.dim() != 2 or len(call.inputs) != _PROBES:
             continue
-        noise = _noise(weight, observation.batch_size, gap)
+        noise = noise_of(weight)
         if noise is None:
             return None
         double = _in_double(observation)
@@ -140,15 +184,20 @@ def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
         handle.remove()
 
 
-def features_of(name: str, observation: Observation) -> Callable[[Tensor], Tensor]:
-    """From the inputs to those of the layer of that name, in the observation's own model."""
+def features_of(
+    name: str, observation: Observation, parameters: Tensors | None = None
+) -> Callable[[Tensor], Tensor]:
+    """From the inputs to those of the layer of that name, in the observation's own model.
+
+    `parameters` are those of the model if they moved.
+    """
     layer = observation.model.get_submodule(name)
     loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
 
     def features(inputs: Tensor) -> Tensor:
         seen: list[Tensor] = []
         with _hooked(layer, lambda _, arguments, __: seen.append(arguments[0])):
-            loss.outputs(loss.parameters, inputs)
+            loss.outputs(parameters or loss.parameters, inputs)
         return seen[0]
 
     return features

@@ -1,0 +1,123 @@
+"""FedAvg's updates are peeled where the head is seen, and left alone elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
+from gradveil.attacks import InvertingGradients, LocalSteps, Peel, Watch, observe, score
+from gradveil.attacks._peeling import peel_local
+from gradveil.models import build_model
+
+from ..small import LOSS, observed, seeded, smooth_images
+from .local_nets import CASES, conv_net
+
+QUICK = Peel(steps=150, image_steps=200)
+
+
+@pytest.mark.parametrize("local", CASES.values(), ids=CASES)
+def test_images_come_back_and_are_certain(local):
+    batch = smooth_images(4, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=local)
+    found = peel_local(QUICK, observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert found.sure
+    assert float(score(found.guess, batch, ssim=False).psnr.min()) > 35
+    assert found.guess.loss < 1e-4
+
+
+def test_the_attack_ends_with_them_well_above_the_descent(monkeypatch):
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 3))
+    attack = InvertingGradients(75, total_variation=1e-3, peel=QUICK)
+    alone = replace(attack, peel=None)(observation, seeded())
+    monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not needed"))
+    found, again = (attack(observation, seeded()) for _ in range(2))
+    psnr, before = (float(score(r, batch, ssim=False).psnr.mean()) for r in (found, alone))
+    assert psnr > before + 10
+    assert torch.equal(found.inputs, again.inputs)
+
+
+def with_norm() -> nn.Module:
+    """A trainable layer that is not linear acts after the first linear one."""
+    return nn.Sequential(*conv_net()[:4], nn.LayerNorm(20), nn.LeakyReLU(), nn.Linear(20, 10))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"defense": GradientNoise(0.01)},
+        {"defense": GradientPruning(0.9)},
+        {"defense": Rounding(1e-3)},
+        {"local": LocalSteps(0.1, 5)},
+        {"local": LocalSteps(0.1, 1, batch_size=2)},
+        {"local": None},
+    ],
+    ids=["noise", "pruning", "rounding", "too many visits", "not all visited", "gradient"],
+)
+def test_it_steps_aside(case):
+    batch = smooth_images(4, 1, 8, 8)
+    observation = observed(conv_net(), batch, **{"local": LocalSteps(0.1, 2), **case})
+    assert peel_local(QUICK, observation, batch[1], seeded(), Watch(None)) is None
+
+
+def test_other_layers_that_are_trained_after_the_first_linear_one_stop_it():
+    batch = smooth_images(4, 1, 8, 8)
+    observation = observed(with_norm(), batch, local=LocalSteps(0.1, 2))
+    assert peel_local(QUICK, observation, batch[1], seeded(), Watch(None)) is None
+
+
+def test_wrong_labels_are_never_certain():
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
+    found = peel_local(QUICK, observation, (batch[1] + 1) % 10, seeded(), Watch(None))
+    assert found is None or not found.sure
+
+
+def test_no_time_is_no_guess_and_ctrl_c_says_so(monkeypatch):
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
+    assert peel_local(QUICK, observation, batch[1], seeded(), Watch(0.0)) is None
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradveil.attacks._peeling._local_search.least_squares", stop)
+    found = peel_local(QUICK, observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert found.guess.status == "interrupted"
+    assert not found.sure
+
+
+def test_gradients_take_the_way_they_took(monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("gradveil.attacks._inverting._closed_forms.peel_local", never)
+    observation = observed(conv_net(), smooth_images(3, 1, 8, 8), labels="known")
+    found = InvertingGradients(60, total_variation=1e-3, peel=QUICK)(observation, seeded())
+    assert found.status == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "images", "local"),
+    [
+        (2004, 4, LocalSteps(0.1, 4)),
+        (2008, 4, LocalSteps(0.1, 4, batch_size=2)),
+        (2016, 8, LocalSteps(0.1, 2)),
+    ],
+)
+def test_the_papers_cnn(first, images, local):
+    data = load_dataset("mnist")
+    batch = data.batch(first, images)
+    observation = observe(
+        build_model("simple-conv-net", seed=0).eval(), LOSS, batch, NoDefense(), num_classes=10,
+        input_range=data.range, local=local,
+    )  # fmt: skip
+    found = peel_local(Peel(), observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert found.sure
+    assert float(score(found.guess, batch, normalization=data, ssim=False).psnr.min()) > 60
