@@ -163,7 +163,7 @@ class PosteriorSearch:
         descent = self.attack.descent(0.5, self.attack.unaware.lr / 2, 0.0, self.watch.left())
         alone = PosteriorSearch(self.attack, [observation], self.generator, self.watch)
         evidence, message = self._final(channel), message_of(observation)
-        rows = tuple(part[None] for part in evidence)
+        rows = tuple(torch.stack(part) for part in zip(*map(self._final, [channel]), strict=True))
         found = alone._minimise(self._settled(), mean[None], descent, rows)
         inputs, cost = found.inputs[0], found.costs[0]
         with torch.no_grad():
