@@ -52,9 +52,10 @@ class Adaptive(Attack):
     The intervals open gradually: at first everything counts as sent as it is, as for an unaware
     attack. The unaware attack's own result and starts from noise go through the same last stages,
     and the most likely one wins. Where even that one leaves a part of the message unexplained, all
-    are wrong, each in its own way, and their mean, images of equal labels matched first, is nearer
-    to the truth than any: that is returned. The unaware result as it was counts, too, for a plan
-    made at a bad estimate may have led the others astray.
+    are wrong, each in its own way, and the mean of the likely ones, images of equal labels matched
+    first, is nearer to the truth than any. A descent goes on from that mean; if its end explains
+    the message it is returned, else the point half way. Where the plan was made at the attacker's
+    estimate the unaware result as it was counts, too, for that may have led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
@@ -88,9 +89,9 @@ class Adaptive(Attack):
     runs_together = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
-    prior: Energy | GaussianPrior | None = field(default_factory=TotalVariation)
+    prior: Energy | GaussianPrior | None = field(default_factory=lambda: TotalVariation(2.0))
     _: KW_ONLY
-    restarts: int = 1
+    restarts: int = 3
     smoothing: float = 0.0
     looseness: tuple[float, float] = (3e-2, 3e-3)
     probes: int = 8
@@ -167,13 +168,14 @@ class Adaptive(Attack):
 
     @property
     def work(self) -> float:
-        """The unaware attack, the search from noise and the last stages."""
-        return 2.5 * self.unaware.work
+        """The unaware attack, the searches from noise, the last stages and that from their mean."""
+        candidates = self.restarts + 0.25 * (self.restarts + 1) + 0.5
+        return self.unaware.work + candidates * self.unaware.steps
 
     @property
     def reports(self) -> float:
-        """A little less: parts of it do not tell."""
-        return 0.9 * 2.5 * self.unaware.reports
+        """A little less: parts of it do not tell, and searches from noise run side by side."""
+        return 0.9 * (self.unaware.reports + 1.75 * self.unaware.steps)
 
     def evidence(self, channel: Channel, progress: float, inputs: int) -> Evidence:
         """What the observation says at this stage of the annealing."""

@@ -7,7 +7,8 @@ from torch import nn
 from gradveil import GradientNoise
 from gradveil.attacks import InvertingGradients, Observation, Regress
 from gradveil.attacks._regression import _regress
-from gradveil.attacks._regression._simulation import LEAST, WIDTH, _Sketch
+from gradveil.attacks._regression._simulation import LEAST, WIDTH, Simulation, _Sketch
+from gradveil.attacks._search import Watch
 
 from ..small import observed, seeded, smooth_images
 
@@ -20,6 +21,17 @@ def deep_net() -> nn.Module:
         for inputs, outputs in ((1, 8), (8, 8), (8, 8)):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.LeakyReLU()]
         return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)).eval()
+
+
+def normalised_net() -> nn.Module:
+    """BatchNorm in training mode, layer after layer: messages hardly tell of single images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((1, 8), (8, 8), (8, 8), (8, 8)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs)]
+            layers += [nn.LeakyReLU()]
+        return nn.Sequential(*layers, nn.MaxPool2d(4), nn.Flatten(), nn.Linear(32, 10)).train()
 
 
 def seen(count: int = 2, seed: int = 0, **changes: object) -> tuple[torch.Tensor, Observation]:
@@ -97,6 +109,19 @@ def test_a_descent_from_it_is_nearer_than_one_from_noise(restarts):
         ]
         gains.append(errors[1] / errors[0])
     assert sum(gains) / 2 > 1.2
+
+
+def test_where_the_samples_teach_nothing_their_mean_is_a_better_start_than_noise():
+    truth, labels = smooth_images(4, 1, 8, 8)[0], torch.arange(4)
+    observation = observed(normalised_net(), (truth, labels), labels="known")
+    simulated = Simulation.of(observation, labels, 16, seeded(), Watch(None), None)
+    assert simulated.estimate(observation)[1] > 0.98
+    with_it, without = (
+        InvertingGradients(20, total_variation=1e-2, regress=r)(observation, seeded()).inputs
+        for r in (Regress(16), None)
+    )
+    errors = [float((inputs - truth).square().mean()) for inputs in (with_it, without)]
+    assert errors[0] < 0.7 * errors[1]
 
 
 def test_inputs_that_are_no_images_are_estimated_too():

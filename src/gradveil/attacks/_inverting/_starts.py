@@ -104,14 +104,13 @@ class Starts(NamedTuple):
     def _estimates(
         self, regress: Regress | None, generator: torch.Generator, watch: Watch, restarts: int
     ) -> list[Tensor] | None:
-        """One candidate for each observation; `None` where there is none for some of them."""
+        """One candidate for each observation; `None` without a regression."""
         if regress is None:
             return None
         left = watch.left()
         share = Watch(None if left is None else left / (4 * restarts))
         found = regress.estimates(self.observations, self.labels, generator, share)
-        rows = [inputs[None] for inputs in found if inputs is not None]
-        return rows if len(rows) == len(found) else None
+        return [inputs[None] for inputs in found]
 
     def _run(self, starts: list[Tensor], time_budget: float | None) -> Minimum:
         """All observations beside each other."""

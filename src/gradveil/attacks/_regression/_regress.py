@@ -16,9 +16,6 @@ from .._reconstruction import FINISHED, TIME_BUDGET, Reconstruction
 from .._search import Watch, check_alike, clamp, labels_of, message_of, sent_row
 from ._simulation import Simulation
 
-INFORMATIVE = 0.98
-"""The share of the inputs' variance that has to be left, or less, for a regression to count."""
-
 
 @dataclass(frozen=True)
 class Regress(Attack):
@@ -83,21 +80,22 @@ class Regress(Attack):
         labels: Sequence[Tensor],
         generator: torch.Generator,
         watch: Watch,
-    ) -> list[Tensor | None]:
-        """Of several observations of one model; `None` where the samples teach nothing.
+    ) -> list[Tensor]:
+        """Of several observations of one model.
 
-        Observations with the same labels and the same message share their samples.
+        Where the samples teach nothing this is their mean, which is still a better start than
+        noise: of BatchNorm in training mode noise in the start is noise in the end. Observations
+        with the same labels and the same message share their samples.
         """
         made: list[tuple[Observation, Tensor, Simulation]] = []
-        found: list[Tensor | None] = []
+        found: list[Tensor] = []
         for observation, own in zip(observations, labels, strict=True):
             simulated = next((s for o, t, s in made if _same(o, t, observation, own)), None)
             if simulated is None:
                 simulated = Simulation.of(observation, own, self.samples, generator, watch, None)
                 made.append((observation, own, simulated))
-            inputs, error = simulated.estimate(observation)
-            inputs = clamp(inputs, observation.low, observation.high)
-            found.append(inputs if error < INFORMATIVE else None)
+            inputs = simulated.estimate(observation)[0]
+            found.append(clamp(inputs, observation.low, observation.high))
         return found
 
 

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 EXPLAINED = 2.0
 """How many times the last looseness may be left unexplained by a candidate that is taken alone."""
 
+ALIKE = 2.0
+"""How many times what the best candidate leaves unexplained others may leave that count, too."""
+
+FAST = 2.0
+"""The rate of the search from noise, over the unaware attack's: a likelihood has more narrow
+valleys than a cosine, and a rate that stays high for longer steps over more of them."""
+
 SOLVED = 1e-6
 """What a solution may leave unexplained where nothing is hidden."""
 
@@ -91,19 +98,24 @@ class PosteriorSearch:
         start = torch.cat(
             [noise_start(o, attack.restarts, self.generator) for o in self.observations]
         )
-        descent = attack.descent(1.0, attack.unaware.lr, SETTLED, self.watch.left())
+        descent = attack.descent(1.0, FAST * attack.unaware.lr, SETTLED, self.watch.left())
+        descent = replace(descent, decay="cosine")
         rows = tuple(torch.stack(parts) for parts in zip(*map(_parts, channels), strict=True))
         return self._minimise(self._annealed(), start, descent, rows)
 
     def _polish(self, channels: list[Channel], candidates: Tensor) -> Minimum:
         descent = self.attack.descent(0.25, self.attack.unaware.lr / 10, 0.0, self.watch.left())
+        rows = tuple(torch.stack(part) for part in zip(*map(self._final, channels), strict=True))
+        return self._minimise(self._settled(), candidates.flatten(0, 1), descent, rows)
+
+    def _settled(self) -> Cost:
+        """The last stages' cost: nothing is annealed any more."""
         message = message_of(self.first)
 
         def cost(inputs: Tensor, progress: float, labels: Tensor, *evidence: Tensor) -> Tensor:
             return Evidence(*evidence).misfit(message(inputs, labels)) + self.energy(inputs)
 
-        rows = tuple(torch.stack(part) for part in zip(*map(self._final, channels), strict=True))
-        return self._minimise(cost, candidates.flatten(0, 1), descent, rows)
+        return cost
 
     def _finished(
         self, channels: list[Channel], polished: Minimum, before: Tensor
@@ -129,17 +141,37 @@ class PosteriorSearch:
         end: Refined,
         unaware: Tensor,
     ) -> Refined:
-        """The end if it explains the message; the mean of all candidates if none does."""
-        message, evidence = message_of(observation), self._final(channel)
-        labels = _labels(observation)
+        """The end if it explains the message; a descent from the mean of all if none does."""
+        evidence, labels = self._final(channel), _labels(observation)
+
+        def told(inputs: Tensor) -> Tensor:
+            with torch.no_grad():
+                return message_of(observation)(inputs, labels)
+
+        left = channel.unexplained(evidence, told(end.inputs))
+        if end.status != FINISHED or left <= EXPLAINED * self.attack.looseness[1]:
+            return end
+        others, limit = polished.inputs[polished.costs.argsort()[1:]], ALIKE * left
+        near = [x for x in others if channel.unexplained(evidence, told(x)) <= limit]
+        if depends_on_inputs(observation):
+            near.append(unaware)
+        mean = consensus(torch.stack([end.inputs, *near]), labels)[0]
+        return self._from_mean(observation, channel, mean)
+
+    def _from_mean(self, observation: Observation, channel: Channel, mean: Tensor) -> Refined:
+        """A descent from the mean of candidates; half way back unless it explains the message."""
+        descent = self.attack.descent(0.5, self.attack.unaware.lr / 2, 0.0, self.watch.left())
+        alone = PosteriorSearch(self.attack, [observation], self.generator, self.watch)
+        evidence, message = self._final(channel), message_of(observation)
+        rows = tuple(torch.stack(part) for part in zip(*map(self._final, [channel]), strict=True))
+        found = alone._minimise(self._settled(), mean[None], descent, rows)
+        inputs, cost = found.inputs[0], found.costs[0]
         with torch.no_grad():
-            left = channel.unexplained(evidence, message(end.inputs, labels))
-            if end.status != FINISHED or left <= EXPLAINED * self.attack.looseness[1]:
-                return end
-            others = polished.inputs[polished.costs.argsort()[1:]]
-            mean = consensus(torch.cat([end.inputs[None], others, unaware[None]]), labels)[0]
-            cost = evidence.misfit(message(mean, labels)) + self.energy(mean)
-        return Refined(mean, float(cost), end.status)
+            left = channel.unexplained(evidence, message(inputs, _labels(observation)))
+            if left > EXPLAINED * self.attack.looseness[1]:
+                inputs = (inputs + mean) / 2
+                cost = alone._costs([channel], inputs[None, None])[0][0]
+        return Refined(inputs, float(cost), found.status)
 
     def _finish(self, observation: Observation, channel: Channel, polished: Minimum) -> Refined:
         order = polished.costs.argsort()
