@@ -1,11 +1,14 @@
 """Regression finds what the message tells of smooth images, and is a start for a descent."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from gradveil import GradientNoise
-from gradveil.attacks import InvertingGradients, Observation, Regress
+from gradveil.attacks import TIME_BUDGET, InvertingGradients, Observation, Regress
+from gradveil.attacks._inverting._starts import Starts
 from gradveil.attacks._regression import _regress
 from gradveil.attacks._regression._simulation import LEAST, WIDTH, Simulation, _Sketch
 from gradveil.attacks._search import Watch
@@ -132,3 +135,15 @@ def test_inputs_that_are_no_images_are_estimated_too():
     observation = observed(model, (truth, torch.tensor([1, 2])), labels="known")
     found = Regress(100)(observation, seeded())
     assert float((found.inputs - truth).square().mean()) < float((0.5 - truth).square().mean())
+
+
+def test_each_start_has_its_part_of_a_time_budget(monkeypatch):
+    """The regression's start used to end the search where it ran out of its own part."""
+    runs: list[int] = []
+    run = Starts._run
+    monkeypatch.setattr(Starts, "_run", lambda *given: runs.append(1) or run(*given))
+    attack = InvertingGradients(10**6, restarts=2, regress=Regress(8), time_budget=0.6)
+    begin = time.monotonic()
+    assert attack(seen()[1], seeded()).status == TIME_BUDGET
+    assert len(runs) == 2
+    assert time.monotonic() - begin > 0.5

@@ -65,7 +65,7 @@ class Starts(NamedTuple):
         left = watch.left()
         gentle = self._gentle()
         runs = [gentle._run(estimates, None if left is None else left / restarts)]
-        if runs[0].status == FINISHED:
+        if runs[0].status != INTERRUPTED:  # each start has its own part of a time budget
             runs.append(self._run([rows[1:] for rows in noise], watch.left()))
         return self._found(runs)
 

@@ -47,6 +47,8 @@ DETERMINED, WORTH = 0.99, 0.5
 where finding it is tried at all."""
 AGAIN = 2
 """Rounds for noisy features, at most."""
+ROUGH_SHARE = 0.4
+"""Of the time for a head with noise: its guess is rough, and a descent needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class Peel(Attack):
         if share < WORTH:
             return None
         rounds = self.rounds if head.noise == 0 else min(AGAIN, self.rounds)
+        watch = watch if head.noise == 0 else watch.part(ROUGH_SHARE)
         peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
         found = peel._guess(head, observation, labels, generator, watch, progress, known)
         found = replace(found, sure=found.sure and share >= DETERMINED)
