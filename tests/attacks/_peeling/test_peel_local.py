@@ -1,5 +1,6 @@
 """FedAvg's updates are peeled where the head is seen, and left alone elsewhere."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,16 @@ import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
-from gradveil.attacks import InvertingGradients, LocalSteps, Peel, Watch, observe, score
-from gradveil.attacks._peeling import peel_local
+from gradveil.attacks import (
+    INTERRUPTED,
+    InvertingGradients,
+    LocalSteps,
+    Peel,
+    Watch,
+    observe,
+    score,
+)
+from gradveil.attacks._peeling import _peel_local, peel_local
 from gradveil.models import build_model
 
 from ..small import LOSS, observed, seeded, smooth_images
@@ -121,3 +130,55 @@ def test_the_papers_cnn(first, images, local):
     assert found is not None
     assert found.sure
     assert float(score(found.guess, batch, normalization=data, ssim=False).psnr.min()) > 60
+
+
+def test_one_image_that_does_not_show_is_not_certain(monkeypatch):
+    """A trained model is so sure of some examples that they are hardly in the message."""
+    batch = smooth_images(4, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
+    invert = Peel.invert
+
+    def missing_one(self, *given):
+        inputs, misfits, status = invert(self, *given)
+        return inputs, torch.cat([misfits[:-1], misfits.new_ones(1)]), status
+
+    monkeypatch.setattr(Peel, "invert", missing_one)
+    found = peel_local(replace(QUICK, steps=25), observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert not found.sure
+
+
+def test_a_message_that_is_not_explained_is_not_certain(monkeypatch):
+    monkeypatch.setattr(_peel_local, "message_misfit", lambda *_: 0.058)
+    monkeypatch.setattr(_peel_local, "random_misfit", lambda *_: 0.9)
+    batch = smooth_images(4, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
+    found = peel_local(replace(QUICK, steps=25), observation, batch[1], seeded(), Watch(None))
+    assert found is not None
+    assert not found.sure
+
+
+def test_many_unknowns_are_left_alone():
+    """Their Jacobian would take gigabytes, and a step longer than any time budget."""
+    batch = smooth_images(8, 1, 8, 8)
+    wide = nn.Sequential(*conv_net()[:3], nn.Linear(conv_net()[3].in_features, 400), nn.LeakyReLU())
+    wide.append(nn.Linear(400, 10))
+    observation = observed(wide, batch, labels="known", local=LocalSteps(0.1, 2))
+    begin = time.monotonic()
+    assert peel_local(QUICK, observation, batch[1], seeded(), Watch(None)) is None
+    assert time.monotonic() - begin < 30
+
+
+def test_ctrl_c_in_a_closed_form_ends_the_attack(monkeypatch):
+    """The descent used to run after it, and the result said that it had finished."""
+    batch = smooth_images(3, 1, 8, 8)
+    observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
+    monkeypatch.setattr(_peel_local._Passes, "_pass", _interrupt)
+    monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not asked for"))
+    attack = InvertingGradients(75, peel=QUICK)
+    results = attack.many([observation, observation], seeded())
+    assert [result.status for result in results] == [INTERRUPTED, INTERRUPTED]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -29,6 +29,13 @@ def candidates(*offsets: float) -> torch.Tensor:
     return (TRUTH + sizes * drawn).clamp(-1, 1)
 
 
+def opposite(*more: float) -> torch.Tensor:
+    """Two that miss the truth by as much on either side, and others with noise of these sizes."""
+    shift, noise = torch.randn(2, *TRUTH.shape, generator=generator(4))
+    pair = torch.stack([TRUTH + 0.1 * shift + side * noise for side in (0.05, -0.05)])
+    return torch.cat([pair, candidates(*more)]) if more else pair
+
+
 def agreed(search: PosteriorSearch, starts: torch.Tensor) -> Refined:
     observation = search.observations[0]
     channel = search._plan(observation, starts[0])
@@ -42,13 +49,19 @@ def test_candidates_that_explain_much_less_do_not_count(monkeypatch):
     monkeypatch.setattr(
         PosteriorSearch, "_from_mean", lambda _, o, c, mean: means.append(mean) or Refined(mean, 0)
     )
-    good = candidates(0.2, 0.2, 3.0)
+    good = opposite(3.0)
     agreed(search_of(seen()), good)
     assert error(means[0], good[:2].mean(0)) < 1e-6
 
 
+def test_a_candidate_that_is_far_ahead_stays_as_it_is():
+    """A closed form's guess used to be averaged with what a search from noise had found."""
+    starts = candidates(0.05, 0.3, 0.3)
+    assert torch.equal(agreed(search_of(seen()), starts).inputs, starts[0])
+
+
 def test_the_descent_from_the_mean_explains_more_than_the_mean():
-    search, starts = search_of(seen()), candidates(0.2, 0.2, 0.2)
+    search, starts = search_of(seen()), opposite()
     observation = search.observations[0]
     labels, message = observation.labels, message_of(observation)
     channel = search._plan(observation, starts[0])

@@ -1,5 +1,7 @@
 """Cell functions: the same bytes twice, what they promise to return, and effects that are known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -310,3 +312,13 @@ def test_every_estimator_of_the_study_can_be_built(preset: str):
     cells = [c for c in STUDIES["estimator-share"].cells(preset) if c.kind == "estimator-share"]
     made = {cell.settings["estimator"]: noise_of(cell.settings) for cell in cells}
     assert any("PaperAlgorithm" in repr(defense) for defense in made.values())
+
+
+def test_a_private_shape_needs_no_promise_of_an_error():
+    """A batch of real digits has entries that move although their derivative is 0."""
+    settings = {**MNIST, **PREDICTION, "shape": "private"}
+    planner = plan(settings, dataset("mnist"), build_model("simple-conv-net"))
+    moments = replace(planner.judges[0], hidden=3)
+    std = planner.mechanism(moments).std
+    assert isinstance(std, dict)
+    assert all(bool(own.isfinite().all()) for own in std.values())

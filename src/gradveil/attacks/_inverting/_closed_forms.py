@@ -1,5 +1,8 @@
 """What `InvertingGradients` tries before it descends: methods that need no matching."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -7,8 +10,8 @@ from .._attack import Progress
 from .._exact import ExactInversion
 from .._observation import Observation
 from .._peeling import Peel, Peeled, message_misfit, peel_local
-from .._reconstruction import Reconstruction
-from .._search import Watch
+from .._reconstruction import INTERRUPTED, Reconstruction
+from .._search import Watch, noise_start
 from .._unpooling import Unpool
 
 CLEARLY = 0.5
@@ -47,6 +50,24 @@ def closed_form(
         return peel_local(peel, observation, labels, generator, watch, progress)
     known = heads[0] if heads else None
     return peel.solve(observation, labels, generator, watch, progress, known)
+
+
+def interrupted(
+    observations: Sequence[Observation],
+    labels: Sequence[Tensor],
+    peeled: Sequence[Peeled | None],
+    generator: torch.Generator,
+) -> list[Reconstruction]:
+    """What closed forms had found when they were interrupted; noise where that is nothing."""
+    found = [*peeled, *[None] * (len(observations) - len(peeled))]
+    return [
+        Reconstruction(noise_start(o, 1, generator)[0], own, torch.inf, [], INTERRUPTED)
+        if each is None
+        else each.guess
+        if each.sure
+        else replace(each.guess, status=INTERRUPTED)
+        for o, own, each in zip(observations, labels, found, strict=True)
+    ]
 
 
 def fits_better(

@@ -35,7 +35,7 @@ from .._search import (
     sent_row,
 )
 from .._unpooling import Unpool
-from ._closed_forms import closed_form, fits_better
+from ._closed_forms import closed_form, fits_better, interrupted
 from ._matching import matching_cost, misfit_unit
 from ._starts import Starts
 
@@ -182,9 +182,11 @@ class InvertingGradients(Attack):
         labels = [labels_of(o, generator) for o in observations]
         aside = torch.Generator().manual_seed(seed_from(generator))  # the starts stay the same
         early = watch.part(CLOSED_FORMS)
-        peeled = [
-            self._peeled(o, own, aside, early) for o, own in zip(observations, labels, strict=True)
-        ]
+        peeled: list[Peeled | None] = []
+        for observation, own in zip(observations, labels, strict=True):
+            peeled.append(self._peeled(observation, own, aside, early))
+            if peeled[-1] is not None and peeled[-1].guess.status == INTERRUPTED:
+                return interrupted(observations, labels, peeled, aside)
         rest = [n for n, found in enumerate(peeled) if found is None or not found.sure]
         if not rest:
             return [found.guess for found in peeled if found is not None]

@@ -41,6 +41,8 @@ def least_squares(
         sizes = matrix.diagonal() + 1e-4 * matrix.diagonal().mean()
         before = cost
         for _ in range(TRIALS):
+            if watch.is_over():
+                break
             step = torch.linalg.solve_ex(matrix + torch.diag(damping * sizes), slope)[0]
             trial = row - step.nan_to_num()
             tried = residuals(trial)

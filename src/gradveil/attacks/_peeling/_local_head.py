@@ -65,6 +65,11 @@ class LocalHead:
         """Of the layer's change: the number of coordinates of a visit."""
         return len(self.basis)
 
+    @property
+    def unknowns(self) -> int:
+        """The coordinates and the δ of all visits."""
+        return len(self.visits) * (self.rank + len(self.weight))
+
     def start(self, places: Tensor) -> Tensor:
         """The unknowns in one row: these coordinates, and the δ that they lead to."""
         slopes = self.played(places)[1]

@@ -48,7 +48,8 @@ where finding it is tried at all."""
 AGAIN = 2
 """Rounds for noisy features, at most."""
 ROUGH_SHARE = 0.4
-"""Of the time for a head with noise: its guess is rough, and a descent needs the rest."""
+"""Of the time, for heads with noise and for those of updates: their guesses are rough, or take so
+long that a short budget does not see their end, and a descent needs the rest."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,17 @@ from .._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from .._search import Watch, clamp, determined_share, features_of, head_of_update, noise_start
 from ._local_head import LocalHead
 from ._local_search import SOLVED, LocalSearch
-from ._peel import CLOSE, DETERMINED, NEAR, WORTH, Peel, Peeled, message_misfit, random_misfit
+from ._peel import (
+    CLOSE,
+    DETERMINED,
+    NEAR,
+    ROUGH_SHARE,
+    WORTH,
+    Peel,
+    Peeled,
+    message_misfit,
+    random_misfit,
+)
 from ._trajectories import Training
 from ._visits import Visits
 
@@ -21,6 +31,10 @@ PASSES, EACH = 6, 25
 of the attack."""
 HOPELESS = 0.5
 """The misfit of the message above which no further passes follow the first three."""
+MANY = 3000
+"""Unknowns from which on whole Jacobians take too much time and memory."""
+EXPLAINED = 1e-3
+"""The misfit of the message up to which a guess can be sure."""
 
 
 def peel_local(
@@ -50,8 +64,11 @@ def peel_local(
     share = determined_share(own, random_inputs(observation, 2, generator), generator)
     if share < WORTH:
         return None
+    equations = LocalHead(head, labels, visits)
+    if equations.unknowns > MANY:
+        return None
     training = Training(observation, labels, visits, head.name)
-    search = LocalSearch(training, LocalHead(head, labels, visits), generator, watch)
+    search = LocalSearch(training, equations, generator, watch.part(ROUGH_SHARE))
     found = _Passes(peel, search, progress).run()
     return found and replace(found, sure=found.sure and share >= DETERMINED)
 
@@ -136,8 +153,12 @@ class _Passes:
         return Reconstruction(inputs, training.labels, misfit, [(number, misfit)], status)
 
     def _is_sure(self, guess: Reconstruction, misfits: Tensor) -> bool:
-        """Whether most images have their features, and all of them explain the message."""
+        """Whether all images have their features, and together they explain the message.
+
+        An example of which a trained model is sure hardly shows in it: the misfit must be small by
+        itself, too, not only beside that of random images.
+        """
         training, search = self.search.training, self.search
-        most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
+        found = guess.status == FINISHED and bool((misfits < CLOSE).all())
         other = random_misfit(training.observation, training.labels, search.generator)
-        return guess.status == FINISHED and most and guess.loss < NEAR * other
+        return found and guess.loss < min(EXPLAINED, NEAR * other)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EXPLAINED = 2.0
 """How many times the last looseness may be left unexplained by a candidate that is taken alone."""
 
-ALIKE = 2.0
+ALIKE = 1.25
 """How many times what the best candidate leaves unexplained others may leave that count, too."""
 
 FAST = 2.0
@@ -141,7 +141,7 @@ class PosteriorSearch:
         end: Refined,
         unaware: Tensor,
     ) -> Refined:
-        """The end if it explains the message; a descent from the mean of all if none does."""
+        """The end if it explains the message or is far ahead; else a descent from a mean."""
         evidence, labels = self._final(channel), _labels(observation)
 
         def told(inputs: Tensor) -> Tensor:
@@ -155,6 +155,8 @@ class PosteriorSearch:
         near = [x for x in others if channel.unexplained(evidence, told(x)) <= limit]
         if depends_on_inputs(observation):
             near.append(unaware)
+        if not near:
+            return end
         mean = consensus(torch.stack([end.inputs, *near]), labels)[0]
         return self._from_mean(observation, channel, mean)
 

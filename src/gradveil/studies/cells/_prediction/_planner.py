@@ -67,7 +67,8 @@ def shape_of(name: str, moments: Moments, trace: float = 1.0) -> Tensors:
     if name == "total power":  # s: at a given Σ_i Σ_ii nothing reveals less
         moments = replace(moments, squared_values=constant_like(1.0, moments.squared_values))
     defense = OptimalNoise(
-        target_error=moments.input_size / trace,
+        None if name == "adam" else 1.0,
+        target_error=moments.input_size / trace if name == "adam" else None,
         utility=name if name in ("curvature", "adam") else "variance",
         granularity="layer" if name == "layers" else "parameter",
     )
