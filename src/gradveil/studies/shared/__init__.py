@@ -5,17 +5,16 @@ from ._grids_beyond import (
     AWARE,
     BOUND,
     FEDAVG,
-    FINGERPRINT,
     PLANS,
     PREDICTION,
     PUBLIC_PLANS,
     BoundGrid,
     FedAvgGrid,
-    FingerprintGrid,
     attacker_of,
     attackers,
 )
 from ._grids_bounds import HONEST, HonestGrid
+from ._grids_fingerprint import FINGERPRINT, FingerprintGrid
 from ._grids_frontier import (
     FRONTIER,
     LAYERS,
