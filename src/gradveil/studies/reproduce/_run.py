@@ -149,7 +149,7 @@ def write_all(
 
 def _write_study(store: Store, study: Study, cells: list[Cell], folder: Path) -> Written:
     results = store.results(cells)
-    older = sum(cell.key != Cell(cell.kind, cell.settings).key for cell in results)
+    older = sum(not cell.is_current for cell in results)
     error = None
     try:
         table = study.numbers(results)

@@ -78,6 +78,11 @@ class Cell:
         """The hash of the sources of its function, and of all that its settings name."""
         return sources_hash(module_of(self.kind), names_in(self.text))
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its key is that of the present sources; a store may have it of earlier ones."""
+        return self.key == key_of(self, self.sources, gradveil.__version__)
+
     @classmethod
     def stored(cls, kind: str, text: str, key: str) -> Cell:
         """A cell under the key that a store has for it."""

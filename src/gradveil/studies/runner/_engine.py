@@ -108,7 +108,7 @@ def work(store: Store, owner: Owner, watch: Watch) -> None:
 
 def _check_sources(cell: Cell) -> None:
     """Require that this process has the sources by which the cell was claimed."""
-    if Cell(cell.kind, cell.settings).key != cell.key:
+    if not cell.is_current:
         raise RuntimeError(
             f"The sources of cells of the kind {cell.kind!r} should stay as they are during a run."
             " Found that they have changed, or differ on this machine. Run the same again."

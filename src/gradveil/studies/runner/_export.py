@@ -92,8 +92,7 @@ def take_cells(store: Store, cells: Iterable[Cell], done: Iterable[Done]) -> int
 
 
 def _row(cell: Cell, result: Result, seconds: float) -> tuple[str, ...]:
-    own = Cell(cell.kind, cell.settings)
-    sources = own.sources if own.key == cell.key else ""
+    sources = cell.sources if cell.is_current else ""
     values = {name: value for name, value in result.numbers.items() if name not in _LEFT_OUT}
     text = canonical_json(values, allow_nan=True)
     version = gradveil.__version__

@@ -23,10 +23,9 @@ def write_state(cells: Iterable[Cell], path: Path) -> None:
     sources are left out.
     """
     known: dict[str, dict[str, str]] = {}
-    for kind, text, key in {(cell.kind, cell.text, cell.key) for cell in cells}:
-        own = Cell.stored(kind, text, key)
-        if Cell(kind, own.settings).key == key and own.sources not in known:
-            known[own.sources] = source_hashes(module_of(kind), names_in(text))
+    for cell in cells:
+        if cell.is_current and cell.sources not in known:
+            known[cell.sources] = source_hashes(module_of(cell.kind), names_in(cell.text))
     hashes = dict(
         sorted({name: own for each in known.values() for name, own in each.items()}.items())
     )

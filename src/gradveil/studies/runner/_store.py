@@ -69,18 +69,13 @@ class Store:
     def want(self, cells: Iterable[Cell]) -> None:
         """Set the cells that `claim` hands out, in this order; new ones become pending."""
         self._wanted = {cell.key: cell for cell in cells}
-        rows = [(c.key, c.kind, c.text, gradveil.__version__) for c in self._wanted.values()]
         with self._transaction():
             self._database.execute("DELETE FROM temp.wanted")
             self._database.executemany(
                 "INSERT OR IGNORE INTO temp.wanted VALUES (?, ?)",
-                [(key, place) for place, (key, *_) in enumerate(rows)],
+                [(key, place) for place, key in enumerate(self._wanted)],
             )
-            self._database.executemany(
-                "INSERT OR IGNORE INTO cells (key, kind, settings, version, state)"
-                " VALUES (?, ?, ?, ?, 'pending')",
-                rows,
-            )
+            self._add(self._wanted.values())
 
     def claim(self, owner: Owner) -> Cell | None:
         """Make the first pending cell that is wanted the owner's; None if there is none.
@@ -127,12 +122,7 @@ class Store:
         count = 0
         with self._transaction():
             for cell, values, seconds in done:
-                row = (cell.key, cell.kind, cell.text, gradveil.__version__)
-                self._database.execute(
-                    "INSERT OR IGNORE INTO cells (key, kind, settings, version, state)"
-                    " VALUES (?, ?, ?, ?, 'pending')",
-                    row,
-                )
+                self._add([cell])
                 count += self._database.execute(
                     "UPDATE cells SET state = 'done', result = ?, error = NULL, seconds = ?,"
                     " finished = ? WHERE key = ? AND state IN ('pending', 'failed')",
@@ -231,6 +221,14 @@ class Store:
         )
         arrays = self._database.execute("SELECT * FROM arrays ORDER BY key, name")
         return "\n".join(json.dumps(row) for row in [*cells, *arrays])
+
+    def _add(self, cells: Iterable[Cell]) -> None:
+        """New ones become pending; the others stay as they are."""
+        self._database.executemany(
+            "INSERT OR IGNORE INTO cells (key, kind, settings, version, state)"
+            " VALUES (?, ?, ?, ?, 'pending')",
+            [(cell.key, cell.kind, cell.text, gradveil.__version__) for cell in cells],
+        )
 
     def _running_owners(self, team: str | None = None) -> list[str]:
         owners = self._database.execute("SELECT DISTINCT owner FROM cells WHERE state = 'running'")
