@@ -32,6 +32,16 @@ def test_every_figure_has_labels_with_units_and_a_legend(study, drawn, tmp_path)
 
 
 @ALL
+def test_no_legend_is_cut_off(study, drawn, tmp_path):
+    study.draw(study.numbers(synthetic_results(study.cells("quick"))), tmp_path / study.name)
+    (made,) = drawn
+    made.draw_without_rendering()
+    for legend in [axis.get_legend() for axis in made.axes if axis.get_legend()] + made.legends:
+        place = legend.get_window_extent()
+        assert 0 <= place.x0 and place.x1 <= made.bbox.width
+
+
+@ALL
 def test_figures_are_drawn_from_parts_and_from_nothing(study, drawn, tmp_path):
     results = synthetic_results(study.cells("quick"))
     part = dict([*results.items()][: max(1, len(results) // 4)])

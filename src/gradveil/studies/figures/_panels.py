@@ -138,11 +138,17 @@ def move_aside(axis: "Axes", drawn: "Container", points: float) -> None:
 
 
 def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
-    """One legend for all panels, under them: what is in any of them, once."""
+    """One legend for all panels, under them: what is in any of them, once.
+
+    It has as many columns as asked for, or as many as fit into the figure's width.
+    """
     found: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         for handle, label in zip(handles, labels, strict=True):
             found.setdefault(label, handle)
-    if found:
-        made.legend([*found.values()], [*found], loc="outside lower center", ncols=columns)
+    for count in range(min(columns, len(found)), 0, -1):
+        legend = made.legend([*found.values()], [*found], loc="outside lower center", ncols=count)
+        if count == 1 or legend.get_window_extent().width <= made.bbox.width:
+            return
+        legend.remove()
