@@ -9,6 +9,7 @@ import pytest
 
 from gradveil.studies.runner._cell import Cell
 from gradveil.studies.runner._engine_local import LocalEngine
+from gradveil.studies.runner._owner import Owner
 from gradveil.studies.runner._store import Store
 from tests.studies import fake
 from tests.studies.processes import REPRODUCE, environment, executions
@@ -31,6 +32,18 @@ def test_workers_give_the_bytes_of_one_process_and_survive_a_crash(tmp_path, mon
     LocalEngine(1).run(tmp_path / "one", cells, lambda: None)
     with closing(Store(tmp_path / "one")) as store:
         assert found == store.dump().splitlines()
+
+
+def test_a_cell_of_a_killed_run_keeps_its_place_in_the_order(tmp_path, monkeypatch):
+    monkeypatch.setenv(fake.LOG, str(tmp_path / "log"))
+    cells = fake.cells(4)
+    with closing(Store(tmp_path / "store")) as store:
+        killed = Owner(store.owners)
+        store.want(cells)
+        assert store.claim(killed) == cells[0]
+        killed._file.close()
+    LocalEngine(1).run(tmp_path / "store", cells, lambda: None)
+    assert executions(tmp_path / "log") == ["0", "1", "2", "3"]
 
 
 def test_ctrl_c_stops_cleanly_and_keeps_what_is_done(tmp_path):

@@ -45,6 +45,7 @@ class LocalEngine:
         store = Store(folder)
         try:
             store.want(cells)
+            store.release_dead()
             if self.jobs == 1:
                 self.prepare()
                 work(store, Owner(store.owners), watch)
