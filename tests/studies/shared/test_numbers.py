@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from gradveil.studies.reproduce._registry import STUDIES
 from gradveil.studies.runner._study import PRESETS, Study
 from gradveil.studies.shared._levels import defense_spec, name_and_level
-from gradveil.studies.shared._numbers import summarise_loss, summary
+from gradveil.studies.shared._numbers import right_share, summarise_loss, summary
 from tests.studies.synthetic import synthetic_results
 
 ALL = pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
@@ -145,3 +146,26 @@ def test_images_are_shown_in_the_order_of_the_truth():
     assert table.arrays["originals"].shape == (4, 3, 32, 32)
     assert len(table.rows) == 8
     assert all(math.isfinite(float(row[-1])) for row in table.rows)
+
+
+def identified(*draws: list[bool]):
+    return [({"start": place, "seed": 0}, {"right": draw}) for place, draw in enumerate(draws)]
+
+
+def test_the_interval_of_a_share_holds_what_draws_of_candidates_differ_in():
+    """Fifty trials with one draw are no fifty draws."""
+    apart, alike = ([[True] * k + [False] * (50 - k) for k in ks] for ks in ([5, 10, 15], [10] * 3))
+    for draws in (apart, alike):
+        assert right_share(identified(*draws))[::3] == (0.2, 150)
+    low, high = right_share(identified(*apart))[1:3]
+    assert low == pytest.approx(0.0)  # Student's, over three draws: 0.2 ± 0.25
+    assert high == pytest.approx(0.2 + 4.303 * 0.1 / math.sqrt(3), abs=1e-3)
+    of_trials = binomtest(30, 150).proportion_ci(method="exact")
+    assert right_share(identified(*alike))[1:3] == pytest.approx(tuple(of_trials))
+
+
+def test_one_draw_has_the_interval_of_its_trials():
+    of_trials = binomtest(5, 50).proportion_ci(method="exact")
+    found = right_share(identified([True] * 5 + [False] * 45))
+    assert found[1:3] == pytest.approx(tuple(of_trials))
+    assert right_share([]) == (None, None, None, 0)

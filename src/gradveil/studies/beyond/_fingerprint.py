@@ -1,22 +1,21 @@
 """A plan from the private batch as a fingerprint of it, at any amount of noise."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import BLUE, GREEN, ORANGE, RED
-from gradveil.scoring import share_interval
 from gradveil.studies.figures import apart, figure, legend_below, level_curve, mark_levels, no_cells
 from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
     FINGERPRINT,
     FingerprintGrid,
-    Pair,
     grouped,
     name_and_level,
     number,
+    right_share,
     select,
     summarise,
 )
@@ -37,8 +36,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     ISOTROPIC: {"color": BLUE, "marker": "^", "ls": (0, (1, 1))},
 }
 
-Key = tuple[str, int, str, float, int]
-"""Data, training steps, kind of plan, scale and number of candidates."""
+Key = tuple[str, int, str, float, int, bool]
+"""Data, training steps, kind of plan, scale, number of candidates, whether of one class."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,14 @@ class FingerprintStudy:
         return [cell for grid in FINGERPRINT[preset] for cell in _cells(grid)]
 
     def numbers(self, results: Results) -> Table:
-        """Shares of trials with Clopper-Pearson intervals, and bits with bootstrap intervals."""
+        """Shares of trials, and bits, with intervals over trials and draws of candidates."""
         groups = grouped(select(results, "identification"), _key)
         rows = [
-            (*key, *_share(pairs), *summarise(pairs, "bits")[:3]) for key, pairs in groups.items()
+            (*key, *right_share(pairs), *summarise(pairs, "bits")[:3])
+            for key, pairs in groups.items()
         ]
-        columns = {"data": str, "trained": int, "plan": str, "level": float, "candidates": int}
+        columns: dict[str, type] = {"data": str, "trained": int, "plan": str, "level": float}
+        columns |= {"candidates": int, "one_class": bool}
         numbers = {"mean": float, "low": float, "high": float, "n": int}
         bits = {"bits_mean": float, "bits_low": float, "bits_high": float}
         return Table({**columns, **numbers, **bits}, rows)
@@ -88,7 +89,8 @@ class FingerprintStudy:
                 axis.axhline(1 / number(mine[0]["candidates"]), color="0.4", ls=":", label="chance")
                 mark_levels(axis, sorted({number(r["level"]) for r in mine}), percent=False)
                 state = f"after {trained} steps" if trained else "fresh"
-                axis.set_title(f"{data}, {state}, {mine[0]['candidates']} candidates")
+                classes = "one class" if mine[0]["one_class"] else "all classes"
+                axis.set_title(f"{data}, {state}, {mine[0]['candidates']} candidates of {classes}")
                 axis.set_ylim(-0.03, 1.05)
             for axis in axes[::columns]:
                 axis.set_ylabel("share of trials with the right one")
@@ -126,11 +128,5 @@ def _key(settings: Settings) -> Key:
         plan = LAYER if "layer" in settings["defense"] else PARAMETER
         plan = PUBLIC if settings["public"] else plan
     assert level is not None
-    return settings["data"], settings["trained"], plan, level, settings["candidates"]
-
-
-def _share(pairs: Sequence[Pair]) -> tuple[float, float, float, int]:
-    """The share of all trials, its interval, and their number."""
-    right = [one for _, result in pairs for one in result["right"]]
-    found = share_interval(sum(right), len(right))
-    return found.mean, found.low, found.high, len(right)
+    candidates = settings["candidates"], settings["one_class"]
+    return settings["data"], settings["trained"], plan, level, *candidates

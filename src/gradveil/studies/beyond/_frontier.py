@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
-from gradveil.scoring import share_interval
 from gradveil.studies.figures import MSE, Row, bars, figure, no_cells, one_scale
 from gradveil.studies.runner import Cell, Entry, Results, Table
 from gradveil.studies.shared import (
@@ -24,6 +23,7 @@ from gradveil.studies.shared import (
     grouped,
     label_of,
     number,
+    right_share,
     select,
     summarise,
     summary,
@@ -145,11 +145,7 @@ def _means(pairs: list[Pair], *values: str) -> list[float | None]:
 
 def _identified(pairs: list[Pair]) -> tuple[Entry, ...]:
     """The share of right answers with its interval, the number of trials, and the mean bits."""
-    right = [one for _, result in pairs for one in result["right"]]
-    if not right:
-        return None, None, None, 0, None
-    found = share_interval(sum(right), len(right))
-    return found.mean, found.low, found.high, len(right), summarise(pairs, "bits")[0]
+    return *right_share(pairs), summarise(pairs, "bits")[0]
 
 
 def _columns() -> dict[str, type]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradveil.scoring import against_guess, gain_over_guess, share_interval
+from gradveil.scoring import against_guess, gain_over_guess
 from gradveil.studies.figures import (
     COLOURS,
     DASHES,
@@ -33,6 +33,7 @@ from gradveil.studies.shared import (
     name_and_level,
     nested,
     number,
+    right_share,
     select,
     summarise,
     units_of,
@@ -82,10 +83,7 @@ class LeakageStudy:
         found = grouped(select(results, "identification"), _key)
         for key, pairs in sorted(found.items(), key=_order):
             chance = 1 / pairs[0][0]["candidates"]
-            right = [one for _, result in pairs for one in result["right"]]
-            share = share_interval(sum(right), len(right))
-            numbers = (share.mean, share.low, share.high, len(right))
-            rows.append((*key, "share", *numbers, chance, True))
+            rows.append((*key, "share", *right_share(pairs), chance, True))
         columns = {"attacker": str, "trained": int, "defense": str, "level": float, "metric": str}
         numbers_of = {"mean": float, "low": float, "high": float, "n": int}
         return Table({**columns, **numbers_of, "guess": float, "judges": bool}, rows)

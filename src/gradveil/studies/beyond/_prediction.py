@@ -1,7 +1,7 @@
 """Which utility tells how well a model trains under noise."""
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from pathlib import Path
 
 import torch
@@ -11,14 +11,21 @@ from gradveil.studies.runner import Cell, Result, Results, Settings, Table
 from gradveil.studies.shared import (
     PREDICTION,
     Pair,
+    Runs,
     grouped,
     mean_correlation,
     number,
     select,
 )
 
+CHANCE = log(10)
+"""The loss of a guess at ten digits; a run that ends above it has learned nothing."""
 COSTS = ("U2", "total power", "curvature", "Adam's step")
-COMPARED = {"all": "all amounts of noise", "equal bound": "at equal trace bound"}
+COMPARED = {
+    "all": "all amounts of noise",
+    "equal bound": "at equal trace bound",
+    "learned": "the same, runs that learned nothing left out",
+}
 
 
 @dataclass(frozen=True)
@@ -43,19 +50,20 @@ class PredictionStudy:
         by_optimizer = grouped(select(results, "training-prediction"), _optimizer)
         for optimizer, pairs in by_optimizer.items():
             for place, steps in enumerate(pairs[0][0]["steps"]):
+                learned = [(s, r) for s, r in pairs if _loss(r, place) < CHANCE]
                 for compared in COMPARED:
-                    key = _key if compared == "equal bound" else _seed
-                    groups = [*grouped(pairs, key).values()]
+                    mine = learned if compared == "learned" else pairs
+                    groups = grouped(mine, _seed if compared == "all" else _key).values()
                     for cost in COSTS:
-                        points = [_points(g, cost, place) for g in groups if len(g) > 2]
-                        found = mean_correlation(points)
-                        rows.append((optimizer, steps, compared, cost, *found, len(pairs)))
+                        runs = [_runs(group, cost, place) for group in groups if len(group) > 2]
+                        found = mean_correlation(runs)
+                        rows.append((optimizer, steps, compared, cost, *found, len(mine)))
         columns = {"optimizer": str, "steps": int, "compared": str, "utility": str}
         numbers = {"mean": float, "low": float, "high": float, "n": int}
         return Table({**columns, **numbers}, rows)
 
     def draw(self, table: Table, path_stem: Path) -> None:
-        """A panel for each optimizer: bars by utility, over all runs and at equal bound."""
+        """A panel for each optimizer: bars by utility, over all runs and over comparable ones."""
         rows = table.as_dicts()
         optimizers = list(dict.fromkeys(str(row["optimizer"]) for row in rows)) or [""]
         with figure(path_stem, columns=len(optimizers), width=3.0) as (made, axes):
@@ -67,12 +75,12 @@ class PredictionStudy:
                 for place, compared in enumerate(COMPARED):
                     shown = [r for r in mine if r["steps"] == last and r["compared"] == compared]
                     axis.bar(
-                        [k + 0.38 * (place - 0.5) for k in range(len(shown))],
+                        [k + 0.28 * (place - 1) for k in range(len(shown))],
                         [number(row["mean"]) for row in shown],
-                        0.36,
+                        0.26,
                         yerr=bars(shown) if shown else None,
                         color=OTHERS[place],
-                        hatch=("", "//")[place],
+                        hatch=("", "//", "..")[place],
                         edgecolor="white",
                         ecolor="0.2",
                         capsize=2,
@@ -99,10 +107,10 @@ def _seed(settings: Settings) -> tuple[int, float]:
     return settings["seed"], 0.0
 
 
-def _points(pairs: list[Pair], cost: str, place: int) -> tuple[torch.Tensor, torch.Tensor]:
-    costs = [result["costs"][cost] for _, result in pairs]
-    losses = [_loss(result, place) for _, result in pairs]
-    return torch.tensor(costs), torch.tensor(losses)
+def _runs(pairs: list[Pair], cost: str, place: int) -> Runs:
+    costs = torch.tensor([result["costs"][cost] for _, result in pairs])
+    losses = torch.tensor([_loss(result, place) for _, result in pairs])
+    return Runs(costs, losses, [str(settings["shape"]) for settings, _ in pairs])
 
 
 def _loss(result: Result, place: int) -> float:

@@ -45,13 +45,14 @@ from ._numbers import (
     interval,
     nested,
     number,
+    right_share,
     select,
     summarise,
     summarise_loss,
     summary,
     units_of,
 )
-from ._ranks import mean_correlation, rank_correlation
+from ._ranks import Runs, mean_correlation, rank_correlation
 
 __all__ = [
     "ATTACKERS",
@@ -85,6 +86,7 @@ __all__ = [
     "LeakageGrid",
     "Pair",
     "PrivateGrid",
+    "Runs",
     "Unit",
     "Units",
     "attacker_of",
@@ -103,6 +105,7 @@ __all__ = [
     "nested",
     "number",
     "rank_correlation",
+    "right_share",
     "select",
     "spec_of",
     "summarise",

@@ -33,7 +33,7 @@ _DIGITS = FingerprintGrid(
     examples=2000,
     candidates=60,
     one_class=True,
-    draws=4,
+    draws=6,
     trials=50,
     public={"start": 2000, "size": 4, "batches": 24},
 )
@@ -41,11 +41,12 @@ _PHOTOS = replace(
     _DIGITS,
     data="cifar10",
     model="conv-net(width=16)",
-    scales=(0.1, 1.0, 100.0),
+    trained=(0,),
     size=1,
     examples=12,
     candidates=12,
     one_class=False,
+    draws=1,
     public={"start": 12, "size": 1, "batches": 8},
 )
 FINGERPRINT: Mapping[str, tuple[FingerprintGrid, ...]] = {
@@ -55,6 +56,7 @@ FINGERPRINT: Mapping[str, tuple[FingerprintGrid, ...]] = {
         ),
     ),
     "standard": (_DIGITS, _PHOTOS),
-    "paper": (replace(_DIGITS, draws=20), replace(_PHOTOS, draws=20)),
+    "paper": (replace(_DIGITS, draws=20), _PHOTOS),
 }
-"""The 20 embedded photos are few: 12 candidates of any class, the others are the public ones."""
+"""The 20 embedded photos are few: one draw of 12 candidates of any class, the others are the public
+ones; a model trained on them would know them by heart and send no gradient to tell them by."""

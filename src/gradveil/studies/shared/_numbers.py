@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gradveil.scoring import Interval, bootstrap_interval
+from gradveil.scoring import Interval, bootstrap_interval, share_interval
 from gradveil.studies.runner import Entry, Result, Results, Settings
 
 Pair = tuple[Settings, Result]
@@ -84,6 +84,22 @@ def interval(groups: list[list[Tensor]]) -> Interval:
 def summarise(pairs: Iterable[Pair], value: str) -> Cells:
     """The summary of one value of some cells."""
     return summary(units_of(pairs, value))
+
+
+def right_share(pairs: Iterable[Pair]) -> Cells:
+    """The share of trials with the right candidate, its interval, and the number of trials.
+
+    Trials of one draw of candidates are not independent, so the interval holds both that of
+    Clopper and Pearson over all trials and that of the draws' shares.
+    """
+    pairs = [*pairs]
+    right = [one for _, result in pairs for one in result["right"]]
+    if not right:
+        return None, None, None, 0
+    of_trials, (_, low, high, _) = share_interval(sum(right), len(right)), summarise(pairs, "right")
+    low = of_trials.low if low is None else max(0.0, min(low, of_trials.low))
+    high = of_trials.high if high is None else min(1.0, max(high, of_trials.high))
+    return of_trials.mean, low, high, len(right)
 
 
 def summarise_loss(pairs: Iterable[Pair]) -> Cells:
