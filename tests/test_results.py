@@ -3,8 +3,11 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -13,31 +16,34 @@ from gradveil.studies.reproduce import STUDIES
 from gradveil.studies.runner import Cell, StoreResults, read_cells, read_state
 from gradveil.studies.runner._cell import module_of
 from gradveil.studies.runner._named import names_in
+from gradveil.studies.shared import name_and_level
 
 RESULTS = Path(__file__).parents[1] / "results"
-CELLS = RESULTS / "cells.csv"
+FOLDERS = {"standard": RESULTS, "paper": RESULTS / "paper"}
+"""Where the results of each preset lie."""
 MEGABYTES = 20
 WITH_PIXELS = {"mnist-noise-images", "cifar-pruning-images"}
 """Studies whose numbers need the reconstructed images, which are not committed."""
 
+each_preset = pytest.mark.parametrize("preset", FOLDERS)
 
-@pytest.fixture(scope="module")
-def committed() -> StoreResults:
-    """What the committed file has of each study's cells in the preset standard."""
-    cells = read_cells(CELLS)
+
+@lru_cache
+def committed(preset: str) -> StoreResults:
+    """What the committed file has of each study's cells in a preset."""
+    cells = read_cells(FOLDERS[preset] / "cells.csv")
     return {
-        name: {
-            cell: cells[cell] for cell in dict.fromkeys(study.cells("standard")) if cell in cells
-        }
+        name: {cell: cells[cell] for cell in dict.fromkeys(study.cells(preset)) if cell in cells}
         for name, study in STUDIES.items()
     }
 
 
-def test_all_cells_are_of_one_state_of_the_sources():
+@each_preset
+def test_all_cells_are_of_one_state_of_the_sources(preset: str):
     """The file of the state has one hash for each source, and those of every cell are among it."""
-    with open(CELLS, newline="", encoding="utf-8") as file:
+    with open(FOLDERS[preset] / "cells.csv", newline="", encoding="utf-8") as file:
         rows = [*csv.DictReader(file)]
-    state = read_state(RESULTS / "sources.json")
+    state = read_state(FOLDERS[preset] / "sources.json")
     assert {row["sources"] for row in rows} == set(state)
     for row in rows:
         cell = Cell(row["kind"], json.loads(row["settings"]))
@@ -45,37 +51,90 @@ def test_all_cells_are_of_one_state_of_the_sources():
     assert len({row["version"] for row in rows}) == 1
 
 
-def test_every_cell_belongs_to_a_study(committed: StoreResults):
-    of_studies = {cell for results in committed.values() for cell in results}
-    assert set(read_cells(CELLS)) == of_studies
+def test_both_presets_are_of_one_state_of_the_sources():
+    """A source that cells of both presets depend on has one hash."""
+    hashes: dict[str, set[str]] = {}
+    for folder in FOLDERS.values():
+        for sources in read_state(folder / "sources.json").values():
+            for name, value in sources.items():
+                hashes.setdefault(name, set()).add(value)
+    assert {name for name, values in hashes.items() if len(values) > 1} == set()
+
+
+@each_preset
+def test_every_cell_belongs_to_a_study(preset: str):
+    of_studies = {cell for results in committed(preset).values() for cell in results}
+    assert set(read_cells(FOLDERS[preset] / "cells.csv")) == of_studies
 
 
 def test_the_files_are_small():
-    size = sum(path.stat().st_size for path in RESULTS.iterdir())
+    size = sum(path.stat().st_size for path in RESULTS.rglob("*"))
     assert size < MEGABYTES << 20
 
 
-def test_the_committed_claims_are_those_of_the_committed_cells(committed: StoreResults):
-    written = json.loads((RESULTS / "claims.json").read_text())
-    assert list(different(written, json.loads(json.dumps(findings(committed))))) == []
+@each_preset
+def test_the_committed_claims_are_those_of_the_committed_cells(preset: str):
+    written = json.loads((FOLDERS[preset] / "claims.json").read_text())
+    found = json.loads(json.dumps(findings(committed(preset))))
+    assert list(different(written, found)) == []
 
 
-def test_the_page_has_the_table_of_the_claims(committed: StoreResults):
+def test_the_page_has_the_table_of_the_claims():
     page = (RESULTS / "README.md").read_text()
-    assert settings_table(find(committed)) in page
+    assert settings_table(find(committed("standard"))) in page
 
 
-WRITTEN = sorted({path.stem for path in RESULTS.glob("*.csv")} & set(STUDIES))
+def test_the_page_has_the_numbers_beside_those_of_the_released_code():
+    """Errors of the released code's own batch, rounded as they stand in the page."""
+    page = (RESULTS / "README.md").read_text()
+    results = {**committed("paper")["mnist-pruning"], **committed("paper")["mnist-noise"]}
+    batches = {
+        (*name_and_level(cell.settings["defense"]), cell.settings["start"]): found["unmatched_mse"]
+        for cell, found in results.items()
+    }
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([\d.%-]+) \| [\d.-]+ \| ([\d.]+) \|", page, re.M)
+    assert len(rows) == len(RELEASED)
+    for name, level, error in rows:
+        first = batches[name, RELEASED[name, level], 0]
+        assert error == f"{mean(first):.2f}"
 
 
-def test_every_study_with_cells_has_its_numbers(committed: StoreResults):
-    assert sorted(name for name, results in committed.items() if results) == WRITTEN
+RELEASED = {
+    ("no-defense", "-"): None,
+    **{
+        (name, f"{ratio:.0%}"): ratio
+        for name in ("gradient-pruning", "optimal-pruning")
+        for ratio in (0.8, 0.9, 0.95)
+    },
+    **{
+        (name, f"{scale:g}"): scale
+        for name, scales in {"dpsgd": (0.01, 0.05), "optimal-dpsgd": (0.01, 0.05, 0.1)}.items()
+        for scale in scales
+    },
+}
+"""What the released code was run with."""
 
 
-@pytest.mark.parametrize("name", sorted(set(WRITTEN) - WITH_PIXELS))
-def test_the_committed_numbers_are_those_of_the_committed_cells(name: str, committed: StoreResults):
-    written = rows_of((RESULTS / f"{name}.csv").read_text())
-    assert list(different(written, rows_of(STUDIES[name].numbers(committed[name]).as_csv()))) == []
+WRITTEN = {
+    preset: sorted({path.stem for path in folder.glob("*.csv")} & set(STUDIES))
+    for preset, folder in FOLDERS.items()
+}
+
+
+@each_preset
+def test_every_study_with_cells_has_its_numbers(preset: str):
+    with_cells = sorted(name for name, results in committed(preset).items() if results)
+    assert with_cells == WRITTEN[preset]
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [(preset, name) for preset in FOLDERS for name in WRITTEN[preset] if name not in WITH_PIXELS],
+)
+def test_the_committed_numbers_are_those_of_the_committed_cells(preset: str, name: str):
+    written = rows_of((FOLDERS[preset] / f"{name}.csv").read_text())
+    numbers = STUDIES[name].numbers(committed(preset)[name])
+    assert list(different(written, rows_of(numbers.as_csv()))) == []
 
 
 def rows_of(text: str) -> list[list[object]]:
