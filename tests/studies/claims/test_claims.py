@@ -16,7 +16,7 @@ from gradveil.studies.claims._judge import (
     UNDECIDED,
     judge,
 )
-from gradveil.studies.claims._measures import best_attack_above_candidates
+from gradveil.studies.claims._measures import best_attack_above_bound, best_attack_above_candidates
 from gradveil.studies.claims._pairs import at_equal_level, at_equal_loss
 from gradveil.studies.claims._settings import AWARE, MATCHED, PAPER
 from gradveil.studies.claims._testable import AttackMeasure
@@ -172,10 +172,24 @@ def test_a_bound_of_nothing_tests_nothing():
     attack = Cell("attack", {**common, "attack": "paper(steps=1)", "mechanism": "unknown"})
     bound = Cell("candidate-bound", common)
     measure = best_attack_above_candidates("bound-against-attacks")
-    for value, found in ((0.0, {}), (0.5, {(0, 0): -0.25})):
+    for value, found in ((0.0, {}), (0.5, {(0, 0): -0.5})):
         cells = {attack: Result({"mse": [0.25]}), bound: Result({"error": value})}
         units = measure({"bound-against-attacks": cells})
         assert {unit: float(v) for unit, v in units.items()} == found
+
+
+def test_a_small_bound_that_is_broken_counts_more_than_a_large_one_that_is_nearly_kept():
+    """Under 0.01 all errors are a third of the bound, under 0.1 some are a little below it."""
+    cells = {}
+    for scale, bound, errors in ((0.01, 0.003, [0.001] * 6), (0.1, 0.3, [0.25, 0.31] * 3)):
+        for start, error in enumerate(errors):
+            common = {"defense": f"gradient-noise(scale={scale})", "start": start, "seed": 0}
+            attack = Cell("attack", {**common, "attack": "paper(steps=1)", "mechanism": "unknown"})
+            cells[attack] = Result({"mse": [error]})
+            cells[Cell("bound", common)] = Result({"bound": bound})
+    units = best_attack_above_bound("bound-against-attacks")({"bound-against-attacks": cells})
+    assert [float(value) for value in units.values()] == pytest.approx([-2 / 3] * 6)
+    assert judge(units).verdict == NOT_REPRODUCED
 
 
 def test_an_attack_that_fails_without_a_defense_shows_nothing_about_one():

@@ -1,7 +1,7 @@
 """From the store's results to the differences of a claim; each returns a function of results."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -200,10 +200,11 @@ def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Mea
 
 
 def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
-    """The error over the bound, of the attack and the noise with the least such mean.
+    """How far the error is above the bound, of the attack and the noise with the least such mean.
 
-    Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is next to 0 is
-    left out: every error is above that, so it tests nothing.
+    In shares of the noise's mean bound: little noise has a small bound, below which an error cannot
+    be by much. Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is
+    next to 0 is left out: every error is above that, so it tests nothing.
     """
 
     def measure(results: StoreResults) -> Units:
@@ -216,19 +217,23 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
         margins: list[Units] = []
         for pairs in grouped(select(cells, "attack"), lambda s: s["attack"]).values():
             by_defense = grouped(pairs, lambda s: s["defense"])
-            each = [
-                {
-                    unit: error - bounds[(defense, unit[0])]
-                    for unit, error in units_of(mine, "mse").items()
-                    if (defense, unit[0]) in bounds
-                }
-                for defense, mine in by_defense.items()
+            margins += [
+                _above(units_of(mine, "mse"), {at: b for (d, at), b in bounds.items() if d == name})
+                for name, mine in by_defense.items()
             ]
-            margins += each
         margins = [units for units in margins if units]
         return min(margins, key=lambda units: _mean(units), default={})
 
     return measure
+
+
+def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
+    """The errors over the bounds of their batches, in shares of the mean bound."""
+    both = {unit: error for unit, error in errors.items() if unit[0] in bounds}
+    if not both:
+        return {}
+    mean = torch.cat([bounds[start] for start in {start for start, _ in both}]).mean()
+    return {unit: (error - bounds[unit[0]]) / mean for unit, error in both.items()}
 
 
 def _telling(bounds: dict[tuple[str, int], Tensor]) -> dict[tuple[str, int], Tensor]:

@@ -1,6 +1,6 @@
 """The paper's claims about noise levels and the bound."""
 
-from ._claim import ERROR, Claim
+from ._claim import Claim
 from ._measures import best_attack_above_bound, best_attack_above_candidates, layer_contrast
 from ._settings import AWARE, NO_ATTACKER_OF_LAYERS, PAPER, SAFE
 from ._views import AWARE_BOUND, PUBLIC_PLANS
@@ -25,7 +25,7 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
         "theorem-1",
         "The mean error of every attack is above the lower bound (corrected, Gaussian prior).",
         "Theorem 1",
-        f"{ERROR}, the attack and noise that come nearest",
+        "error / bound - 1, the attack and noise that come nearest",
         {
             PAPER: best_attack_above_bound("bound-against-attacks"),
             AWARE: best_attack_above_bound(AWARE_BOUND),
