@@ -1,8 +1,8 @@
 """A plan from the private batch as a fingerprint of it, at any amount of noise."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gradveil.studies.runner import Cell, Results, Settings, Table
 from gradveil.studies.shared import (
     FINGERPRINT,
     FingerprintGrid,
+    Pair,
     grouped,
     name_and_level,
     number,
@@ -56,7 +57,7 @@ class FingerprintStudy:
         """Shares of trials, and bits, with intervals over trials and draws of candidates."""
         groups = grouped(select(results, "identification"), _key)
         rows = [
-            (*key, *right_share(pairs), *summarise(pairs, "bits")[:3])
+            (*key, *right_share(pairs), *_bits(pairs, most=log2(key[4])))
             for key, pairs in groups.items()
         ]
         columns: dict[str, type] = {"data": str, "trained": int, "plan": str, "level": float}
@@ -130,3 +131,9 @@ def _key(settings: Settings) -> Key:
     assert level is not None
     candidates = settings["candidates"], settings["one_class"]
     return settings["data"], settings["trained"], plan, level, *candidates
+
+
+def _bits(pairs: Sequence[Pair], most: float) -> list[float | None]:
+    """The mean bits and their interval, within what bits can be."""
+    found = summarise(pairs, "bits")[:3]
+    return [None if entry is None else min(max(entry, 0.0), most) for entry in found]
