@@ -173,9 +173,21 @@ def test_a_bound_of_nothing_tests_nothing():
     bound = Cell("candidate-bound", common)
     measure = best_attack_above_candidates("bound-against-attacks")
     for value, found in ((0.0, {}), (0.5, {(0, 0): -0.5})):
-        cells = {attack: Result({"mse": [0.25]}), bound: Result({"error": value})}
+        cells = {
+            attack: Result({"mse": [0.25], "blank_mse": [1.0]}),
+            bound: Result({"error": value}),
+        }
         units = measure({"bound-against-attacks": cells})
         assert {unit: float(v) for unit, v in units.items()} == found
+
+
+def test_an_attack_that_finds_nothing_tests_no_bound():
+    common = {"defense": "gradient-noise(scale=1.0)", "start": 0, "seed": 0}
+    attack = Cell("attack", {**common, "attack": "dlg(steps=1)", "mechanism": "unknown"})
+    failed = Result({"mse": [1.01], "blank_mse": [1.0]})
+    cells = {attack: failed, Cell("candidate-bound", common): Result({"error": 0.2})}
+    measure = best_attack_above_candidates("bound-against-attacks")
+    assert measure({"bound-against-attacks": cells}) == {}
 
 
 def test_a_small_bound_that_is_broken_counts_more_than_a_large_one_that_is_nearly_kept():
@@ -185,7 +197,7 @@ def test_a_small_bound_that_is_broken_counts_more_than_a_large_one_that_is_nearl
         for start, error in enumerate(errors):
             common = {"defense": f"gradient-noise(scale={scale})", "start": start, "seed": 0}
             attack = Cell("attack", {**common, "attack": "paper(steps=1)", "mechanism": "unknown"})
-            cells[attack] = Result({"mse": [error]})
+            cells[attack] = Result({"mse": [error], "blank_mse": [1.0]})
             cells[Cell("bound", common)] = Result({"bound": bound})
     units = best_attack_above_bound("bound-against-attacks")({"bound-against-attacks": cells})
     assert [float(value) for value in units.values()] == pytest.approx([-2 / 3] * 6)
@@ -265,7 +277,7 @@ def test_results_without_undefended_cells_are_judged_as_before():
 
 
 def test_a_bound_must_hold_for_each_noise():
-    store = synthetic_store("quick", effect=0.4)
+    store = synthetic_store("quick")
     cells = store["bound-against-attacks"]
     worst = max(c.settings["defense"] for c in cells if c.kind == "bound")
     broken = {

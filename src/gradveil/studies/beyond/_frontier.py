@@ -95,17 +95,23 @@ class FrontierStudy:
         with figure(path_stem, columns=2, rows=2, width=3.9, height=2.9) as (made, axes):
             for axis, name in zip(axes, (*ATTACKERS, IDENTIFIED), strict=True):
                 mine = [r for r in rows if None not in (r["loss_mean"], r[f"{name}_mean"])]
-                axis.set_title(ATTACKERS.get(name, "told apart from other candidates"))
+                axis.set_title(
+                    ATTACKERS.get(
+                        name, "told apart from other candidates,\nrest of the batch known"
+                    )
+                )
                 axis.set_xlabel(f"{MSE}, matched" if name in ATTACKERS else "share of trials")
                 if not mine:
                     no_cells(axis)
                 for key in dict.fromkeys((str(r["defense"]), str(r["plan"])) for r in mine):
                     _curve(axis, [r for r in mine if (r["defense"], r["plan"]) == key], name, key)
                 if name in ATTACKERS and mine and mine[0]["blank_mse"] is not None:
-                    axis.axvline(number(mine[0]["blank_mse"]), color="0.5", ls=":", lw=1)
+                    guess = number(mine[0]["blank_mse"])
+                    axis.axvline(guess, color="0.5", ls=":", lw=1, label="blind guess")
                 axis.set_ylabel("loss at the end of training")
             one_scale(axes)
             _one_range(axes[:-1])
+            axes[-1].set_xlim(-0.03, 1.05)
             if any(axis.has_data() for axis in axes):
                 handles, labels = axes[0].get_legend_handles_labels()
                 made.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)

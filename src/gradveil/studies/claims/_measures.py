@@ -1,7 +1,7 @@
 """From the store's results to the differences of a claim; each returns a function of results."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from gradveil.studies.runner import Results, StoreResults
 from gradveil.studies.shared import (
     NOISE,
     PRUNING,
+    Pair,
     Unit,
     Units,
     grouped,
@@ -204,7 +205,8 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
 
     In shares of the noise's mean bound: little noise has a small bound, below which an error cannot
     be by much. Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is
-    next to 0 is left out: every error is above that, so it tests nothing.
+    next to 0 is left out, and so are attacks that find no more than a blank image: every error is
+    above the one, and a failed attack is above any other, so neither tests anything.
     """
 
     def measure(results: StoreResults) -> Units:
@@ -220,11 +222,18 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
             margins += [
                 _above(units_of(mine, "mse"), {at: b for (d, at), b in bounds.items() if d == name})
                 for name, mine in by_defense.items()
+                if _finds_something(mine)
             ]
         margins = [units for units in margins if units]
         return min(margins, key=lambda units: _mean(units), default={})
 
     return measure
+
+
+def _finds_something(pairs: Sequence[Pair]) -> bool:
+    """Whether the mean error of an attack is below that of a blank image."""
+    errors, blanks = (units_of(pairs, name) for name in ("mse", "blank_mse"))
+    return _mean(errors) < _mean(blanks)
 
 
 def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:

@@ -184,5 +184,7 @@ def _legend(made: "Figure", axis: "Axes", verdicts: Table) -> None:
         for verdict, (letter, colour, _) in VERDICTS.items()
         if verdict in there
     ]
+    if there - set(VERDICTS):
+        handles.append(Patch(facecolor="none", label="empty: no question of that setting"))
     if handles:
         axis.legend(handles=handles, loc="upper right", bbox_to_anchor=(1.0, -0.02), ncols=2)
