@@ -32,6 +32,7 @@ from gradveil.studies.shared import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TOLD_APART = "told apart from other candidates,\nrest of the batch known"
 IDENTIFIED = "identified"
 PARTS = ("mean", "low", "high")
 ERRORS = (*ATTACKERS, *(f"{name}_psnr" for name in ATTACKERS))
@@ -95,11 +96,7 @@ class FrontierStudy:
         with figure(path_stem, columns=2, rows=2, width=3.9, height=2.9) as (made, axes):
             for axis, name in zip(axes, (*ATTACKERS, IDENTIFIED), strict=True):
                 mine = [r for r in rows if None not in (r["loss_mean"], r[f"{name}_mean"])]
-                axis.set_title(
-                    ATTACKERS.get(
-                        name, "told apart from other candidates,\nrest of the batch known"
-                    )
-                )
+                axis.set_title(ATTACKERS.get(name, TOLD_APART))
                 axis.set_xlabel(f"{MSE}, matched" if name in ATTACKERS else "share of trials")
                 if not mine:
                     no_cells(axis)

@@ -50,7 +50,7 @@ class PredictionStudy:
         by_optimizer = grouped(select(results, "training-prediction"), _optimizer)
         for optimizer, pairs in by_optimizer.items():
             for place, steps in enumerate(pairs[0][0]["steps"]):
-                learned = [(s, r) for s, r in pairs if _loss(r, place) < CHANCE]
+                learned = [pair for pair in pairs if _loss(pair[1], place) < CHANCE]
                 for compared in COMPARED:
                     mine = learned if compared == "learned" else pairs
                     groups = grouped(mine, _seed if compared == "all" else _key).values()

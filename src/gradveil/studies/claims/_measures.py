@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -212,18 +213,16 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
     def measure(results: StoreResults) -> Units:
         cells = results.get(study, {})
         bounds = {
-            (s["defense"], s["start"]): torch.tensor([r[value]], dtype=torch.float64)
-            for s, r in select(cells, kind)
+            defense: {s["start"]: torch.tensor([r[value]], dtype=torch.float64) for s, r in pairs}
+            for defense, pairs in grouped(select(cells, kind), lambda s: s["defense"]).items()
         }
-        bounds = _telling(bounds)
-        margins: list[Units] = []
-        for pairs in grouped(select(cells, "attack"), lambda s: s["attack"]).values():
-            by_defense = grouped(pairs, lambda s: s["defense"])
-            margins += [
-                _above(units_of(mine, "mse"), {at: b for (d, at), b in bounds.items() if d == name})
-                for name, mine in by_defense.items()
-                if _finds_something(mine)
-            ]
+        telling = {name: own for name, own in bounds.items() if _mean(own) > LEAST_BOUND}
+        attacks = grouped(select(cells, "attack"), lambda s: (s["attack"], s["defense"]))
+        margins = [
+            _above(units_of(pairs, "mse"), telling.get(defense, {}))
+            for (_, defense), pairs in attacks.items()
+            if _finds_something(pairs)
+        ]
         margins = [units for units in margins if units]
         return min(margins, key=lambda units: _mean(units), default={})
 
@@ -245,19 +244,10 @@ def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
     return {unit: (error - bounds[unit[0]]) / mean for unit, error in both.items()}
 
 
-def _telling(bounds: dict[tuple[str, int], Tensor]) -> dict[tuple[str, int], Tensor]:
-    """The bounds of those defenses for which they are more than `LEAST_BOUND` in the mean."""
-    by_defense: dict[str, list[Tensor]] = {}
-    for (defense, _), bound in bounds.items():
-        by_defense.setdefault(defense, []).append(bound)
-    telling = {d for d, own in by_defense.items() if float(torch.cat(own).mean()) > LEAST_BOUND}
-    return {key: bound for key, bound in bounds.items() if key[0] in telling}
-
-
 def best_attack_above_candidates(study: str) -> Measure:
     """The error over that of the best attacker with candidates: no model of images is assumed."""
     return best_attack_above_bound(study, "candidate-bound", "error")
 
 
-def _mean(units: Units) -> float:
+def _mean(units: Mapping[Any, Tensor]) -> float:
     return float(torch.cat([*units.values()]).mean())
