@@ -20,6 +20,6 @@ CIFAR_AWARE = {
         1,
         "steps=4, restarts=1, finish=None",
     ),
-    "standard": _photos(CIFAR["standard"], 8, CHEAP),
-    "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 8, CHEAP),
+    "standard": _photos(CIFAR["standard"], 16, CHEAP),
+    "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 16, CHEAP),
 }

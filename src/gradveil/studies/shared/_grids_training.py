@@ -57,7 +57,7 @@ PRIVATE_TRAINING = {
         (2.0, 8.0),
         (0, 1),
     ),
-    "standard": PrivateGrid(_PRIVATE, (1.0, 3.0, 8.0), (0, 1, 2, 3)),
+    "standard": PrivateGrid(_PRIVATE, (1.0, 3.0, 8.0), tuple(range(6))),
     "paper": PrivateGrid(
         {
             **_PRIVATE,
