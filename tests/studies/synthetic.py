@@ -21,9 +21,10 @@ def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
     level = settings.get("scale", level)
     gain = effect if name.startswith("optimal") else 0.0
     strength = _strength(level)
-    if cell.kind == "attack":
+    kind = cell.kind.removeprefix("photo-")
+    if kind == "attack":
         return _attack(settings, strength, gain, noise)
-    if cell.kind == "training":
+    if kind == "training":
         shift = 0.5 * strength - 0.3 * gain
         losses = [2.3 * math.exp(-t / 40) + shift + x for t, x in enumerate(noise)]
         losses = (losses * 2)[: settings["rounds"]]
@@ -34,10 +35,10 @@ def synthetic(cell: Cell, effect: float, scatter: float = 0.05) -> Result:
         }
         end = {"held_out_loss": losses[-1], "accuracy": 0.5, "bytes_sent": 1, "skipped": 0}
         return Result({"losses": losses, "levels": levels, **end})
-    if cell.kind == "short-training":
+    if kind == "short-training":
         after = 2.0 + 0.5 * strength - 0.3 * gain * (1 + strength) + 0.2 * noise[0]
         return Result({"before": 2.3, "after": after, "accuracy": 0.2})
-    return Result(_other(cell.kind, strength, gain, noise[0]))
+    return Result(_other(kind, strength, gain, noise[0]))
 
 
 def synthetic_store(

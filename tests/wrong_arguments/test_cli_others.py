@@ -151,7 +151,7 @@ def test_cells_that_lacked_a_package_are_run_again(
     assert states == {"failed"}
     done = run()
     assert done.code == 0, done.err
-    assert "lacked a package before: 12." in done.text
+    assert "lacked a package or data before: 12." in done.text
 
 
 def test_the_error_of_a_command_as_json(

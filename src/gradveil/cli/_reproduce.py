@@ -125,7 +125,7 @@ def _run(store: "Store", work: "Work", engine: "Engine", at_once: int, retry_fai
     console = Console(stderr=True)
     prepared = prepare(store, work, retry_failed)
     if prepared.lacking:
-        console.print(f"Cells run again that lacked a package before: {prepared.lacking}.")
+        console.print(f"Cells run again that lacked a package or data before: {prepared.lacking}.")
     if prepared.damaged:
         console.print(f"Cells run again because files of theirs are damaged: {prepared.damaged}.")
     try:

@@ -19,6 +19,8 @@ from gradveil.studies.claims._views import PRIVATE_PLANS, PUBLIC_PLANS, with_vie
 from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of
 from tests.studies.synthetic import synthetic_results, synthetic_store
 
+BEYOND_BLANK = "cifar-noise-failure"
+
 
 @pytest.fixture(scope="module")
 def store():
@@ -62,8 +64,6 @@ def test_every_claim_has_all_three_settings():
 def test_what_no_setting_changes_has_no_verdict_and_a_reason(found):
     assert found["mnist-pruning-training", "aware"].verdict == NOT_ASKED
     assert "training" in found["mnist-pruning-training", "aware"].reason
-    assert found["cifar-noise-tradeoff", "safe"].verdict == NOT_TESTED
-    assert "20 embedded photos" in found["cifar-noise-tradeoff", "safe"].reason
 
 
 def test_a_planted_effect_is_found_in_every_setting(found):
@@ -73,7 +73,9 @@ def test_a_planted_effect_is_found_in_every_setting(found):
             for setting in SETTINGS.values():
                 verdict = found[claim.name, setting].verdict
                 assert verdict in (REPRODUCED, NOT_TESTED, NOT_ASKED), (claim.name, setting)
-    assert found["mnist-noise-tradeoff", "safe"].groups == 16
+    for name in ("mnist-noise-tradeoff", "cifar-noise-tradeoff"):
+        assert found[name, "safe"].verdict == REPRODUCED
+        assert found[name, "safe"].groups == 16
     assert found["mnist-noise-training", "safe"].groups >= MINIMUM_GROUPS
     assert found["mnist-noise-images-error", "aware"].groups >= MINIMUM_GROUPS
 
@@ -87,6 +89,29 @@ def test_the_safe_setting_looks_at_public_plans_alone(store, found):
     for name, setting in now:
         if setting != "safe":
             assert now[name, setting] == found[name, setting]
+
+
+def test_the_safe_setting_of_photos_looks_at_their_own_frontier(store, found):
+    """Claims about CIFAR-10 turn around where public plans on photos do."""
+    cells = store["cifar-frontier"]
+    others = synthetic_results([c for c in cells if is_public(c)], -2.0, 0.01)
+    kinds = ("70-error", "70-utility", "80-error", "80-utility", "noise-utility", "noise-error")
+    names = [c.name for c in CLAIMS if c.name.startswith("cifar") and c.name.endswith(kinds)]
+    assert len(names) == len(kinds)
+    now = judged({**store, "cifar-frontier": {**cells, **others}}, *names)
+    assert {now[name, "safe"].verdict for name in names} == {NOT_REPRODUCED}
+    for name, setting in now:
+        if setting != "safe":
+            assert now[name, setting] == found[name, setting]
+
+
+def test_the_failure_behind_noise_is_of_noise_alone(store, found):
+    """Ratios of pruning are above every scale, but no noise."""
+    pruned = [c for c in store["cifar-frontier"] if "pruning" in c.settings["defense"]]
+    others = synthetic_results(pruned, 5.0, 0.01)
+    now = judged({**store, "cifar-frontier": {**store["cifar-frontier"], **others}}, BEYOND_BLANK)
+    assert now[BEYOND_BLANK, "safe"] == found[BEYOND_BLANK, "safe"]
+    assert now[BEYOND_BLANK, "safe"].pairs >= 16
 
 
 def test_private_plans_of_the_frontier_count_where_the_attacker_knows(store, found):
@@ -139,8 +164,8 @@ def test_the_table_has_a_row_for_each_claim_and_the_reasons_below(all_found):
     rows, notes = table.split("\n\n")
     assert len(rows.splitlines()) == 2 + len(CLAIMS)
     assert "reproduced +0.05 [0.0" in rows
-    assert "not tested (2)" in rows
-    assert notes.splitlines()[1].startswith("2. CIFAR-10 has 20 embedded photos")
+    assert "- (1)" in rows
+    assert notes.splitlines()[0].startswith("1. the claim is about training")
 
 
 def test_differences_are_short():

@@ -7,7 +7,7 @@ from ._bound import BoundStudy
 from ._estimators import EstimatorStudy
 from ._fedavg import FedAvgStudy
 from ._fingerprint import FingerprintStudy
-from ._frontier import FrontierStudy
+from ._frontier import PHOTOS, FrontierStudy
 from ._leakage import LeakageStudy
 from ._matching import MatchingStudy
 from ._plans import PlanStudy
@@ -31,6 +31,7 @@ STUDIES: tuple[Study, ...] = (
     PrivateTrainingStudy(),
     LeakageStudy(),
     FrontierStudy(),
+    PHOTOS,
 )
 
 __all__ = ["STUDIES"]

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradveil.studies.figures import (
+    BLANK,
     COLOURS,
     LINES,
     MARKERS,
     MSE,
     apart,
+    blind_guess,
     figure,
     legend_below,
     level_curve,
@@ -33,7 +35,7 @@ from gradveil.studies.shared import (
 )
 
 UNDEFENDED = "no-defense"
-METRICS = ("mse", "psnr", "ssim", "unmatched_mse")
+METRICS = ("mse", "psnr", "ssim", "unmatched_mse", BLANK)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class AdaptiveStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """A panel for each attacker, on one scale; of photos there is the last one alone."""
         rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
+        blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
         shown = {
             name: ATTACKERS[name] for name in (ATTACKERS if self.data == "MNIST" else ("aware",))
         }
@@ -94,6 +97,7 @@ class AdaptiveStudy:
                     curve = [row for row in mine if row["defense"] == name]
                     style = {"color": COLOURS[name], "marker": MARKERS[name], "ls": LINES[name]}
                     level_curve(axis, curve, label_of(name), aside=apart(place, 2), **style)
+                blind_guess(axis.axhline, blanks)
                 mark_levels(
                     axis,
                     sorted({number(r["level"]) for r in mine if r["level"] is not None}),

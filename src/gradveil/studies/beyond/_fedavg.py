@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies.figures import COLOURS, MSE, bars, figure, no_cells
+from gradveil.studies.figures import (
+    BLANK,
+    COLOURS,
+    MSE,
+    bars,
+    blind_guess,
+    figure,
+    legend_below,
+    no_cells,
+)
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import (
     FEDAVG,
@@ -51,6 +60,7 @@ class FedAvgStudy:
         attacks = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
         runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
         summaries = [(key, "mse", summarise(pairs, "mse")) for key, pairs in attacks.items()]
+        summaries += [(key, BLANK, summarise(pairs, BLANK)) for key, pairs in attacks.items()]
         summaries += [
             (key, "loss", summarise(pairs, "held_out_loss")) for key, pairs in runs.items()
         ]
@@ -65,7 +75,7 @@ class FedAvgStudy:
             "loss": "held-out loss after training (nats)",
         }
         names = ["no-defense", *NAMES]
-        with figure(path_stem, columns=2, height=2.6) as (_, axes):
+        with figure(path_stem, columns=2, height=2.8) as (made, axes):
             for axis, (metric, label) in zip(axes, labels.items(), strict=True):
                 rows = [row for row in table.as_dicts() if row["metric"] == metric]
                 if not rows:
@@ -84,6 +94,10 @@ class FedAvgStudy:
                 axis.set_yticks([-i for i in range(len(names))], [label_of(n) for n in names])
                 axis.set_ylim(-len(names) + 0.5, 0.5)
                 axis.set_xlabel(label)
+            blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+            blind_guess(axes[0].axvline, blanks)
+            if blanks:
+                legend_below(made, axes)
 
 
 def _trainings(grid: FedAvgGrid, specs: list[str]) -> list[Cell]:

@@ -1,18 +1,18 @@
 """What attackers find against the loss at the end of a real training, for all defenses."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
-from gradveil.studies.figures import MSE, Row, bars, figure, no_cells, one_scale
+from gradveil.studies.figures import MSE, figure, frontier_panel, legend_below, one_scale
 from gradveil.studies.runner import Cell, Entry, Results, Table
 from gradveil.studies.shared import (
     ATTACKERS,
     FRONTIER,
     LAYERS,
     NO_PLAN,
+    PHOTO_FRONTIER,
     PRIVATE,
     PUBLIC,
     Contender,
@@ -21,8 +21,7 @@ from gradveil.studies.shared import (
     contender_of,
     final_losses,
     grouped,
-    label_of,
-    number,
+    plain_kinds,
     right_share,
     select,
     summarise,
@@ -35,45 +34,56 @@ if TYPE_CHECKING:
 TOLD_APART = "told apart from other candidates,\nrest of the batch known"
 IDENTIFIED = "identified"
 PARTS = ("mean", "low", "high")
-ERRORS = (*ATTACKERS, *(f"{name}_psnr" for name in ATTACKERS))
 
-LOOKS: dict[tuple[str, str], dict[str, Any]] = {
-    ("no-defense", NO_PLAN): {"color": BLACK, "marker": "x"},
-    ("dpsgd", NO_PLAN): {"color": RED, "marker": "^"},
-    ("optimal-dpsgd", PUBLIC): {"color": GREEN, "marker": "D"},
-    ("optimal-dpsgd", LAYERS): {"color": GREEN, "marker": "s", "ls": "--"},
-    ("optimal-dpsgd", PRIVATE): {"color": GREEN, "marker": "D", "ls": ":", "mfc": "white"},
-    ("gradient-noise", NO_PLAN): {"color": RED, "marker": "v", "ls": "--"},
-    ("optimal-noise", PUBLIC): {"color": SKY, "marker": "D", "ls": "--"},
-    ("laplace-noise", NO_PLAN): {"color": PURPLE, "marker": "P"},
-    ("gradient-pruning", NO_PLAN): {"color": ORANGE, "marker": "o"},
-    ("optimal-pruning", PUBLIC): {"color": BLUE, "marker": "s"},
-    ("optimal-pruning", PRIVATE): {"color": BLUE, "marker": "s", "ls": ":", "mfc": "white"},
-    ("sign-compression", NO_PLAN): {"color": BLACK, "marker": "*"},
-}
+ORDER = (
+    ("no-defense", NO_PLAN),
+    ("dpsgd", NO_PLAN),
+    ("optimal-dpsgd", PUBLIC),
+    ("optimal-dpsgd", LAYERS),
+    ("optimal-dpsgd", PRIVATE),
+    ("gradient-noise", NO_PLAN),
+    ("optimal-noise", PUBLIC),
+    ("laplace-noise", NO_PLAN),
+    ("gradient-pruning", NO_PLAN),
+    ("optimal-pruning", PUBLIC),
+    ("optimal-pruning", PRIVATE),
+    ("sign-compression", NO_PLAN),
+)
+"""Of defenses and plans, in tables and legends."""
+
+
+class CellGrid(Protocol):
+    """A preset of a frontier."""
+
+    def cells(self) -> list[Cell]:
+        """Its cells."""
 
 
 @dataclass(frozen=True)
 class FrontierStudy:
-    """Three attackers and `Identify` on all defenses, beside the loss after federated training."""
+    """Attackers, and `Identify`, on defenses, beside the loss after federated training."""
 
     name: str = "frontier"
     title: str = "MNIST: what attackers find against the loss after training, all defenses"
     figure: str = "beyond the paper"
+    grids: Mapping[str, CellGrid] = field(default_factory=lambda: FRONTIER)
+    attackers: tuple[str, ...] = (*ATTACKERS,)
+    identifies: bool = True
 
     def cells(self, preset: str) -> list[Cell]:
         """Trainings, attacks and trials of identification for each defense, plan and level."""
-        return FRONTIER[preset].cells()
+        return self.grids[preset].cells()
 
     def numbers(self, results: Results) -> Table:
         """A row for each defense, plan and level: its loss, and what each attacker found."""
+        results = plain_kinds(results)
         trained = grouped(select(results, "training"), contender_of)
         told = grouped(select(results, "identification"), contender_of)
         attacks = {
             name: grouped(
                 (p for p in select(results, "attack") if attacker_of(p[0]) == name), contender_of
             )
-            for name in ATTACKERS
+            for name in self.attackers
         }
         seen = dict.fromkeys([*trained, *told, *(c for found in attacks.values() for c in found)])
         rows = [
@@ -84,34 +94,54 @@ class FrontierStudy:
                 *(e for f in attacks.values() for e in summarise(f.get(contender, []), "mse")),
                 *(e for f in attacks.values() for e in summarise(f.get(contender, []), "psnr")),
                 summarise(attacks["aware"].get(contender, []), "blank_mse")[0],
-                *_identified(told.get(contender, [])),
+                *(_identified(told.get(contender, [])) if self.identifies else ()),
             )
             for contender in sorted(seen, key=_order)
         ]
-        return Table(_columns(), rows)
+        return Table(self._columns(), rows)
 
     def draw(self, table: Table, path_stem: Path) -> None:
         """A panel for each attacker: what he finds to the right, the loss upwards."""
-        rows = table.as_dicts()
-        with figure(path_stem, columns=2, rows=2, width=3.9, height=2.9) as (made, axes):
-            for axis, name in zip(axes, (*ATTACKERS, IDENTIFIED), strict=True):
-                mine = [r for r in rows if None not in (r["loss_mean"], r[f"{name}_mean"])]
+        rows, panels = table.as_dicts(), (*self.attackers, *([IDENTIFIED] * self.identifies))
+        columns = min(2, len(panels))
+        size = {"columns": columns, "rows": len(panels) // columns}
+        with figure(path_stem, **size, width=3.9, height=2.9) as (made, axes):
+            for axis, name in zip(axes, panels, strict=True):
                 axis.set_title(ATTACKERS.get(name, TOLD_APART))
                 axis.set_xlabel(f"{MSE}, matched" if name in ATTACKERS else "share of trials")
-                if not mine:
-                    no_cells(axis)
-                for key in dict.fromkeys((str(r["defense"]), str(r["plan"])) for r in mine):
-                    _curve(axis, [r for r in mine if (r["defense"], r["plan"]) == key], name, key)
-                if name in ATTACKERS and mine and mine[0]["blank_mse"] is not None:
-                    guess = number(mine[0]["blank_mse"])
-                    axis.axvline(guess, color="0.5", ls=":", lw=1, label="blind guess")
                 axis.set_ylabel("loss at the end of training")
+                frontier_panel(axis, rows, name, guess=name in ATTACKERS)
             one_scale(axes)
-            _one_range(axes[:-1])
-            axes[-1].set_xlim(-0.03, 1.05)
+            _one_range(axes[: len(self.attackers)])
+            if self.identifies:
+                axes[-1].set_xlim(-0.03, 1.05)
             if any(axis.has_data() for axis in axes):
-                handles, labels = axes[0].get_legend_handles_labels()
-                made.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
+                legend_below(made, axes, columns=3)
+
+    def _columns(self) -> dict[str, type]:
+        columns: dict[str, type] = {"defense": str, "plan": str, "level": float}
+
+        def add(name: str) -> None:
+            columns.update({f"{name}_{part}": float for part in PARTS} | {f"{name}_n": int})
+
+        add("loss")
+        columns |= {"held_out_loss": float, "accuracy": float}
+        for name in (*self.attackers, *(f"{name}_psnr" for name in self.attackers)):
+            add(name)
+        columns["blank_mse"] = float
+        if self.identifies:
+            add(IDENTIFIED)
+            columns["bits"] = float
+        return columns
+
+
+PHOTOS = FrontierStudy(
+    "cifar-frontier",
+    "CIFAR-10: what an attacker who knows the defense finds against the loss after training",
+    grids=PHOTO_FRONTIER,
+    attackers=("aware",),
+    identifies=False,
+)
 
 
 def _one_range(axes: "Sequence[Axes]") -> None:
@@ -121,25 +151,10 @@ def _one_range(axes: "Sequence[Axes]") -> None:
         axis.set_xlim(-0.03 * max(ends, default=1.0), max(ends, default=1.0))
 
 
-def _curve(axis: "Axes", rows: Sequence[Row], name: str, key: tuple[str, str]) -> None:
-    """The levels of one defense and plan; crosses are the intervals."""
-    plan = f" ({key[1].replace('one level ', '')})" if key[1] else ""
-    axis.errorbar(
-        [number(r[f"{name}_mean"]) for r in rows],
-        [number(r["loss_mean"]) for r in rows],
-        xerr=bars(rows, name),
-        yerr=bars(rows, "loss"),
-        label=f"{label_of(key[0])}{plan}",
-        elinewidth=0.5,
-        lw=1,
-        **LOOKS.get(key, {"color": "0.4", "marker": "."}),
-    )
-
-
 def _order(contender: Contender) -> tuple[int, float]:
-    keys = [*LOOKS]
     name, plan, level = contender
-    return (keys.index((name, plan)) if (name, plan) in keys else len(keys)), level or 0.0
+    known = (name, plan) in ORDER
+    return ORDER.index((name, plan)) if known else len(ORDER), level or 0.0
 
 
 def _means(pairs: list[Pair], *values: str) -> list[float | None]:
@@ -149,18 +164,3 @@ def _means(pairs: list[Pair], *values: str) -> list[float | None]:
 def _identified(pairs: list[Pair]) -> tuple[Entry, ...]:
     """The share of right answers with its interval, the number of trials, and the mean bits."""
     return *right_share(pairs), summarise(pairs, "bits")[0]
-
-
-def _columns() -> dict[str, type]:
-    columns: dict[str, type] = {"defense": str, "plan": str, "level": float}
-
-    def add(name: str) -> None:
-        columns.update({f"{name}_{part}": float for part in PARTS} | {f"{name}_n": int})
-
-    add("loss")
-    columns |= {"held_out_loss": float, "accuracy": float}
-    for name in ERRORS:
-        add(name)
-    columns["blank_mse"] = float
-    add(IDENTIFIED)
-    return columns | {"bits": float}

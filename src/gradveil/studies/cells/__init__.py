@@ -7,6 +7,7 @@ from ._estimator_share import estimator_share
 from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
+from ._photos import PHOTOS, photo_attack, photo_training
 from ._plan_quality import plan_quality
 from ._prediction import training_prediction
 from ._private import private_training
@@ -16,6 +17,7 @@ from ._training import training
 
 __all__ = [
     "OFFICIAL",
+    "PHOTOS",
     "attack",
     "bound",
     "candidate_bound",
@@ -25,6 +27,8 @@ __all__ = [
     "identification",
     "layer_sizes",
     "learned_bound",
+    "photo_attack",
+    "photo_training",
     "plan_quality",
     "private_training",
     "public_plans",

@@ -10,7 +10,9 @@ from ._measures import (
     large_error_gain,
     large_loss_gain,
 )
-from ._settings import AWARE, FEW_PHOTOS, MATCHED, NO_ATTACKER, PAPER, SAFE
+from ._pairs import final_losses_of
+from ._settings import AWARE, MATCHED, NO_ATTACKER, PAPER, SAFE
+from ._views import PHOTO_PLANS
 
 CIFAR_CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -24,7 +26,9 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
             AWARE: curve_gain(
                 "cifar-pruning-tradeoff", "pruning", "mse", "cifar-adaptive-pruning", "aware"
             ),
-            SAFE: FEW_PHOTOS,
+            SAFE: curve_gain(
+                PHOTO_PLANS, "pruning", "mse", attacker="aware", losses=final_losses_of
+            ),
         },
     ),
     *(
@@ -46,7 +50,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
                     AWARE: fixed_error(
                         "cifar-adaptive-pruning", "mse", "optimal-pruning", ratio, 0.9, "aware"
                     ),
-                    SAFE: FEW_PHOTOS,
+                    SAFE: fixed_error(PHOTO_PLANS, "mse", "optimal-pruning", ratio, 0.9, "aware"),
                 },
             ),
             Claim(
@@ -57,7 +61,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
                 {
                     PAPER: fixed_loss("cifar-pruning-tradeoff", "optimal-pruning", ratio, 0.9),
                     AWARE: NO_ATTACKER,
-                    SAFE: FEW_PHOTOS,
+                    SAFE: fixed_loss(PHOTO_PLANS, "optimal-pruning", ratio, 0.9, final_losses_of),
                 },
             ),
         )
@@ -70,7 +74,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: beyond_blank("cifar-noise-error", 1e-3, "unmatched_mse"),
             AWARE: beyond_blank("cifar-adaptive-noise", 1e-3, "mse", "aware"),
-            SAFE: FEW_PHOTOS,
+            SAFE: beyond_blank(PHOTO_PLANS, 1e-3, "mse", "aware"),
         },
     ),
     Claim(
@@ -85,7 +89,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
             AWARE: curve_gain(
                 "cifar-noise-tradeoff", "noise", "mse", "cifar-adaptive-noise", "aware"
             ),
-            SAFE: FEW_PHOTOS,
+            SAFE: curve_gain(PHOTO_PLANS, "noise", "mse", attacker="aware", losses=final_losses_of),
         },
     ),
     Claim(
@@ -96,7 +100,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: growing_loss_gain("cifar-noise-utility"),
             AWARE: NO_ATTACKER,
-            SAFE: FEW_PHOTOS,
+            SAFE: growing_loss_gain(PHOTO_PLANS, final_losses_of),
         },
     ),
     Claim(
@@ -108,7 +112,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: large_loss_gain("cifar-noise-utility", 1e-3),
             AWARE: NO_ATTACKER,
-            SAFE: FEW_PHOTOS,
+            SAFE: large_loss_gain(PHOTO_PLANS, 1e-3, final_losses_of),
         },
     ),
     Claim(
@@ -120,7 +124,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
             PAPER: large_error_gain("cifar-noise-error", 1e-3, "unmatched_mse"),
             MATCHED: large_error_gain("cifar-noise-error", 1e-3, "mse"),
             AWARE: large_error_gain("cifar-adaptive-noise", 1e-3, "mse", "aware"),
-            SAFE: FEW_PHOTOS,
+            SAFE: large_error_gain(PHOTO_PLANS, 1e-3, "mse", "aware"),
         },
     ),
 )

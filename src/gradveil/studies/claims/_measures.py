@@ -141,25 +141,25 @@ def large_error_gain(study: str, above: float, metric: str, attacker: str | None
     return AttackMeasure(measure, study, metric, attacker)
 
 
-def large_loss_gain(study: str, above: float) -> Measure:
+def large_loss_gain(study: str, above: float, losses: Losses = losses_of) -> Measure:
     """The loss of noise over that of optimal noise, both clamped, at equal scales above one."""
     classical, optimal = NOISE
     return lambda results: at_equal_level(
-        losses_of(results.get(study, {})), classical, optimal, low=above
+        losses(results.get(study, {})), classical, optimal, low=above
     )
 
 
-def growing_loss_gain(study: str) -> Measure:
-    """The same loss ratio at the largest scale, less that at the smallest."""
+def growing_loss_gain(study: str, losses: Losses = losses_of) -> Measure:
+    """The same difference of losses at the largest scale, less that at the smallest."""
     classical, optimal = NOISE
 
     def measure(results: StoreResults) -> Units:
-        losses = losses_of(results.get(study, {}))
-        levels = sorted(level for name, level in losses if name == optimal and level is not None)
+        found = losses(results.get(study, {}))
+        levels = sorted(level for name, level in found if name == optimal and level is not None)
         if len(levels) < 2:
             return {}
         small, large = (
-            difference(losses, (classical, level), (optimal, level))
+            difference(found, (classical, level), (optimal, level))
             for level in (levels[0], levels[-1])
         )
         return {unit: large[unit] - small[unit] for unit in large if unit in small}
@@ -168,12 +168,12 @@ def growing_loss_gain(study: str) -> Measure:
 
 
 def beyond_blank(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
-    """The error over that of an image of the mean colour, at scales above this one."""
+    """The error behind noise over that of an image of the mean colour, at scales above this one."""
 
     def measure(results: StoreResults) -> Units:
         cells = results.get(study, {})
         errors, blanks = (errors_of(cells, name, attacker) for name in (metric, "blank_mse"))
-        high = [d for d in errors if d[1] is not None and d[1] > above]
+        high = [d for d in errors if d[0] in NOISE and d[1] is not None and d[1] > above]
         return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in high)
 
     return AttackMeasure(measure, study, metric, attacker)

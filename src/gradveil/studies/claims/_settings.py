@@ -53,9 +53,6 @@ class Absent:
 
 NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
 NO_ATTACKER_OF_LAYERS = Absent("the claim is about noise levels, not about what attackers find")
-FEW_PHOTOS = Absent(
-    "CIFAR-10 has 20 embedded photos, too few to train on and to plan from", NOT_TESTED
-)
 
 
 def settings_table(findings: Iterable["Finding"]) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from gradveil.studies.runner import Cell, StoreResults
-from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of
+from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of, plain_kinds
 
 PUBLIC_PLANS = "frontier, plans from public examples"
 PRIVATE_PLANS = "frontier, plans from the private batch"
+PHOTO_PLANS = "cifar-frontier, as attacks and trainings"
 AWARE_BOUND = "bound-against-attacks, the attack that knows the defense"
 
 
@@ -17,6 +18,7 @@ def _planned_from(plan: str) -> Callable[[Cell], bool]:
 VIEWS: Mapping[str, tuple[str, Callable[[Cell], bool]]] = {
     PUBLIC_PLANS: ("frontier", _planned_from(PUBLIC)),
     PRIVATE_PLANS: ("frontier", _planned_from(PRIVATE)),
+    PHOTO_PLANS: ("cifar-frontier", _planned_from(PUBLIC)),
     AWARE_BOUND: (
         "bound-against-attacks",
         lambda cell: cell.kind != "attack" or cell.settings["mechanism"] == "known",
@@ -35,7 +37,7 @@ def with_views(results: StoreResults) -> StoreResults:
         for name, cells in results.items()
     }
     views = {
-        name: {cell: result for cell, result in ordered.get(study, {}).items() if has(cell)}
+        name: plain_kinds({c: result for c, result in ordered.get(study, {}).items() if has(c)})
         for name, (study, has) in VIEWS.items()
     }
     return {**ordered, **views}

@@ -1,9 +1,11 @@
 """How figures of studies look, and the curves and images that several of them draw."""
 
 from ._curves import Row, bars, defense_curves, level_curve, round_curve
+from ._frontier import frontier_panel
 from ._images import draw_images
 from ._labels import Note, label_points
 from ._panels import (
+    BLANK,
     COLOURS,
     DASHES,
     LINES,
@@ -15,6 +17,7 @@ from ._panels import (
     SCALE,
     SHAPES,
     apart,
+    blind_guess,
     figure,
     legend_below,
     mark_levels,
@@ -25,6 +28,7 @@ from ._panels import (
 from ._summary import draw_summary, verdict_table
 
 __all__ = [
+    "BLANK",
     "COLOURS",
     "DASHES",
     "LINES",
@@ -39,10 +43,12 @@ __all__ = [
     "Row",
     "apart",
     "bars",
+    "blind_guess",
     "defense_curves",
     "draw_images",
     "draw_summary",
     "figure",
+    "frontier_panel",
     "label_points",
     "legend_below",
     "level_curve",

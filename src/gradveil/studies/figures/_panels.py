@@ -1,12 +1,13 @@
 """The look of all figures: colours that colour-blind readers tell apart, markers, files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
 from gradveil._extras import require
+from gradveil.studies.runner import Entry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +44,9 @@ LINES = {
 OTHERS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, YELLOW)
 SHAPES = "osD^vPX*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--")
+
+BLANK = "blank_mse"
+"""What tables call the error of an image of the mean colour."""
 
 MSE = "reconstruction MSE (normalised units)"
 PSNR = "PSNR (dB, pixels in [0, 1])"
@@ -96,6 +100,18 @@ def save(made: "Figure", stem: Path) -> None:
 def no_cells(axis: "Axes") -> None:
     """Say that there is nothing to show yet."""
     axis.text(0.5, 0.5, "no finished cells", ha="center", va="center", transform=axis.transAxes)
+
+
+def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
+    """Mark the error of an image of the mean colour, if it is known.
+
+    Args:
+        line: `axis.axvline` or `axis.axhline`.
+        errors: Of single defenses; the first that is known stands for all, which share batches.
+    """
+    known = [error for error in errors if error is not None]
+    if known:
+        line(known[0], color="0.4", ls=(0, (1, 2)), lw=1.2, label="blind guess", zorder=0)
 
 
 def caption(made: "Figure", text: str) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from gradveil._drawing import BLACK, GREEN, PURPLE, RED, SKY
+from gradveil._drawing import GREEN, RED, SKY
 from gradveil.studies.runner import Table
-from gradveil.studies.shared import label_of, number
 
-from ._curves import Row, bars
-from ._panels import COLOURS, DASHES, LINES, MARKERS, MSE, OTHERS, SHAPES, figure, no_cells
+from ._curves import Row
+from ._frontier import frontier_panel
+from ._panels import MSE, figure, no_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,14 +24,6 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
     "not tested": ("–", "white", "0.4"),
 }
 """The letter of each verdict, its colour and that of the letter: readable without colours."""
-
-LOOKS: Mapping[str, dict[str, Any]] = {
-    "gradient-noise": {"color": PURPLE, "marker": "v", "ls": "-"},
-    "optimal-noise": {"color": SKY, "marker": "P", "ls": "--"},
-    "laplace-noise": {"color": "0.5", "marker": "X", "ls": "-."},
-    "sign-compression": {"color": BLACK, "marker": "*", "ls": ":"},
-}
-"""Of the frontier's curves, where the usual look is that of another one."""
 
 CLAIM, HEADING = 66, 15
 """Letters in a line of a claim, and of a setting's heading."""
@@ -131,47 +123,20 @@ def _grid(axis: "Axes", verdicts: Table, claims: Mapping[str, str]) -> None:
 
 
 def _frontier(axis: "Axes", rows: list[Row], attacker: str) -> None:
-    rows = [r for r in rows if None not in (r["loss_mean"], r[f"{attacker}_mean"])]
     axis.set(xlabel=f"{MSE}, matched", ylabel="loss after training (nats)")
     axis.set_title("what an attacker who knows the defense gets,\nagainst the loss after training")
-    if not rows:
-        no_cells(axis)
-        return
-    for place, key in enumerate(dict.fromkeys((str(r["defense"]), str(r["plan"])) for r in rows)):
-        mine = [r for r in rows if (r["defense"], r["plan"]) == key]
-        axis.errorbar(
-            [number(r[f"{attacker}_mean"]) for r in mine],
-            [number(r["loss_mean"]) for r in mine],
-            xerr=bars(mine, attacker),
-            yerr=bars(mine, "loss"),
-            label=_curve_label(*key),
-            elinewidth=0.5,
-            lw=1,
-            **_look(place, *key),
+    frontier_panel(axis, rows, attacker)
+    if axis.containers:
+        axis.annotate(
+            "better",
+            (0.97, 0.03),
+            (0.8, 0.12),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            arrowprops={"arrowstyle": "->", "color": "0.4"},
+            color="0.4",
+            fontsize=7,
         )
-    guesses = [number(r["blank_mse"]) for r in rows if r["blank_mse"] is not None]
-    if guesses:
-        axis.axvline(guesses[0], color="0.4", ls=":", lw=1, label="blind guess")
-    axis.annotate(
-        "better", (0.97, 0.03), (0.8, 0.12), xycoords="axes fraction", textcoords="axes fraction",
-        arrowprops={"arrowstyle": "->", "color": "0.4"}, color="0.4", fontsize=7,
-    )  # fmt: skip
-
-
-def _curve_label(defense: str, plan: str) -> str:
-    plan = plan.replace("one level per layer", "per layer")
-    return f"{label_of(defense)} ({plan})" if plan else label_of(defense)
-
-
-def _look(place: int, defense: str, plan: str) -> dict[str, Any]:
-    """Defenses that are the same in other figures differ here; private plans are hollow."""
-    known: dict[str, Any] = {
-        "color": COLOURS.get(defense, OTHERS[place % len(OTHERS)]),
-        "marker": MARKERS.get(defense, SHAPES[place % len(SHAPES)]),
-        "ls": LINES.get(defense) or DASHES[place % len(DASHES)],
-    }
-    hollow = {"mfc": "white", "ls": ":"} if plan == "private" else {}
-    return {**known, **LOOKS.get(defense, {}), **({"marker": "s"} if "layer" in plan else hollow)}
 
 
 def _legend(made: "Figure", axis: "Axes", verdicts: Table) -> None:

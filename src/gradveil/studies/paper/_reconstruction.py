@@ -3,14 +3,22 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil.studies.figures import MSE, PSNR, defense_curves, figure, legend_below
+from gradveil.studies.figures import (
+    BLANK,
+    MSE,
+    PSNR,
+    blind_guess,
+    defense_curves,
+    figure,
+    legend_below,
+)
 from gradveil.studies.runner import Cell, Results, Table
 from gradveil.studies.shared import grouped, name_and_level, select, summarise
 
 from ._families import AXES, FIGURES, GRIDS, NAMES, PAIRS, levels
 
-METRICS = ("unmatched_mse", "unmatched_psnr", "mse", "psnr")
-"""Compared place by place, as in the paper, and after matching images."""
+METRICS = ("unmatched_mse", "unmatched_psnr", "mse", "psnr", BLANK)
+"""Compared place by place, as in the paper, and after matching images; and a blind guess."""
 
 
 @dataclass(frozen=True)
@@ -57,4 +65,6 @@ class ReconstructionStudy:
                 rows = [row for row in table.as_dicts() if row["metric"] == metric]
                 percent = self.family == "pruning"
                 defense_curves(axis, rows, label, AXES[self.family], percent)
+            blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+            blind_guess(axes[0].axhline, blanks)
             legend_below(made, axes)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradveil.studies.figures import (
+    BLANK,
     COLOURS,
     LINES,
     MARKERS,
@@ -12,6 +13,7 @@ from gradveil.studies.figures import (
     Note,
     Row,
     bars,
+    blind_guess,
     figure,
     label_points,
     legend_below,
@@ -70,6 +72,7 @@ class TradeoffStudy:
                 *summarise(attacks[defense], "unmatched_mse"),
                 *summarise(attacks[defense], "mse"),
                 *summarise_loss(losses[defense]),
+                summarise(attacks[defense], BLANK)[0],
             )
             for defense in sorted(attacks, key=lambda d: (d[0], d[1] or 0.0))
             if defense in losses
@@ -79,6 +82,7 @@ class TradeoffStudy:
             for part in ("mean", "low", "high"):
                 columns[f"{name}_{part}"] = float
             columns[f"{name}_n"] = int
+        columns[BLANK] = float
         return Table(columns, rows)
 
     def draw(self, table: Table, path_stem: Path) -> None:
@@ -89,11 +93,12 @@ class TradeoffStudy:
                 no_cells(axis)
             for name in dict.fromkeys(str(row["defense"]) for row in rows):
                 self._points(axis, [row for row in rows if row["defense"] == name], name)
+            blind_guess(axis.axvline, [row[BLANK] for row in rows])
             samples = SAMPLES[self.data]
             axis.set(xlabel=MSE, ylabel=f"loss after 5 steps on {samples} samples (nats)")
             if rows:
                 label_points(axis, [self._note(row) for row in rows])
-                legend_below(made, [axis], columns=2)
+                legend_below(made, [axis], columns=3)
 
     def _points(self, axis: "Axes", rows: list[Row], name: str) -> None:
         x, y = ([number(row[f"{part}_mean"]) for row in rows] for part in ("error", "loss"))

@@ -36,6 +36,9 @@ CELLS = "cells.csv"
 SOURCES = "sources.json"
 """The hashes of all sources that these cells depend on."""
 
+LACKING = ("ModuleNotFoundError", "ImportError", "FileNotFoundError")
+"""Errors of cells that run again by themselves, once what they lacked is there."""
+
 Show = Callable[[Mapping[Cell, Progress]], None]
 """Called with the state of every cell, about once a second."""
 
@@ -47,7 +50,7 @@ class Prepared:
     damaged: int
     retried: int
     lacking: int = 0
-    """Cells that failed for want of a package."""
+    """Cells that failed for want of a package or of a file of data."""
 
 
 def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
@@ -71,7 +74,7 @@ def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
     cells = distinct_cells(work)
     retried = store.retry_failed(cells) if retry_failed else 0
     states = store.progress(cells)
-    lacking = [cell for cell in cells if _lacked_package(states[cell])]
+    lacking = [cell for cell in cells if _lacked_something(states[cell])]
     again = store.retry_failed(lacking) if lacking else 0
     return Prepared(damaged=store.recheck(cells), retried=retried, lacking=again)
 
@@ -93,11 +96,11 @@ def take_known(
     return take_cells(store, cells - needed, known)
 
 
-def _lacked_package(progress: Progress) -> bool:
-    """Whether a cell failed for want of a package, which may have been installed since."""
+def _lacked_something(progress: Progress) -> bool:
+    """Whether a cell failed for want of a package or of data, which may be there by now."""
     lines = (progress.error or "").strip().splitlines()
     last = lines[-1] if lines else ""
-    return progress.state == "failed" and last.startswith(("ModuleNotFoundError", "ImportError"))
+    return progress.state == "failed" and last.startswith(LACKING)
 
 
 def run_cells(store: Store, work: Work, engine: Engine, show: Show) -> None:

@@ -25,7 +25,7 @@ from ._grids_frontier import (
     contender_of,
     spec_of,
 )
-from ._grids_photos import CIFAR_AWARE
+from ._grids_photos import CIFAR_AWARE, PHOTO_FRONTIER, PhotoGrid
 from ._grids_training import LEAKAGE, PRIVATE_TRAINING, LeakageGrid, PrivateGrid
 from ._levels import (
     ATTACKERS,
@@ -45,6 +45,7 @@ from ._numbers import (
     interval,
     nested,
     number,
+    plain_kinds,
     right_share,
     select,
     summarise,
@@ -70,6 +71,7 @@ __all__ = [
     "MNIST",
     "NOISE",
     "NO_PLAN",
+    "PHOTO_FRONTIER",
     "PLANS",
     "PREDICTION",
     "PRIVATE",
@@ -85,6 +87,7 @@ __all__ = [
     "HonestGrid",
     "LeakageGrid",
     "Pair",
+    "PhotoGrid",
     "PrivateGrid",
     "Runs",
     "Unit",
@@ -104,6 +107,7 @@ __all__ = [
     "name_and_level",
     "nested",
     "number",
+    "plain_kinds",
     "rank_correlation",
     "right_share",
     "select",

@@ -111,26 +111,28 @@ class FrontierGrid:
         return Cell("identification", {"public": None, **self._common(contender, draw), **own})
 
 
-def _at(name: str, plan: str, *levels: float | None) -> tuple[Contender, ...]:
+def at_levels(name: str, plan: str, *levels: float | None) -> tuple[Contender, ...]:
+    """A defense with one kind of plan at several levels."""
     return tuple((name, plan, level) for level in levels)
 
 
 _SCALES = (0.01, 0.05, 0.1)
 _MAIN = (
-    *_at("no-defense", NO_PLAN, None),
-    *_at("dpsgd", NO_PLAN, *_SCALES),
-    *_at("optimal-dpsgd", PUBLIC, *_SCALES),
-    *_at("gradient-pruning", NO_PLAN, 0.8, 0.9, 0.99),
-    *_at("optimal-pruning", PUBLIC, 0.5, 0.8, 0.9),
+    *at_levels("no-defense", NO_PLAN, None),
+    *at_levels("dpsgd", NO_PLAN, *_SCALES),
+    *at_levels("optimal-dpsgd", PUBLIC, *_SCALES),
+    *at_levels("gradient-pruning", NO_PLAN, 0.8, 0.9, 0.99),
+    *at_levels("optimal-pruning", PUBLIC, 0.5, 0.8, 0.9),
 )
 _OTHERS = (
-    *_at("optimal-dpsgd", PRIVATE, 0.05, 0.1),
-    *_at("optimal-dpsgd", LAYERS, 0.05, 0.1),
-    *_at("optimal-pruning", PRIVATE, 0.8, 0.9),
-    *_at("gradient-noise", NO_PLAN, 0.05),  # as with clamping, where no entry reaches the threshold
-    *_at("optimal-noise", PUBLIC, 0.05),
-    *_at("laplace-noise", NO_PLAN, 0.05, 0.1),
-    *_at("sign-compression", NO_PLAN, None),
+    *at_levels("optimal-dpsgd", PRIVATE, 0.05, 0.1),
+    *at_levels("optimal-dpsgd", LAYERS, 0.05, 0.1),
+    *at_levels("optimal-pruning", PRIVATE, 0.8, 0.9),
+    # as with clamping, where no entry reaches the threshold
+    *at_levels("gradient-noise", NO_PLAN, 0.05),
+    *at_levels("optimal-noise", PUBLIC, 0.05),
+    *at_levels("laplace-noise", NO_PLAN, 0.05, 0.1),
+    *at_levels("sign-compression", NO_PLAN, None),
 )
 _STANDARD = FrontierGrid(
     CURVES["standard"],
@@ -149,11 +151,11 @@ FRONTIER = {
         starts=(0,),
         attackers=three_attackers("steps=4", "steps=4, restarts=1, finish=None", ", finish=None"),
         contenders=(
-            *_at("no-defense", NO_PLAN, None),
-            *_at("dpsgd", NO_PLAN, 0.05, 0.1),
-            *_at("optimal-dpsgd", PUBLIC, 0.05, 0.1),
-            *_at("gradient-pruning", NO_PLAN, 0.8, 0.9),
-            *_at("optimal-pruning", PUBLIC, 0.8, 0.9),
+            *at_levels("no-defense", NO_PLAN, None),
+            *at_levels("dpsgd", NO_PLAN, 0.05, 0.1),
+            *at_levels("optimal-dpsgd", PUBLIC, 0.05, 0.1),
+            *at_levels("gradient-pruning", NO_PLAN, 0.8, 0.9),
+            *at_levels("optimal-pruning", PUBLIC, 0.8, 0.9),
         ),
         others=(),
         draws=1,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
-from gradveil.studies.runner import Entry, Result, Results, Settings
+from gradveil.studies.runner import Cell, Entry, Result, Results, Settings
 
 Pair = tuple[Settings, Result]
 Key = TypeVar("Key")
@@ -17,6 +17,9 @@ Unit = tuple[int, int]
 
 Units = Mapping[Unit, Tensor]
 """The values of the images of each batch and seed; one value where there are no images."""
+
+OF_PHOTOS = "photo-"
+"""What kinds of cells on official photos begin with."""
 
 LAST = 8
 """Rounds whose mean is the loss at the end of a training."""
@@ -33,6 +36,14 @@ def select(results: Results, kind: str, **where: Any) -> Iterator[Pair]:
         settings = cell.settings
         if all(settings.get(name) == value for name, value in where.items()):
             yield settings, result
+
+
+def plain_kinds(results: Results) -> Results:
+    """The results with cells of photos as the attacks and trainings that they are."""
+    return {
+        Cell(cell.kind.removeprefix(OF_PHOTOS), cell.settings): found
+        for cell, found in results.items()
+    }
 
 
 def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, list[Pair]]:

@@ -1,0 +1,51 @@
+"""Cells on the photos of CIFAR-10's official test set, of which no package carries enough."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradveil.studies.runner import Settings, Value, cell_function, data_folder
+
+from ._attack import attack
+from ._parts import dataset
+from ._training import training
+
+PHOTOS = "cifar10-test"
+FOLDER = "cifar10"
+"""Where CIFAR-10's official files lie, below the folder of `gradveil reproduce --data`."""
+FIRST_LABELS = [3, 8, 8, 0, 6, 6, 1, 6, 3, 1, 0, 9, 5, 7, 9, 8]
+"""By which the test set is told from other data in the same format."""
+
+
+@cell_function("photo-attack")
+def photo_attack(settings: Settings) -> Mapping[str, Value]:
+    """An `attack`; the data may be "cifar10-test"."""
+    return attack(_located(settings))
+
+
+@cell_function("photo-training")
+def photo_training(settings: Settings) -> Mapping[str, Value]:
+    """A `training`; the data may be "cifar10-test"."""
+    return training(_located(settings))
+
+
+def _located(settings: Settings) -> Settings:
+    """The settings with the place of the official files in place of their name."""
+    return {**settings, "data": str(_place())} if settings["data"] == PHOTOS else settings
+
+
+def _place() -> Path:
+    folder = data_folder()
+    place = None if folder is None else folder / FOLDER
+    if place is None or not place.is_dir():
+        raise FileNotFoundError(
+            f"CIFAR-10's official test photos should lie in a folder `{FOLDER}` below the one that"
+            f" you name. Found {'no such folder' if place is None else f'no folder `{place}`'}. Put"
+            f" test_batch.bin into FOLDER/{FOLDER}, and give `gradveil reproduce --data FOLDER`."
+        )
+    labels = dataset(str(place)).targets[: len(FIRST_LABELS)].tolist()
+    if labels != FIRST_LABELS:
+        raise ValueError(
+            f"Folder `{place}` should hold the test set of CIFAR-10, whose first labels are"
+            f" {FIRST_LABELS}. Found {labels}. Put test_batch.bin there."
+        )
+    return place

@@ -1,0 +1,75 @@
+"""Cells on CIFAR-10's official photos: found by their folder, and the plain cells otherwise."""
+
+import pytest
+import torch
+
+from gradveil.data import load_dataset
+from gradveil.studies.cells import PHOTOS
+from gradveil.studies.cells._parts import dataset
+from gradveil.studies.runner._cell import function_of
+
+TRAINING = {
+    "model": "conv-net(width=2)",
+    "start": 0,
+    "examples": 8,
+    "clients": 4,
+    "batch_size": 2,
+    "rounds": 2,
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "seed": 0,
+    "defense": "optimal-dpsgd(scale=0.001)",
+    "public": {"start": 8, "examples": 8, "refresh": 2},
+}
+ATTACK = {
+    "model": "conv-net(width=2)",
+    "start": 1,
+    "size": 1,
+    "seed": 0,
+    "attack": "paper(steps=3)",
+    "mechanism": "known",
+    "defense": "optimal-dpsgd(scale=0.001)",
+    "public": {"start": 8, "examples": 8},
+}
+
+
+def write_photos(folder, labels):
+    """The embedded photos in the format of the official file, with these labels."""
+    data = load_dataset("cifar10")
+    pixels = (data.to_pixels(data.inputs) * 255).round().to(torch.uint8).flatten(1)
+    folder.mkdir()
+    records = torch.cat([labels.to(torch.uint8)[:, None], pixels], 1)
+    (folder / "test_batch.bin").write_bytes(records.numpy().tobytes())
+
+
+@pytest.fixture
+def with_photos(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADVEIL_DATA", str(tmp_path))
+    dataset.cache_clear()
+    yield tmp_path / "cifar10"
+    dataset.cache_clear()
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("training", TRAINING), ("attack", ATTACK)])
+def test_official_photos_give_what_the_same_embedded_ones_give(with_photos, kind, settings):
+    write_photos(with_photos, load_dataset("cifar10").targets)
+    official = function_of(f"photo-{kind}")({**settings, "data": PHOTOS})
+    embedded = function_of(kind)({**settings, "data": "cifar10"})
+    assert function_of(f"photo-{kind}")({**settings, "data": "cifar10"}).keys() == embedded.keys()
+    value = {"training": "losses", "attack": "mse"}[kind]
+    assert official[value] == embedded[value]
+
+
+def test_without_the_photos_it_says_where_they_should_lie(with_photos, monkeypatch):
+    training = function_of("photo-training")
+    with pytest.raises(FileNotFoundError, match=r"test_batch.bin into FOLDER/cifar10"):
+        training({**TRAINING, "data": PHOTOS})
+    monkeypatch.delenv("GRADVEIL_DATA")
+    with pytest.raises(FileNotFoundError, match="Found no such folder"):
+        training({**TRAINING, "data": PHOTOS})
+
+
+def test_other_photos_are_refused(with_photos):
+    write_photos(with_photos, load_dataset("cifar10").targets.flip(0))
+    with pytest.raises(ValueError, match="should hold the test set of CIFAR-10"):
+        function_of("photo-attack")({**ATTACK, "data": PHOTOS})
