@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradveil.cli import app
+from gradveil.studies.reproduce import check_data
 from gradveil.studies.reproduce._registry import STUDIES, select_studies
 from tests.studies import fake
 
@@ -165,11 +166,21 @@ def test_the_command_line_loads_studies_only_when_asked():
     assert done.stdout.strip() == "[]"
 
 
-def test_official_data_are_asked_for_before_any_cell_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [("mnist-pruning", "paper"), ("cifar-frontier", "standard")])
+def test_official_data_are_asked_for_before_any_cell_runs(tmp_path, monkeypatch, words):
     monkeypatch.delenv("GRADVEIL_DATA", raising=False)
-    arguments = ["reproduce", "mnist-pruning", "--preset", "paper", "--out", str(tmp_path / "r")]
+    name, preset = words
+    arguments = ["reproduce", name, "--preset", preset, "--out", str(tmp_path / "r")]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, FileNotFoundError)
     assert "--data FOLDER" in str(done.exception)
     status = CliRunner().invoke(app, [*arguments, "--status", "--format", "json"])
     assert json.loads(status.stdout)["total"]["failed"] == 0
+
+
+def test_all_studies_run_without_photos_that_few_of_them_need(monkeypatch):
+    monkeypatch.delenv("GRADVEIL_DATA", raising=False)
+    work = {"cifar-frontier": STUDIES["cifar-frontier"].cells("standard")}
+    check_data(work, photos=False)
+    with pytest.raises(FileNotFoundError, match="--data FOLDER"):
+        check_data(work)

@@ -101,7 +101,7 @@ def reproduce(
         done = [] if known is None else read_done(known)
     if not only_figures:
         with options({"source": "--data"}):
-            check_data(work)
+            check_data(work, photos="all" not in wanted)
     with _opened(out, new="error" if only_figures and known is None else "made") as store:
         assert store is not None
         if known is not None:

@@ -44,6 +44,7 @@ EXPECTED = [
     "private-training",
     "leakage-through-training",
     "frontier",
+    "cifar-frontier",
 ]
 
 

@@ -7,7 +7,7 @@ from ._estimator_share import estimator_share
 from ._identification import identification
 from ._layer_sizes import layer_sizes
 from ._parts import OFFICIAL, dataset
-from ._photos import PHOTOS, photo_attack, photo_training
+from ._photos import PHOTOS, check_photos, photo_attack, photo_training
 from ._plan_quality import plan_quality
 from ._prediction import training_prediction
 from ._private import private_training
@@ -21,6 +21,7 @@ __all__ = [
     "attack",
     "bound",
     "candidate_bound",
+    "check_photos",
     "dataset",
     "estimator_cost",
     "estimator_share",

@@ -30,10 +30,11 @@ def photo_training(settings: Settings) -> Mapping[str, Value]:
 
 def _located(settings: Settings) -> Settings:
     """The settings with the place of the official files in place of their name."""
-    return {**settings, "data": str(_place())} if settings["data"] == PHOTOS else settings
+    return {**settings, "data": str(check_photos())} if settings["data"] == PHOTOS else settings
 
 
-def _place() -> Path:
+def check_photos() -> Path:
+    """The folder of CIFAR-10's official files; an error says what is missing."""
     folder = data_folder()
     place = None if folder is None else folder / FOLDER
     if place is None or not place.is_dir():

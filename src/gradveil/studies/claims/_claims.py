@@ -97,8 +97,8 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         "",
         settings_table(findings),
         "In the third setting nothing of the private batch goes into a plan, the attacker knows the"
-        " defense and the plan, and losses are those at the end of 128 rounds of training (fewer in"
-        " the preset `quick`); claims about equal ratios and scales are tested at these,"
+        " defense and the plan, and losses are those at the end of a training (MNIST 128 rounds,"
+        " CIFAR-10 64, fewer in `quick`); claims about equal ratios and scales are tested at these,"
         " and Theorem 1 with the bound over candidates, which assumes no model of images.",
         "",
         "Differences are oriented such that positive ones support a claim (for claims of"

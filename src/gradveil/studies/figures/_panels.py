@@ -111,7 +111,7 @@ def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
     """
     known = [error for error in errors if error is not None]
     if known:
-        line(known[0], color="0.4", ls=(0, (1, 2)), lw=1.2, label="blind guess", zorder=0)
+        line(known[0], color="0.4", ls="-.", lw=0.9, label="blind guess", zorder=0)
 
 
 def caption(made: "Figure", text: str) -> None:

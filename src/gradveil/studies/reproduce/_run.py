@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradveil._checks import check_choice
 from gradveil.data import dataset_names
-from gradveil.studies.cells import OFFICIAL, dataset
+from gradveil.studies.cells import OFFICIAL, PHOTOS, check_photos, dataset
 from gradveil.studies.claims import write_claims
 from gradveil.studies.runner import (
     PRESETS,
@@ -59,14 +59,17 @@ def work_of(studies: Sequence[Study], preset: str) -> dict[str, list[Cell]]:
     return {study.name: study.cells(preset) for study in studies}
 
 
-def check_data(work: Work) -> None:
+def check_data(work: Work, *, photos: bool = True) -> None:
     """Require the data that cells name before any of them runs and fails.
 
-    That is the official files, and the packages that carry the embedded samples.
+    That is the official files, and the packages that carry the embedded samples. Without `photos`,
+    cells may lack those of CIFAR-10, which few of many need: these fail and say so.
     """
-    known = {*OFFICIAL, *dataset_names()}
-    for name in sorted({str(cell.settings.get("data")) for cell in distinct_cells(work)} & known):
+    named = {str(cell.settings.get("data")) for cell in distinct_cells(work)}
+    for name in sorted(named & {*OFFICIAL, *dataset_names()}):
         dataset(name)
+    if photos and PHOTOS in named:
+        check_photos()
 
 
 def prepare(store: Store, work: Work, retry_failed: bool) -> Prepared:
