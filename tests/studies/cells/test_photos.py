@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from gradveil.data import load_dataset
-from gradveil.studies.cells import PHOTOS
+from gradveil.studies.cells import PHOTOS, check_photos
 from gradveil.studies.cells._parts import dataset
+from gradveil.studies.cells._photos import COUNT
 from gradveil.studies.runner._cell import function_of
+from gradveil.studies.shared import PHOTO_FRONTIER
 
 TRAINING = {
     "model": "conv-net(width=2)",
@@ -33,13 +35,13 @@ ATTACK = {
 }
 
 
-def write_photos(folder, labels):
-    """The embedded photos in the format of the official file, with these labels."""
+def write_photos(folder, labels, times=43):
+    """The embedded photos in the format of the official file, several times, with these labels."""
     data = load_dataset("cifar10")
     pixels = (data.to_pixels(data.inputs) * 255).round().to(torch.uint8).flatten(1)
     folder.mkdir()
     records = torch.cat([labels.to(torch.uint8)[:, None], pixels], 1)
-    (folder / "test_batch.bin").write_bytes(records.numpy().tobytes())
+    (folder / "test_batch.bin").write_bytes(times * records.numpy().tobytes())
 
 
 @pytest.fixture
@@ -64,12 +66,36 @@ def test_without_the_photos_it_says_where_they_should_lie(with_photos, monkeypat
     training = function_of("photo-training")
     with pytest.raises(FileNotFoundError, match=r"test_batch.bin into FOLDER/cifar10"):
         training({**TRAINING, "data": PHOTOS})
+    with_photos.mkdir()
+    with pytest.raises(FileNotFoundError, match="Found nothing in"):
+        training({**TRAINING, "data": PHOTOS})
     monkeypatch.delenv("GRADVEIL_DATA")
     with pytest.raises(FileNotFoundError, match="Found no such folder"):
         training({**TRAINING, "data": PHOTOS})
 
 
-def test_other_photos_are_refused(with_photos):
-    write_photos(with_photos, load_dataset("cifar10").targets.flip(0))
-    with pytest.raises(ValueError, match="should hold the test set of CIFAR-10"):
-        function_of("photo-attack")({**ATTACK, "data": PHOTOS})
+def test_other_photos_and_too_few_are_refused(with_photos):
+    labels = load_dataset("cifar10").targets
+    write_photos(with_photos, labels.flip(0))
+    with pytest.raises(FileNotFoundError, match="Found other photos there"):
+        check_photos()
+    dataset.cache_clear()
+    (with_photos / "test_batch.bin").unlink()
+    with_photos.rmdir()
+    write_photos(with_photos, labels, times=42)
+    with pytest.raises(FileNotFoundError, match="Found 840 of them"):
+        check_photos()
+
+
+def test_a_folder_that_is_named_from_here_is_no_name_of_embedded_data(with_photos, monkeypatch):
+    write_photos(with_photos, load_dataset("cifar10").targets)
+    monkeypatch.chdir(with_photos.parent)
+    monkeypatch.setenv("GRADVEIL_DATA", ".")
+    assert check_photos() == with_photos
+    assert len(dataset(str(check_photos()))) == 860
+
+
+def test_the_grids_use_no_more_photos_than_are_asked_for():
+    for grid in PHOTO_FRONTIER.values():
+        if grid.training["data"] == PHOTOS:
+            assert grid.training["held_out_start"] + grid.training["held_out"] == COUNT

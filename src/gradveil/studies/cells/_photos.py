@@ -12,6 +12,8 @@ from ._training import training
 PHOTOS = "cifar10-test"
 FOLDER = "cifar10"
 """Where CIFAR-10's official files lie, below the folder of `gradveil reproduce --data`."""
+COUNT = 846
+"""The photos that are used, from the first one on."""
 FIRST_LABELS = [3, 8, 8, 0, 6, 6, 1, 6, 3, 1, 0, 9, 5, 7, 9, 8]
 """By which the test set is told from other data in the same format."""
 
@@ -36,17 +38,20 @@ def _located(settings: Settings) -> Settings:
 def check_photos() -> Path:
     """The folder of CIFAR-10's official files; an error says what is missing."""
     folder = data_folder()
-    place = None if folder is None else folder / FOLDER
-    if place is None or not place.is_dir():
-        raise FileNotFoundError(
-            f"CIFAR-10's official test photos should lie in a folder `{FOLDER}` below the one that"
-            f" you name. Found {'no such folder' if place is None else f'no folder `{place}`'}. Put"
-            f" test_batch.bin into FOLDER/{FOLDER}, and give `gradveil reproduce --data FOLDER`."
-        )
-    labels = dataset(str(place)).targets[: len(FIRST_LABELS)].tolist()
-    if labels != FIRST_LABELS:
-        raise ValueError(
-            f"Folder `{place}` should hold the test set of CIFAR-10, whose first labels are"
-            f" {FIRST_LABELS}. Found {labels}. Put test_batch.bin there."
-        )
+    place = None if folder is None else (folder / FOLDER).resolve()
+    if place is None or not place.is_dir() or not any(place.iterdir()):
+        raise _missing("no such folder" if place is None else f"nothing in `{place}`")
+    labels = dataset(str(place)).targets.tolist()
+    if labels[: len(FIRST_LABELS)] != FIRST_LABELS:
+        raise _missing(f"other photos there, with labels {labels[: len(FIRST_LABELS)]}")
+    if len(labels) < COUNT:
+        raise _missing(f"{len(labels)} of them in `{place}`")
     return place
+
+
+def _missing(found: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"CIFAR-10's official test photos, {COUNT:,} or more, should lie in a folder `{FOLDER}`"
+        f" below the one that you name. Found {found}. Put test_batch.bin into FOLDER/{FOLDER},"
+        " with no training files, and give `gradveil reproduce --data FOLDER`."
+    )
