@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +14,10 @@ from typer.testing import CliRunner
 from gradveil.cli import app
 from gradveil.studies.reproduce import check_data
 from gradveil.studies.reproduce._registry import STUDIES, select_studies
+from gradveil.studies.runner import Done, Store, take_cells, write_cells
+from gradveil.studies.shared import PHOTO_FRONTIER
 from tests.studies import fake
+from tests.studies.synthetic import synthetic_results
 
 STUDY, MIXED = f"{fake.__name__}:STUDY", f"{fake.__name__}:MIXED_STUDY"
 
@@ -184,3 +189,30 @@ def test_all_studies_run_without_photos_that_few_of_them_need(monkeypatch):
     check_data(work, photos=False)
     with pytest.raises(FileNotFoundError, match="--data FOLDER"):
         check_data(work)
+
+
+def test_data_of_known_cells_are_not_asked_for(tmp_path, monkeypatch):
+    """All that would need the photos has been done elsewhere; without the file they are missed."""
+    monkeypatch.delenv("GRADVEIL_DATA", raising=False)
+    study = replace(STUDIES["cifar-frontier"], grids={"standard": FewPhotos()})
+    monkeypatch.setitem(STUDIES, "cifar-frontier", study)
+    cells, file = study.cells("standard"), tmp_path / "cells.csv"
+    found = synthetic_results(cells)
+    with closing(Store(tmp_path / "elsewhere")) as store:
+        take_cells(store, cells, [Done(c, found[c].numbers, 1.0) for c in cells])
+        write_cells(store, cells, file)
+    arguments = ["reproduce", "cifar-frontier", "--preset", "standard", "--jobs", "1"]
+    missed = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "a")])
+    assert isinstance(missed.exception, FileNotFoundError)
+    assert not (tmp_path / "a").exists()
+    known = [*arguments, "--known", str(file), "--out", str(tmp_path / "b")]
+    done = CliRunner().invoke(app, known)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "b" / "standard" / "cifar-frontier.csv").exists()
+
+
+class FewPhotos:
+    """The first contenders on the first photo."""
+
+    def cells(self):
+        return PHOTO_FRONTIER["standard"].cells()[:5]

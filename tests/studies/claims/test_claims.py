@@ -17,7 +17,7 @@ from gradveil.studies.claims._judge import (
     judge,
 )
 from gradveil.studies.claims._measures import best_attack_above_bound, best_attack_above_candidates
-from gradveil.studies.claims._pairs import at_equal_level, at_equal_loss
+from gradveil.studies.claims._pairs import at_equal_level
 from gradveil.studies.claims._settings import AWARE, MATCHED, PAPER
 from gradveil.studies.claims._testable import AttackMeasure
 from gradveil.studies.reproduce._registry import STUDIES
@@ -135,35 +135,6 @@ def test_pairs_take_only_what_both_have():
         ("b", 0.9): {(4, 0): torch.tensor([1.0]), (8, 0): torch.tensor([0.0])},
     }
     assert at_equal_level(found, "a", "b") == {(4, 0): torch.tensor([2.0])}
-
-
-def test_curves_are_compared_at_losses_that_both_reach():
-    def at(error: float, loss: float, level: float, name: str):
-        unit = {(0, 0): torch.tensor([error, error], dtype=torch.float64)}
-        return {(name, level): unit}, {(name, level): {(0, 0): torch.tensor([loss])}}
-
-    points = [
-        at(1.0, 1.0, 0.1, "a"),
-        at(3.0, 3.0, 0.2, "a"),
-        at(0.0, 0.0, 0.1, "b"),
-        at(2.0, 4.0, 0.2, "b"),
-    ]
-    errors = {key: value for error, _ in points for key, value in error.items()}
-    losses = {key: value for _, loss in points for key, value in loss.items()}
-    found = at_equal_loss(errors, losses, "a", "b")
-    assert found[0, 0].tolist() == pytest.approx([1.0, 1.0])  # the mean of x - x/2 over [1, 3]
-    apart = {**losses, **{("b", x): {(0, 0): torch.tensor([9.0])} for x in (0.1, 0.2)}}
-    assert at_equal_loss(errors, apart, "a", "b") == {}
-
-
-def test_losses_of_seeds_that_not_all_levels_have_do_not_shift_a_curve():
-    """Seed 1 trains worse by 1 nat, and one level of one defense alone has it."""
-    one, x = (0, 0), torch.tensor([1.0])
-    errors = {(n, lvl): {one: x * lvl} for n in "ab" for lvl in (1.0, 2.0)}
-    losses = {(n, lvl): {one: x * lvl} for n in "ab" for lvl in (1.0, 2.0)}
-    losses["a", 1.0] = {one: x, (0, 1): x + 1.0}
-    (difference,) = at_equal_loss(errors, losses, "a", "b").values()
-    assert torch.allclose(difference, torch.zeros(()).to(difference))
 
 
 def test_a_bound_of_nothing_tests_nothing():

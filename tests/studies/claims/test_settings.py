@@ -16,7 +16,7 @@ from gradveil.studies.claims._judge import (
 )
 from gradveil.studies.claims._settings import AWARE, PAPER, SAFE, Absent, difference_text
 from gradveil.studies.claims._views import PRIVATE_PLANS, PUBLIC_PLANS, with_views
-from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of
+from gradveil.studies.shared import NO_PLAN, PRIVATE, PUBLIC, contender_of, name_and_level
 from tests.studies.synthetic import synthetic_results, synthetic_store
 
 BEYOND_BLANK = "cifar-noise-failure"
@@ -112,6 +112,29 @@ def test_the_failure_behind_noise_is_of_noise_alone(store, found):
     now = judged({**store, "cifar-frontier": {**store["cifar-frontier"], **others}}, BEYOND_BLANK)
     assert now[BEYOND_BLANK, "safe"] == found[BEYOND_BLANK, "safe"]
     assert now[BEYOND_BLANK, "safe"].pairs >= 16
+
+
+def test_nothing_is_judged_with_public_plans_while_these_have_no_cells(store):
+    cells = {c: r for c, r in store["cifar-frontier"].items() if not is_public(c)}
+    names = [claim.name for claim in CLAIMS if claim.name.startswith("cifar")]
+    now = judged({**store, "cifar-frontier": cells}, *names)
+    assert {now[name, "safe"].verdict for name in names} == {NOT_TESTED}
+
+
+def test_training_claims_need_a_training_that_learned(store):
+    """Where neither form learns anything at large scales, nothing is said of these."""
+    from gradveil.studies.runner import Result
+
+    def stuck(cell, result):
+        level = name_and_level(cell.settings["defense"])[1]
+        if cell.kind != "photo-training" or "dpsgd" not in cell.settings["defense"] or level < 5e-3:
+            return result
+        return Result({**result, "losses": [2.31 + 0.01 * x for x in result["losses"]]})
+
+    cells = {cell: stuck(cell, result) for cell, result in store["cifar-frontier"].items()}
+    now = judged({**store, "cifar-frontier": cells}, "cifar-noise-utility", "cifar-noise-growth")
+    assert now["cifar-noise-utility", "safe"].verdict == NOT_TESTED
+    assert now["cifar-noise-growth", "safe"].groups == 6
 
 
 def test_private_plans_of_the_frontier_count_where_the_attacker_knows(store, found):

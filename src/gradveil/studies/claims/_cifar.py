@@ -9,6 +9,7 @@ from ._measures import (
     growing_loss_gain,
     large_error_gain,
     large_loss_gain,
+    trained_losses_of,
 )
 from ._pairs import final_losses_of
 from ._settings import AWARE, MATCHED, NO_ATTACKER, PAPER, SAFE
@@ -26,9 +27,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
             AWARE: curve_gain(
                 "cifar-pruning-tradeoff", "pruning", "mse", "cifar-adaptive-pruning", "aware"
             ),
-            SAFE: curve_gain(
-                PHOTO_PLANS, "pruning", "mse", attacker="aware", losses=final_losses_of
-            ),
+            SAFE: curve_gain(PHOTO_PLANS, "pruning", "mse", attacker="aware", trained=True),
         },
     ),
     *(
@@ -89,7 +88,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
             AWARE: curve_gain(
                 "cifar-noise-tradeoff", "noise", "mse", "cifar-adaptive-noise", "aware"
             ),
-            SAFE: curve_gain(PHOTO_PLANS, "noise", "mse", attacker="aware", losses=final_losses_of),
+            SAFE: curve_gain(PHOTO_PLANS, "noise", "mse", attacker="aware", trained=True),
         },
     ),
     Claim(
@@ -100,7 +99,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: growing_loss_gain("cifar-noise-utility"),
             AWARE: NO_ATTACKER,
-            SAFE: growing_loss_gain(PHOTO_PLANS, final_losses_of),
+            SAFE: growing_loss_gain(PHOTO_PLANS, trained_losses_of),
         },
     ),
     Claim(
@@ -112,7 +111,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: large_loss_gain("cifar-noise-utility", 1e-3),
             AWARE: NO_ATTACKER,
-            SAFE: large_loss_gain(PHOTO_PLANS, 1e-3, final_losses_of),
+            SAFE: large_loss_gain(PHOTO_PLANS, 1e-3, trained_losses_of),
         },
     ),
     Claim(

@@ -65,10 +65,10 @@ def find(results: StoreResults, claims: Sequence[Claim] = CLAIMS) -> list[Findin
 def _judged(claim: Claim, measure: Measure, results: StoreResults) -> Judgement:
     if isinstance(measure, Absent):
         return measure.judgement
-    judgement = judge(measure(results), claim.margin)
-    if isinstance(measure, AttackMeasure):
-        return withheld(judgement, measure.undefended(results))
-    return judgement
+    if not isinstance(measure, AttackMeasure):
+        return judge(measure(results), claim.margin)
+    judgement = judge(measure(results), claim.margin, measure.half_width(results))
+    return withheld(judgement, measure.undefended(results))
 
 
 def findings(results: StoreResults) -> list[dict[str, Any]]:
@@ -109,7 +109,8 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         f" than {MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what attacks"
         f" find is {NOT_TESTABLE} where the same attack on the undefended message does not beat a"
         f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0, and has no near"
-        " copy. At equal loss the mean losses count as known. There is no"
+        " copy. At equal loss what the seeds of the losses leave open is part of the interval, and"
+        " trainings that have learned nothing are not compared. There is no"
         " correction for the number of claims: of twenty that are all wrong, one would be taken for"
         " true.",
         "",

@@ -21,13 +21,14 @@ from gradveil.studies.shared import (
 )
 
 from ._claim import Measure
+from ._equal_loss import EqualLoss, at_equal_loss, learned_below
 from ._pairs import (
     ByDefense,
     Defense,
     at_equal_level,
-    at_equal_loss,
     difference,
     errors_of,
+    final_losses_of,
     losses_of,
     mean_losses_of,
     mean_of,
@@ -118,16 +119,28 @@ def curve_gain(
     metric: str,
     attacks: str | None = None,
     attacker: str | None = None,
-    losses: Losses = losses_of,
+    trained: bool = False,
 ) -> Measure:
-    """The optimal defense's error over its twin's at equal training loss."""
+    """The optimal defense's error over its twin's at equal training loss.
+
+    Losses are those after a few steps, or those at the end of real trainings (`trained`), of which
+    only ones that have learned something count.
+    """
     classical, optimal = PAIRS[family]
 
-    def measure(results: StoreResults) -> Units:
+    def compared(results: StoreResults) -> EqualLoss:
         errors = errors_of(results.get(attacks or study, {}), metric, attacker)
-        return at_equal_loss(errors, losses(results.get(study, {})), optimal, classical)
+        losses = (final_losses_of if trained else losses_of)(results.get(study, {}))
+        ceiling = learned_below(losses) if trained else math.inf
+        return at_equal_loss(errors, losses, optimal, classical, ceiling)
 
-    return AttackMeasure(measure, attacks or study, metric, attacker)
+    return AttackMeasure(
+        lambda results: compared(results).units,
+        attacks or study,
+        metric,
+        attacker,
+        lambda results: compared(results).half_width,
+    )
 
 
 def large_error_gain(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
@@ -139,6 +152,14 @@ def large_error_gain(study: str, above: float, metric: str, attacker: str | None
         return at_equal_level(errors, optimal, classical, low=above)
 
     return AttackMeasure(measure, study, metric, attacker)
+
+
+def trained_losses_of(results: Results) -> ByDefense:
+    """The losses at the end of trainings with noise, at scales where either form has learned."""
+    losses = final_losses_of(results)
+    limit = learned_below(losses)
+    levels = {d[1] for d, own in losses.items() if d[0] in NOISE and _mean(own) < limit}
+    return {d: own for d, own in losses.items() if d[0] in NOISE and d[1] in levels}
 
 
 def large_loss_gain(study: str, above: float, losses: Losses = losses_of) -> Measure:
@@ -173,8 +194,10 @@ def beyond_blank(study: str, above: float, metric: str, attacker: str | None = N
     def measure(results: StoreResults) -> Units:
         cells = results.get(study, {})
         errors, blanks = (errors_of(cells, name, attacker) for name in (metric, "blank_mse"))
-        high = [d for d in errors if d[0] in NOISE and d[1] is not None and d[1] > above]
-        return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in high)
+        scales = [{level for name, level in errors if name == noise} for noise in NOISE]
+        high = [level for level in set.intersection(*scales) if level is not None and level > above]
+        noisy = [(name, level) for level in sorted(high) for name in NOISE]
+        return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in noisy)
 
     return AttackMeasure(measure, study, metric, attacker)
 

@@ -77,9 +77,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
             AWARE: curve_gain(
                 "mnist-pruning-tradeoff", "pruning", "mse", "adaptive-pruning", "aware"
             ),
-            SAFE: curve_gain(
-                PUBLIC_PLANS, "pruning", "mse", attacker="aware", losses=final_losses_of
-            ),
+            SAFE: curve_gain(PUBLIC_PLANS, "pruning", "mse", attacker="aware", trained=True),
         },
     ),
     Claim(
@@ -121,9 +119,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
             CONTROL: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "paper"),
             TUNED: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "strong"),
             AWARE: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "aware"),
-            SAFE: curve_gain(
-                PUBLIC_PLANS, "noise", "mse", attacker="aware", losses=final_losses_of
-            ),
+            SAFE: curve_gain(PUBLIC_PLANS, "noise", "mse", attacker="aware", trained=True),
         },
     ),
     Claim(

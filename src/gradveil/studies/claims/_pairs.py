@@ -1,11 +1,8 @@
 """Differences between two defenses, paired by batch and seed, from finished cells."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil.studies.runner import Results
@@ -24,10 +21,6 @@ from gradveil.studies.shared import (
 Defense = tuple[str, float | None]
 ByDefense = Mapping[Defense, Units]
 """The measured values of each defense and level."""
-
-LEAST_OVERLAP = 1 / 3
-POINTS = 33
-"""At how many losses two trade-off curves are compared."""
 
 
 def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByDefense:
@@ -84,34 +77,6 @@ def at_equal_level(
     return mean_of(each)
 
 
-def at_equal_loss(
-    errors: ByDefense, losses: ByDefense, first: str, second: str
-) -> dict[Unit, Tensor]:
-    """The error of first - second where both train equally well.
-
-    Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
-    linear interpolation at losses that both reach. Empty where these are few: less than a third of
-    the shorter curve. Losses are means over the seeds that all levels have, because a seed shifts
-    all levels alike; what scatter is left in them counts as known.
-    """
-    losses = _of_shared_seeds(errors, losses, (first, second))
-    curves = [_curve(errors, losses, name) for name in (first, second)]
-    if any(len(levels) < 2 for levels, _ in curves):
-        return {}
-    low = max(min(x) for _, x in curves)
-    high = min(max(x) for _, x in curves)
-    if high - low < LEAST_OVERLAP * min(max(x) - min(x) for _, x in curves):
-        return {}
-    grid = np.linspace(low, high, POINTS)
-    (ours, x), (theirs, z) = curves
-    units = set.intersection(*(set(errors[d]) for d in (*ours, *theirs)))
-    return {
-        unit: _along([errors[d][unit] for d in ours], x, grid)
-        - _along([errors[d][unit] for d in theirs], z, grid)
-        for unit in sorted(units)
-    }
-
-
 def negated(units: Units) -> dict[Unit, Tensor]:
     """For claims that something is lower."""
     return {unit: -values for unit, values in units.items()}
@@ -129,27 +94,3 @@ def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
 def _by_defense(pairs: Iterable[Pair], value: str) -> ByDefense:
     groups = grouped(pairs, lambda s: name_and_level(s["defense"]))
     return {defense: units_of(cells, value) for defense, cells in groups.items()}
-
-
-def _of_shared_seeds(errors: ByDefense, losses: ByDefense, names: Sequence[str]) -> ByDefense:
-    used = [losses[d] for d in errors if d[0] in names and d[1] is not None and losses.get(d)]
-    shared = set.intersection(*map(set, used)) if used else set()
-    return {d: {u: v for u, v in own.items() if u in shared} for d, own in losses.items()}
-
-
-def _curve(errors: ByDefense, losses: ByDefense, name: str) -> tuple[list[Defense], list[float]]:
-    """The levels of a defense in the order of their mean losses, and these."""
-    means = {
-        d: float(torch.cat([*losses[d].values()]).mean())
-        for d in errors
-        if d[0] == name and d[1] is not None and losses.get(d)
-    }
-    order = sorted(means, key=lambda d: means[d])
-    return order, [means[d] for d in order]
-
-
-def _along(values: list[Tensor], x: list[float], grid: NDArray[np.floating[Any]]) -> Tensor:
-    """The mean over the grid of each image's error, interpolated between the levels."""
-    table = torch.stack(values).numpy()
-    means = [np.interp(grid, x, table[:, image]).mean() for image in range(table.shape[1])]
-    return torch.tensor(means, dtype=torch.float64)

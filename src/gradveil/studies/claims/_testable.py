@@ -23,6 +23,8 @@ class AttackMeasure:
     metric: str
     """The score that the claim compares."""
     attacker: str | None = None
+    half_width: Callable[[StoreResults], float] = lambda results: 0.0
+    """Of the 95 % interval, as far as it comes from other things than the attacks."""
 
     def __call__(self, results: StoreResults) -> Units:
         return self.measure(results)

@@ -33,7 +33,7 @@ CIFAR_AWARE = {
 class PhotoGrid:
     """Trainings on photos, and the attacker who knows the defense on single ones.
 
-    Where a plan needs no data, the attacks are those of `CIFAR_AWARE`, cell for cell.
+    Where a defense needs no plan, levels of `CIFAR_AWARE` have its cells.
     """
 
     aware: tuple[Grid, Mapping[str, Mapping[str, str]]]
