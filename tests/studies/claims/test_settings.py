@@ -121,6 +121,17 @@ def test_nothing_is_judged_with_public_plans_while_these_have_no_cells(store):
     assert {now[name, "safe"].verdict for name in names} == {NOT_TESTED}
 
 
+def test_an_attack_that_was_not_run_without_a_defense_decides_nothing(store):
+    bare = {
+        name: {c: r for c, r in cells.items() if c.settings.get("defense") != "no-defense"}
+        for name, cells in store.items()
+    }
+    now = judged(bare, "mnist-pruning-mse", "mnist-pruning-training")
+    assert {now["mnist-pruning-mse", s].verdict for s in SETTINGS.values()} == {NOT_TESTED}
+    assert "not run without a defense" in now["mnist-pruning-mse", "paper"].reason
+    assert now["mnist-pruning-training", "paper"].verdict == REPRODUCED
+
+
 def test_training_claims_need_a_training_that_learned(store):
     """Where neither form learns anything at large scales, nothing is said of these."""
     from gradveil.studies.runner import Result

@@ -16,6 +16,8 @@ NOT_TESTED, NOT_ASKED = "not tested", "-"
 """Of a claim that could be tested, but was not; and of one that a setting does not change."""
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
 
+NOT_UNDEFENDED = "the attack was not run without a defense, so what it is worth is not known"
+
 MINIMUM_GROUPS = 6
 """Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
 
@@ -70,8 +72,15 @@ def judge(units: Units, margin: float | None = None, half_width: float = 0.0) ->
 
 
 def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
-    """The judgement; where its attack without a defense does not beat a blind guess, none."""
-    if found is None or found.works or judgement.mean is None:
+    """The judgement; none where its attack without a defense does not beat a blind guess.
+
+    Nor where that attack was not run (`None`): nobody knows what it is worth.
+    """
+    if judgement.mean is None:
+        return judgement
+    if found is None:
+        return judgement._replace(verdict=NOT_TESTED, reason=NOT_UNDEFENDED)
+    if found.works:
         return judgement
     gain = found.gain
     reason = (
