@@ -238,14 +238,6 @@ def test_only_the_attacker_that_fails_is_no_test():
     assert found["mnist-pruning-mse", MATCHED] == REPRODUCED
 
 
-def test_results_without_undefended_cells_are_judged_as_before():
-    store = synthetic_store("quick", effect=0.4)
-    without = {
-        study: {c: r for c, r in cells.items() if c.settings.get("defense") != "no-defense"}
-        for study, cells in store.items()
-    }
-    assert verdicts(without)["mnist-pruning-mse", PAPER] == REPRODUCED
-
 
 def test_a_bound_must_hold_for_each_noise():
     store = synthetic_store("quick")
