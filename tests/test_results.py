@@ -12,6 +12,7 @@ from statistics import mean
 import pytest
 
 from gradveil.studies.claims import find, findings, settings_table
+from gradveil.studies.claims._settings import counts_in_words
 from gradveil.studies.reproduce import STUDIES
 from gradveil.studies.runner import Cell, StoreResults, read_cells, read_state
 from gradveil.studies.runner._cell import module_of
@@ -84,19 +85,39 @@ def test_the_page_has_the_table_of_the_claims():
     assert settings_table(find(committed("standard"))) in page
 
 
+def test_the_page_says_how_much_was_run():
+    page = (RESULTS / "README.md").read_text()
+    cells = {cell for study in STUDIES.values() for cell in study.cells("standard")}
+    done = {cell for results in committed("standard").values() for cell in results}
+    assert f"What was run: {len(done):,} of the {len(cells):,} cells" in page
+    lacking = {
+        name
+        for name, study in STUDIES.items()
+        if not {*study.cells("standard")} <= {*committed("standard")[name]}
+    }
+    named = re.search(r"Not run: (.*?)\.", page)
+    assert lacking == ({*re.findall(r"`([a-z0-9-]+)`", named.group(1))} if named else set())
+
+
+def test_the_page_counts_the_verdicts():
+    page = (RESULTS / "README.md").read_text()
+    for line in counts_in_words(find(committed("standard"))):
+        assert line in page
+
+
 def test_the_page_has_the_numbers_beside_those_of_the_released_code():
-    """Errors of the released code's own batch and of the next one, rounded as they stand there."""
+    """Errors of the released code's own batch and of the next three, rounded as they stand there."""
     page = (RESULTS / "README.md").read_text()
     results = {**committed("paper")["mnist-pruning"], **committed("paper")["mnist-noise"]}
     batches = {
         (*name_and_level(cell.settings["defense"]), cell.settings["start"]): found["unmatched_mse"]
         for cell, found in results.items()
     }
-    row = r"^\| `([a-z-]+)` \| ([\d.%-]+) \| [\d.-]+ \| ([\d.]+) \| ([\d.]+) \|$"
+    row = r"^\| `([a-z-]+)` \| ([\d.%-]+) \| [\d.-]+" + 4 * r" \| ([\d.]+)" + r" \|$"
     rows = re.findall(row, page, re.M)
     assert len(rows) == len(RELEASED)
     for name, level, *errors in rows:
-        found = [batches[name, RELEASED[name, level], start] for start in (0, 16)]
+        found = [batches[name, RELEASED[name, level], start] for start in (0, 16, 32, 48)]
         assert errors == [f"{mean(own):.2f}" for own in found]
 
 
