@@ -100,8 +100,8 @@ class _Curves(NamedTuple):
         }
 
     def _levels(self, name: str) -> list[Defense]:
-        every = self.errors
-        return [d for d in every if d[0] == name and d[1] is not None and self.losses.get(d)]
+        named = [d for d in self.errors if d[0] == name and d[1] is not None]
+        return [d for d in named if self.losses.get(d)]
 
     def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defense], list[float]]:
         """The levels of a defense in the order of their mean losses, and these."""
