@@ -106,7 +106,7 @@ def test_the_page_counts_the_verdicts():
 
 
 def test_the_page_has_the_numbers_beside_those_of_the_released_code():
-    """Errors of the released code's own batch and of the next three, rounded as they stand there."""
+    """Errors of the released code's own batch and of the next three, rounded as on the page."""
     page = (RESULTS / "README.md").read_text()
     results = {**committed("paper")["mnist-pruning"], **committed("paper")["mnist-noise"]}
     batches = {

@@ -238,7 +238,6 @@ def test_only_the_attacker_that_fails_is_no_test():
     assert found["mnist-pruning-mse", MATCHED] == REPRODUCED
 
 
-
 def test_a_bound_must_hold_for_each_noise():
     store = synthetic_store("quick")
     cells = store["bound-against-attacks"]

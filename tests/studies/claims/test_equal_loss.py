@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradveil.studies.claims._equal_loss import at_equal_loss, learned_below
-from gradveil.studies.claims._judge import NOT_REPRODUCED, NOT_TESTED, REPRODUCED, judge
+from gradveil.studies.claims._judge import NOT_REPRODUCED, NOT_TESTED, REPRODUCED, UNDECIDED, judge
 
 GUESS = math.log(10)
 LEVELS = (1e-4, 1e-3, 1e-2)
@@ -83,11 +83,12 @@ def test_twins_that_learn_nothing_are_not_compared():
     assert set(found) == {NOT_TESTED}
 
 
+def test_one_level_that_learned_is_no_curve():
+    assert set(verdicts([2.05, GUESS, GUESS], [0.5, 0.9, 1.3])) == {NOT_TESTED}
+
+
 def test_alike_twins_are_not_told_apart_because_some_levels_learn_nothing():
     """Six of 120 would be wrong by chance; it was two in three."""
-    found = verdicts([2.05, GUESS, GUESS], [0.5, 0.9, 1.3], draws=120)
-    decided = found.count(REPRODUCED) + found.count(NOT_REPRODUCED)
-    assert decided <= 12
     found = verdicts([2.0, 2.1, GUESS], [0.5, 0.9, 1.3], draws=120)
     assert found.count(REPRODUCED) + found.count(NOT_REPRODUCED) <= 12
 
@@ -143,7 +144,9 @@ def test_half_widths_add_as_independent_errors():
     alone, wider = judge(units), judge(units, None, 0.3)
     assert wider.mean - wider.low == pytest.approx(math.hypot(alone.mean - alone.low, 0.3))
     assert wider.high - wider.mean == pytest.approx(math.hypot(alone.high - alone.mean, 0.3))
-    assert judge(units, None, math.inf).verdict not in (REPRODUCED, NOT_REPRODUCED)
+    nothing = judge(units, None, math.inf)
+    assert (nothing.verdict, nothing.low, nothing.high) == (UNDECIDED, None, None)
+    assert nothing.mean == pytest.approx(alone.mean)
 
 
 def test_one_seed_that_decides_whether_curves_meet_leaves_all_open():
@@ -157,8 +160,28 @@ def test_one_seed_that_decides_whether_curves_meet_leaves_all_open():
     assert found.half_width == math.inf
 
 
+def test_one_seed_of_losses_decides_nothing():
+    errors, losses = planted(np.random.default_rng(0), [1.0, 1.5, 2.0], [0.2, 0.6, 1.0], shift=0.5)
+    single = {d: {(0, 0): own[0, 0]} for d, own in losses.items()}
+    found = at_equal_loss(errors, single, "optimal", "classical")
+    assert found.units
+    assert judge(found.units, None, found.half_width).verdict == UNDECIDED
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_level_whose_loss_is_no_number_is_left_out(level, bad):
+    errors, losses = planted(np.random.default_rng(0), [1.0, 1.5, 2.0], [0.2, 0.6, 1.0])
+    broken = {**losses, ("optimal", level): {(0, s): torch.tensor([bad]) for s in range(6)}}
+    without = {d: own for d, own in losses.items() if d != ("optimal", level)}
+    found, wanted = (at_equal_loss(errors, x, "optimal", "classical") for x in (broken, without))
+    assert found.half_width == wanted.half_width
+    assert found.units.keys() == wanted.units.keys()
+
+
 def test_what_counts_as_learned():
     losses = {("no-defense", None): {(0, 0): torch.tensor([1.3]), (0, 1): torch.tensor([1.3])}}
     assert learned_below(losses) == pytest.approx(GUESS - 0.1 * (GUESS - 1.3))
     assert learned_below({}) == GUESS
-    assert learned_below({("no-defense", None): {(0, 0): torch.tensor([9.0])}}) == GUESS
+    for loss in (9.0, math.nan, math.inf):
+        assert learned_below({("no-defense", None): {(0, 0): torch.tensor([loss])}}) == GUESS

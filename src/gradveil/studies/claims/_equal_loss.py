@@ -30,7 +30,8 @@ class EqualLoss(NamedTuple):
     units: dict[Unit, Tensor]
     """Of each batch, at losses that are means over seeds."""
     half_width: float
-    """Of the 95 % interval of their mean, as far as it comes from these losses."""
+    """Of the 95 % interval of their mean, as far as it comes from these losses; infinite where one
+    seed alone, or one of several, decides."""
 
 
 def learned_below(losses: ByDefense) -> float:
@@ -40,7 +41,8 @@ def learned_below(losses: ByDefense) -> float:
     """
     guess = math.log(CLASSES)
     undefended = losses.get(("no-defense", None))
-    return guess - LEARNED * max(0.0, guess - _mean(undefended)) if undefended else guess
+    loss = _mean(undefended) if undefended else math.nan
+    return guess - LEARNED * max(0.0, guess - loss) if math.isfinite(loss) else guess
 
 
 def at_equal_loss(
@@ -50,17 +52,15 @@ def at_equal_loss(
 
     Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
     linear interpolation at losses that both reach, less than a third of the shorter curve being too
-    few. Of levels above the ceiling a curve has the weakest alone: the order of others is chance.
+    few. So curves count as straight between levels. Levels above the ceiling are left out.
     Losses are means over the seeds that all levels have, because a seed shifts all levels alike.
     What these seeds leave open comes from leaving out one after the other: Student's quantile times
     √((n-1)/n Σ (D₋ₛ - D̄)²), the jackknife's standard error of the mean difference D.
     """
     curves = _Curves(errors, losses, first, second, ceiling)
     units = curves.differences(curves.seeds)
-    if not units or len(curves.seeds) < 2:
-        return EqualLoss(units, 0.0)
     left = [curves.differences([s for s in curves.seeds if s != seed]) for seed in curves.seeds]
-    if not all(left):  # one seed decides whether the curves meet at all
+    if len(left) < 2 or not all(left):
         return EqualLoss(units, math.inf)
     return EqualLoss(units, _jackknife([_mean(each) for each in left]))
 
@@ -86,7 +86,7 @@ class _Curves(NamedTuple):
         curves = [self._curve(name, seeds) for name in (self.first, self.second)]
         if not seeds or any(len(levels) < 2 for levels, _ in curves):
             return {}
-        ranges = [(min(x), min(max(x), self.ceiling)) for _, x in curves]
+        ranges = [(min(x), max(x)) for _, x in curves]
         low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
         if high <= low or high - low < LEAST_OVERLAP * min(b - a for a, b in ranges):
             return {}
@@ -104,13 +104,11 @@ class _Curves(NamedTuple):
         return [d for d in named if self.losses.get(d)]
 
     def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defense], list[float]]:
-        """The levels of a defense in the order of their mean losses, and these."""
-        means = {
-            d: _mean({s: self.losses[d][s] for s in seeds}) for d in self._levels(name) if seeds
-        }
-        stuck = sorted((d for d in means if means[d] >= self.ceiling), key=lambda d: d[1] or 0.0)
-        means = {d: means[d] for d in means if d not in stuck[1:]}
-        order = sorted(means, key=lambda d: means[d])
+        """The levels of a defense that learned, in the order of their mean losses, and these."""
+        levels = self._levels(name) if seeds else []
+        means = {d: _mean({s: self.losses[d][s] for s in seeds}) for d in levels}
+        learned = [d for d in levels if math.isfinite(means[d]) and means[d] < self.ceiling]
+        order = sorted(learned, key=lambda d: (means[d], d[1] or 0.0))
         return order, [means[d] for d in order]
 
 

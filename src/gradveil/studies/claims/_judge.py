@@ -1,6 +1,6 @@
 """The statistical test behind every claim: paired differences, an interval, a verdict."""
 
-from math import hypot
+from math import hypot, isfinite
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ NOT_TESTED, NOT_ASKED = "not tested", "-"
 """Of a claim that could be tested, but was not; and of one that a setting does not change."""
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
 
+ONE_SEED = "one seed of the losses decides it"
 NOT_UNDEFENDED = "the attack was not run without a defense, so what it is worth is not known"
 
 MINIMUM_GROUPS = 6
@@ -49,7 +50,8 @@ def judge(units: Units, margin: float | None = None, half_width: float = 0.0) ->
     without any pair the claim is not tested.
 
     `half_width` is that of a 95 % interval of the mean for reasons that the units do not show; it
-    is added as independent errors are: both ends move to √((end - mean)² + half_width²).
+    is added as independent errors are: both ends move to √((end - mean)² + half_width²). Where it
+    is infinite there is no interval, and nothing is decided.
     """
     groups = _groups(units)
     if not groups:
@@ -58,6 +60,9 @@ def judge(units: Units, margin: float | None = None, half_width: float = 0.0) ->
         reason = "a cell found a number that is not finite"
         return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)
     means = torch.stack([torch.stack([v.mean() for v in group]).mean() for group in groups])
+    if not isfinite(half_width):
+        mean, effect = float(means.mean()), _effect(means)
+        return Judgement(UNDECIDED, mean, None, None, effect, len(units), len(groups), ONE_SEED)
     verdict = UNDECIDED
     reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
     low, high = None, None
