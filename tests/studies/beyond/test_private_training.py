@@ -53,6 +53,6 @@ def test_differences_are_paired_by_seed():
     shaped = found["shaped", 3.0]
     assert shaped["mean"] == pytest.approx(-0.1)
     assert shaped["low"] == pytest.approx(-0.1)
-    assert shaped["n"] == 4
+    assert shaped["n"] == 6
     [loss] = [r for r in rows if (r["way"], r["metric"]) == ("plain", "loss")]
     assert loss["high"] - loss["low"] > 1.0
