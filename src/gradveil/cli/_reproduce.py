@@ -16,9 +16,9 @@ from ._format import Format
 from ._options import option, options, own_options, useless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from gradveil.studies.runner import Done, Engine, Store, Study, Work
+    from gradveil.studies.runner import Engine, Store, Work
 
 
 class Preset(str, Enum):
@@ -68,6 +68,7 @@ def reproduce(
     from gradveil.auditing.report import check_folder
     from gradveil.studies.reproduce import (
         check_data,
+        left_to_run,
         select_studies,
         take_known,
         work_of,
@@ -100,8 +101,9 @@ def reproduce(
     with option("--known", "known"):
         done = [] if known is None else read_done(known)
     if not only_figures:
-        with options({"source": "--data"}):
-            check_data(_to_run(studies, work, done, out), photos="all" not in wanted)
+        with options({"source": "--data"}), _opened(out, new="never") as store:
+            left = left_to_run(store, studies, work, done)
+            check_data(left, photos="all" not in wanted)
     with _opened(out, new="error" if only_figures and known is None else "made") as store:
         assert store is not None
         if known is not None:
@@ -153,26 +155,6 @@ def _opened(out: Path, new: str) -> "Iterator[Store | None]":
         return
     with closing(Store(folder)) as store:
         yield store
-
-
-def _to_run(studies: "Sequence[Study]", work: "Work", known: "Sequence[Done]", out: Path) -> "Work":
-    """The cells that neither are known from elsewhere nor done in the folder's store.
-
-    What is known has no arrays, so it does not stand for cells of studies that need these.
-    """
-    keys = {done.cell.key for done in known}
-    whole = {study.name for study in studies if getattr(study, "needs_arrays", False)}
-    with _opened(out, new="never") as store:
-        states = {} if store is None else store.progress([c for cs in work.values() for c in cs])
-    return {
-        name: [
-            cell
-            for cell in cells
-            if not (cell in states and states[cell].state == "done")
-            and (name in whole or cell.key not in keys)
-        ]
-        for name, cells in work.items()
-    }
 
 
 def _use_data(folder: Path) -> None:

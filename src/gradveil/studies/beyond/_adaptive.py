@@ -10,6 +10,7 @@ from gradveil.studies.figures import (
     MARKERS,
     MSE,
     apart,
+    blank_errors,
     blind_guess,
     figure,
     legend_below,
@@ -81,7 +82,7 @@ class AdaptiveStudy:
     def draw(self, table: Table, path_stem: Path) -> None:
         """A panel for each attacker, on one scale; of photos there is the last one alone."""
         rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
-        blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+        blanks = blank_errors(table)
         shown = {
             name: ATTACKERS[name] for name in (ATTACKERS if self.data == "MNIST" else ("aware",))
         }

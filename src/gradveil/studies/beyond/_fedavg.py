@@ -8,6 +8,7 @@ from gradveil.studies.figures import (
     COLOURS,
     MSE,
     bars,
+    blank_errors,
     blind_guess,
     figure,
     legend_below,
@@ -94,7 +95,7 @@ class FedAvgStudy:
                 axis.set_yticks([-i for i in range(len(names))], [label_of(n) for n in names])
                 axis.set_ylim(-len(names) + 0.5, 0.5)
                 axis.set_xlabel(label)
-            blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+            blanks = blank_errors(table)
             blind_guess(axes[0].axvline, blanks)
             if blanks:
                 legend_below(made, axes)

@@ -1,7 +1,7 @@
 """Which utility tells how well a model trains under noise."""
 
 from dataclasses import dataclass
-from math import inf, log
+from math import inf
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from gradveil.studies.figures import OTHERS, bars, figure, legend_below, no_cells
 from gradveil.studies.runner import Cell, Result, Results, Settings, Table
 from gradveil.studies.shared import (
+    CHANCE,
     PREDICTION,
     Pair,
     Runs,
@@ -18,8 +19,6 @@ from gradveil.studies.shared import (
     select,
 )
 
-CHANCE = log(10)
-"""The loss of a guess at ten digits; a run that ends above it has learned nothing."""
 COSTS = ("U2", "total power", "curvature", "Adam's step")
 COMPARED = {
     "all": "all amounts of noise",

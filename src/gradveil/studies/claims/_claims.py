@@ -67,7 +67,8 @@ def _judged(claim: Claim, measure: Measure, results: StoreResults) -> Judgement:
         return measure.judgement
     if not isinstance(measure, AttackMeasure):
         return judge(measure(results), claim.margin)
-    judgement = judge(measure(results), claim.margin, measure.half_width(results))
+    units, half_width = measure.compared(results)
+    judgement = judge(units, claim.margin, half_width)
     return withheld(judgement, measure.undefended(results))
 
 

@@ -1,7 +1,7 @@
 """Two defenses compared where both train equally well."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,17 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradveil.studies.shared import Unit, Units
+from gradveil.studies.shared import CHANCE, Unit, Units
 
-from ._pairs import ByDefense, Defense
+from ._pairs import ByDefense, Defense, mean_value
 
 LEAST_OVERLAP = 1 / 3
 """Of the shorter curve's losses: two curves that share less are not compared."""
 POINTS = 33
 """At how many losses two trade-off curves are compared."""
 
-CLASSES = 10
-"""Of both data sets: a guess among them has the loss ln 10."""
 LEARNED = 0.1
 """Of what a training without a defense gains over a guess: less counts as nothing learned."""
 
@@ -27,7 +25,7 @@ LEARNED = 0.1
 class EqualLoss(NamedTuple):
     """Differences where both train equally well, and what the losses' seeds leave open."""
 
-    units: dict[Unit, Tensor]
+    units: Units
     """Of each batch, at losses that are means over seeds."""
     half_width: float
     """Of the 95 % interval of their mean, as far as it comes from these losses; infinite where one
@@ -39,10 +37,9 @@ def learned_below(losses: ByDefense) -> float:
 
     ln 10 less a tenth of what the training without a defense gains; ln 10 where there is none.
     """
-    guess = math.log(CLASSES)
     undefended = losses.get(("no-defense", None))
-    loss = _mean(undefended) if undefended else math.nan
-    return guess - LEARNED * max(0.0, guess - loss) if math.isfinite(loss) else guess
+    loss = mean_value(undefended) if undefended else math.nan
+    return CHANCE - LEARNED * max(0.0, CHANCE - loss) if math.isfinite(loss) else CHANCE
 
 
 def at_equal_loss(
@@ -62,7 +59,7 @@ def at_equal_loss(
     left = [curves.differences([s for s in curves.seeds if s != seed]) for seed in curves.seeds]
     if len(left) < 2 or not all(left):
         return EqualLoss(units, math.inf)
-    return EqualLoss(units, _jackknife([_mean(each) for each in left]))
+    return EqualLoss(units, _jackknife([mean_value(each) for each in left]))
 
 
 class _Curves(NamedTuple):
@@ -106,7 +103,7 @@ class _Curves(NamedTuple):
     def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defense], list[float]]:
         """The levels of a defense that learned, in the order of their mean losses, and these."""
         levels = self._levels(name) if seeds else []
-        means = {d: _mean({s: self.losses[d][s] for s in seeds}) for d in levels}
+        means = {d: mean_value({s: self.losses[d][s] for s in seeds}) for d in levels}
         learned = [d for d in levels if math.isfinite(means[d]) and means[d] < self.ceiling]
         order = sorted(learned, key=lambda d: (means[d], d[1] or 0.0))
         return order, [means[d] for d in order]
@@ -126,7 +123,3 @@ def _jackknife(left_out: Sequence[float]) -> float:
     count = len(left_out)
     scatter = sum((value - sum(left_out) / count) ** 2 for value in left_out)
     return float(t.ppf(0.975, count - 1)) * math.sqrt((count - 1) / count * scatter)
-
-
-def _mean(units: Units | Mapping[Unit, Tensor]) -> float:
-    return float(torch.cat([*units.values()]).mean())

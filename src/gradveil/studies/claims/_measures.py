@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ from ._pairs import (
     losses_of,
     mean_losses_of,
     mean_of,
+    mean_value,
     negated,
 )
 from ._testable import AttackMeasure
@@ -69,7 +69,7 @@ def largest_difference(
         errors = errors_of(results.get(study, {}), metric, attacker)
         levels = [level for name, level in errors if name == optimal and level is not None]
         each = [difference(errors, (optimal, level), (classical, level)) for level in levels]
-        return max((u for u in each if u), key=lambda units: abs(_mean(units)), default={})
+        return max((u for u in each if u), key=lambda units: abs(mean_value(units)), default={})
 
     return AttackMeasure(measure, study, metric, attacker)
 
@@ -128,19 +128,13 @@ def curve_gain(
     """
     classical, optimal = PAIRS[family]
 
-    def compared(results: StoreResults) -> EqualLoss:
+    def measure(results: StoreResults) -> EqualLoss:
         errors = errors_of(results.get(attacks or study, {}), metric, attacker)
         losses = (final_losses_of if trained else losses_of)(results.get(study, {}))
         ceiling = learned_below(losses) if trained else math.inf
         return at_equal_loss(errors, losses, optimal, classical, ceiling)
 
-    return AttackMeasure(
-        lambda results: compared(results).units,
-        attacks or study,
-        metric,
-        attacker,
-        lambda results: compared(results).half_width,
-    )
+    return AttackMeasure(measure, attacks or study, metric, attacker)
 
 
 def large_error_gain(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
@@ -158,7 +152,7 @@ def trained_losses_of(results: Results) -> ByDefense:
     """The losses at the end of trainings with noise, at scales where either form has learned."""
     losses = final_losses_of(results)
     limit = learned_below(losses)
-    levels = {d[1] for d, own in losses.items() if d[0] in NOISE and _mean(own) < limit}
+    levels = {d[1] for d, own in losses.items() if d[0] in NOISE and mean_value(own) < limit}
     return {d: own for d, own in losses.items() if d[0] in NOISE and d[1] in levels}
 
 
@@ -239,7 +233,7 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
             defense: {s["start"]: torch.tensor([r[value]], dtype=torch.float64) for s, r in pairs}
             for defense, pairs in grouped(select(cells, kind), lambda s: s["defense"]).items()
         }
-        telling = {name: own for name, own in bounds.items() if _mean(own) > LEAST_BOUND}
+        telling = {name: own for name, own in bounds.items() if mean_value(own) > LEAST_BOUND}
         attacks = grouped(select(cells, "attack"), lambda s: (s["attack"], s["defense"]))
         margins = [
             _above(units_of(pairs, "mse"), telling.get(defense, {}))
@@ -247,7 +241,7 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
             if _finds_something(pairs)
         ]
         margins = [units for units in margins if units]
-        return min(margins, key=lambda units: _mean(units), default={})
+        return min(margins, key=lambda units: mean_value(units), default={})
 
     return measure
 
@@ -255,7 +249,7 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
 def _finds_something(pairs: Sequence[Pair]) -> bool:
     """Whether the mean error of an attack is below that of a blank image."""
     errors, blanks = (units_of(pairs, name) for name in ("mse", "blank_mse"))
-    return _mean(errors) < _mean(blanks)
+    return mean_value(errors) < mean_value(blanks)
 
 
 def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
@@ -270,7 +264,3 @@ def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
 def best_attack_above_candidates(study: str) -> Measure:
     """The error over that of the best attacker with candidates: no model of images is assumed."""
     return best_attack_above_bound(study, "candidate-bound", "error")
-
-
-def _mean(units: Mapping[Any, Tensor]) -> float:
-    return float(torch.cat([*units.values()]).mean())

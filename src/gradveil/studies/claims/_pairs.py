@@ -1,6 +1,7 @@
 """Differences between two defenses, paired by batch and seed, from finished cells."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +76,11 @@ def at_equal_level(
         if low < level <= high
     ]
     return mean_of(each)
+
+
+def mean_value(units: Mapping[Any, Tensor]) -> float:
+    """The mean over all values."""
+    return float(torch.cat([*units.values()]).mean())
 
 
 def negated(units: Units) -> dict[Unit, Tensor]:

@@ -40,7 +40,6 @@ class Absent:
     """In the place of a measure: why a claim has none in a setting."""
 
     reason: str
-    verdict: str = NOT_ASKED
 
     def __call__(self, results: StoreResults) -> Units:
         return {}
@@ -48,7 +47,7 @@ class Absent:
     @property
     def judgement(self) -> Judgement:
         """A verdict without numbers."""
-        return Judgement(self.verdict, None, None, None, None, 0, 0, self.reason)
+        return Judgement(NOT_ASKED, None, None, None, None, 0, 0, self.reason)
 
 
 NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")

@@ -9,6 +9,8 @@ from gradveil.scoring import AgainstGuess, against_guess, gain_over_guess
 from gradveil.studies.runner import Settings, StoreResults
 from gradveil.studies.shared import Pair, Units, attacker_of, nested, select, units_of
 
+from ._equal_loss import EqualLoss
+
 UNDEFENDED = "no-defense"
 SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained", "local")
 """Two attack cells with equal values of these attack alike."""
@@ -18,16 +20,19 @@ SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained",
 class AttackMeasure:
     """A measure of a claim that is read off attacks: worth what these attacks are."""
 
-    measure: Callable[[StoreResults], Units]
+    measure: Callable[[StoreResults], Units | EqualLoss]
     study: str
     metric: str
     """The score that the claim compares."""
     attacker: str | None = None
-    half_width: Callable[[StoreResults], float] = lambda results: 0.0
-    """Of the 95 % interval, as far as it comes from other things than the attacks."""
 
     def __call__(self, results: StoreResults) -> Units:
-        return self.measure(results)
+        return self.compared(results).units
+
+    def compared(self, results: StoreResults) -> EqualLoss:
+        """The differences, and what losses leave open of them, where these have a part in it."""
+        found = self.measure(results)
+        return found if isinstance(found, EqualLoss) else EqualLoss(found, 0.0)
 
     def undefended(self, results: StoreResults) -> AgainstGuess | None:
         """The same attack without a defense, beside an image of the mean colour, in decibels.

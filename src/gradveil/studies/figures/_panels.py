@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
 from gradveil._extras import require
-from gradveil.studies.runner import Entry
+from gradveil.studies.runner import Entry, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,6 +112,11 @@ def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
     known = [error for error in errors if error is not None]
     if known:
         line(known[0], color="0.4", ls="-.", lw=0.9, label="blind guess", zorder=0)
+
+
+def blank_errors(table: Table) -> list[Entry]:
+    """The errors of a blind guess in a table with a row for each defense and metric."""
+    return [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
 
 
 def caption(made: "Figure", text: str) -> None:

@@ -7,6 +7,7 @@ from gradveil.studies.figures import (
     BLANK,
     MSE,
     PSNR,
+    blank_errors,
     blind_guess,
     defense_curves,
     figure,
@@ -65,6 +66,6 @@ class ReconstructionStudy:
                 rows = [row for row in table.as_dicts() if row["metric"] == metric]
                 percent = self.family == "pruning"
                 defense_curves(axis, rows, label, AXES[self.family], percent)
-            blanks = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+            blanks = blank_errors(table)
             blind_guess(axes[0].axhline, blanks)
             legend_below(made, axes)

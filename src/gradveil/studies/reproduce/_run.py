@@ -92,11 +92,30 @@ def take_known(
     are left to be run again.
     """
     every = [*STUDIES.values(), *studies]
-    whole = [study for study in studies if runs and getattr(study, "needs_arrays", False)]
+    whole = [study for study in studies if runs and _needs_arrays(study)]
     cells, needed = (
         {cell for study in some for cell in study.cells(preset)} for some in (every, whole)
     )
     return take_cells(store, cells - needed, known)
+
+
+def left_to_run(
+    store: Store | None, studies: Sequence[Study], work: Work, known: Sequence[Done]
+) -> dict[str, list[Cell]]:
+    """The cells that neither are done in the store, if there is one, nor known from elsewhere."""
+    keys = {done.cell.key for done in known}
+    whole = {study.name for study in studies if _needs_arrays(study)}
+    states = {} if store is None else store.progress(distinct_cells(work))
+    finished = {cell for cell, progress in states.items() if progress.state == "done"}
+    return {
+        name: [c for c in cells if c not in finished and (name in whole or c.key not in keys)]
+        for name, cells in work.items()
+    }
+
+
+def _needs_arrays(study: Study) -> bool:
+    """Whether it needs more of its cells than numbers, such as images to show."""
+    return bool(getattr(study, "needs_arrays", False))
 
 
 def _lacked_something(progress: Progress) -> bool:

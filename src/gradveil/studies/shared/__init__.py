@@ -37,6 +37,7 @@ from ._levels import (
     name_and_level,
 )
 from ._numbers import (
+    CHANCE,
     Pair,
     Unit,
     Units,
@@ -59,6 +60,7 @@ __all__ = [
     "ATTACKERS",
     "AWARE",
     "BOUND",
+    "CHANCE",
     "CIFAR",
     "CIFAR_AWARE",
     "CURVES",

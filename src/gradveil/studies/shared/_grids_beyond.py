@@ -10,6 +10,7 @@ from gradveil.studies.runner import Cell
 from ._grids import MNIST, Grid, every
 
 _QUICK = "steps=60, restarts=1, finish=None"
+CHEAPEST = "steps=4, restarts=1, finish=None"
 CHEAP = "steps=100, restarts=1, finish=None"
 """Of attacks that run on many batches: one start, and no second-order steps at the end."""
 

@@ -8,7 +8,7 @@ from gradveil.catalog import Spec
 from gradveil.studies.runner import Cell, Settings
 
 from ._grids import CURVES, MNIST, Curves, every
-from ._grids_beyond import attackers, three_attackers
+from ._grids_beyond import CHEAPEST, attackers, three_attackers
 from ._levels import defense_spec, is_pruning, name_and_level
 
 PUBLIC, LAYERS, PRIVATE, NO_PLAN = "public", "public, one level per layer", "private", ""
@@ -149,7 +149,7 @@ FRONTIER = {
         _STANDARD,
         curves=replace(CURVES["quick"], rounds=2, seeds=(0,)),
         starts=(0,),
-        attackers=three_attackers("steps=4", "steps=4, restarts=1, finish=None", ", finish=None"),
+        attackers=three_attackers("steps=4", CHEAPEST, ", finish=None"),
         contenders=(
             *at_levels("no-defense", NO_PLAN, None),
             *at_levels("dpsgd", NO_PLAN, 0.05, 0.1),

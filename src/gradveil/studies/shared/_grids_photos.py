@@ -7,7 +7,7 @@ from typing import Any
 from gradveil.studies.runner import Cell
 
 from ._grids import CIFAR, Grid, every
-from ._grids_beyond import CHEAP, three_attackers
+from ._grids_beyond import CHEAP, CHEAPEST, three_attackers
 from ._grids_frontier import NO_PLAN, PUBLIC, RATE, Contender, at_levels, spec_of
 from ._numbers import OF_PHOTOS
 
@@ -20,10 +20,8 @@ def _photos(grid: Grid, count: int, options: str) -> tuple[Grid, dict[str, dict[
     return replace(single, noise_seeds=()), {"aware": aware}
 
 
-_CHEAPEST = "steps=4, restarts=1, finish=None"
-
 CIFAR_AWARE = {
-    "quick": _photos(replace(CIFAR["quick"], ratios=(0.8, 0.9), scales=(1e-3,)), 1, _CHEAPEST),
+    "quick": _photos(replace(CIFAR["quick"], ratios=(0.8, 0.9), scales=(1e-3,)), 1, CHEAPEST),
     "standard": _photos(CIFAR["standard"], 16, CHEAP),
     "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 16, CHEAP),
 }

@@ -1,6 +1,7 @@
 """From finished cells to means with intervals: what all studies share."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import log
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,9 @@ Units = Mapping[Unit, Tensor]
 
 OF_PHOTOS = "photo-"
 """What kinds of cells on official photos begin with."""
+
+CHANCE = log(10)
+"""The loss of a guess among ten classes; a run that ends above it has learned nothing."""
 
 LAST = 8
 """Rounds whose mean is the loss at the end of a training."""
