@@ -33,6 +33,22 @@ def test_labels_of_near_points_do_not_cover_each_other(axis):
     assert not any(overlap(a, b) for a, b in pairs)
 
 
+@pytest.mark.parametrize(("x", "y"), [(0.02, 0.5), (0.98, 0.5), (0.5, 0.02), (0.5, 0.98)])
+def test_no_label_leaves_the_axes(axis, x, y):
+    """Not even that of a second point beside the first, whose label has the better place."""
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    label_points(axis, [Note(x, y, "0.0001", "black"), Note(x, y + 0.01, "0.001", "black")])
+    renderer = axis.figure.canvas.get_renderer()
+    inside = axis.get_window_extent(renderer).padded(1)
+    assert axis.texts
+    for text in axis.texts:
+        box = text.get_window_extent(renderer)
+        assert inside.containsx(box.x0)
+        assert inside.containsx(box.x1)
+        assert inside.containsy(box.y0)
+        assert inside.containsy(box.y1)
+
+
 def test_a_label_without_a_place_is_left_out(axis):
     axis.set(xlim=(0, 1), ylim=(0, 1))
     label_points(axis, [Note(0.5, 0.5, "0.0001", "black")] * 30)

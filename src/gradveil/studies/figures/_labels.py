@@ -27,9 +27,10 @@ class Note(NamedTuple):
 def label_points(axis: "Axes", notes: Sequence[Note], reach: float = 6.0) -> None:
     """Write beside each point, at the first place that no point and no label before it has.
 
-    The places are around the point, near ones first. Call it when all else is drawn, because the
-    limits of the axes have to be final. A label that has no free place is left out: the points'
-    sizes, or their order on the curve, tell the rest.
+    The places are around the point, near ones first, and within the axes, so that no label covers
+    the ticks'. Call it when all else is drawn, because the limits of the axes have to be final. A
+    label that has no free place is left out: the points' sizes, or their order on the curve, tell
+    the rest.
     """
     figure = axis.get_figure()
     assert figure is not None
@@ -42,7 +43,8 @@ def label_points(axis: "Axes", notes: Sequence[Note], reach: float = 6.0) -> Non
         size = WIDE * SIZE * len(note.text), HIGH * SIZE
         for dx, dy in _places(size, reach):
             box = (x + dx, y + dy, x + dx + size[0], y + dy + size[1])
-            if not any(overlap(box, other) for other in taken):
+            within = min(box[:2]) >= 0 and box[2] <= wide and box[3] <= high
+            if within and not any(overlap(box, other) for other in taken):
                 taken.append(box)
                 axis.annotate(
                     note.text,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import Container
     from matplotlib.figure import Figure
+
+LEGEND_WIDTH = 0.98
+"""Of the figure's, at most: the last letter should not touch the edge."""
 
 COLOURS = {
     "no-defense": BLACK,
@@ -114,9 +118,10 @@ def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
         line(known[0], color="0.4", ls="-.", lw=0.9, label="blind guess", zorder=0)
 
 
-def blank_errors(table: Table) -> list[Entry]:
-    """The errors of a blind guess in a table with a row for each defense and metric."""
-    return [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+def blank_errors(table: Table) -> list[float]:
+    """The known errors of a blind guess in a table with a row for each defense and metric."""
+    means = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
+    return [float(mean) for mean in means if mean is not None]
 
 
 def caption(made: "Figure", text: str) -> None:
@@ -133,13 +138,13 @@ def mark_levels(axis: "Axes", levels: list[float], percent: bool) -> None:
     axis.margins(x=0.1)
 
 
-def one_scale(axes: "list[Axes]", bottom: float | None = None) -> None:
-    """The same vertical range for all panels that show something."""
+def one_scale(axes: "list[Axes]", bottom: float | None = None, least_top: float = -inf) -> None:
+    """The same vertical range for all panels that show something, up to `least_top` or above."""
     shown = [axis for axis in axes if axis.has_data()]
     limits = [axis.get_ylim() for axis in shown]
     for axis in shown:
         low = min(low for low, _ in limits) if bottom is None else bottom
-        axis.set_ylim(low, max(high for _, high in limits))
+        axis.set_ylim(low, max(least_top, *(high for _, high in limits)))
 
 
 def apart(place: int, count: int, points: float = 3.5) -> float:
@@ -170,6 +175,6 @@ def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
             found.setdefault(label, handle)
     for count in range(min(columns, len(found)), 0, -1):
         legend = made.legend([*found.values()], [*found], loc="outside lower center", ncols=count)
-        if count == 1 or legend.get_window_extent().width <= made.bbox.width:
+        if count == 1 or legend.get_window_extent().width <= LEGEND_WIDTH * made.bbox.width:
             return
         legend.remove()
