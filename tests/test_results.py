@@ -121,6 +121,39 @@ def test_the_page_has_the_numbers_beside_those_of_the_released_code():
         assert errors == [f"{mean(own):.2f}" for own in found]
 
 
+def test_the_page_has_the_errors_of_photos_at_the_papers_width():
+    """Of every defense on every pair of photos; a dash stands where the attack was not run."""
+    page = (RESULTS / "README.md").read_text()
+    cells = [cell for name in PHOTOS for cell in STUDIES[name].cells("paper")]
+    attacks = [cell.settings for cell in cells if cell.kind == "attack"]
+    done = {cell: found for name in PHOTOS for cell, found in committed("paper")[name].items()}
+    errors = {
+        (cell.settings["defense"], cell.settings["start"]): f"{mean(found['unmatched_mse']):.2f}"
+        for cell, found in done.items()
+        if cell.kind == "attack"
+    }
+    starts = sorted({settings["start"] for settings in attacks})
+    expected = {
+        level_entry(defense): tuple(errors.get((defense, start), "-") for start in starts)
+        for defense in {settings["defense"] for settings in attacks}
+    }
+    row = r"^\| `([a-z-]+)` \| ([\d.%-]+)" + len(starts) * r" \| ([\d.]+|-)" + r" \|$"
+    rows = {(name, level): tuple(own) for name, level, *own in re.findall(row, page, re.M)}
+    assert rows == expected
+    assert f"{len(errors)} of the {len(expected) * len(starts)} attacks" in page
+
+
+PHOTOS = ("cifar-noise-error", "cifar-pruning-tradeoff")
+
+
+def level_entry(defense: str) -> tuple[str, str]:
+    """A defense and its level as the page's tables have them."""
+    name, level = name_and_level(defense)
+    if level is None:
+        return name, "-"
+    return name, f"{level:.0%}" if name.endswith("pruning") else f"{level:g}"
+
+
 RELEASED = {
     ("no-defense", "-"): None,
     **{

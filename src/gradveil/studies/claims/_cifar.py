@@ -24,9 +24,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: curve_gain("cifar-pruning-tradeoff", "pruning", "unmatched_mse"),
             MATCHED: curve_gain("cifar-pruning-tradeoff", "pruning", "mse"),
-            AWARE: curve_gain(
-                "cifar-pruning-tradeoff", "pruning", "mse", "cifar-adaptive-pruning", "aware"
-            ),
+            AWARE: curve_gain("cifar-adaptive-pruning", "pruning", "mse", attacker="aware"),
             SAFE: curve_gain(PHOTO_PLANS, "pruning", "mse", attacker="aware", trained=True),
         },
     ),
@@ -85,9 +83,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: curve_gain("cifar-noise-tradeoff", "noise", "unmatched_mse"),
             MATCHED: curve_gain("cifar-noise-tradeoff", "noise", "mse"),
-            AWARE: curve_gain(
-                "cifar-noise-tradeoff", "noise", "mse", "cifar-adaptive-noise", "aware"
-            ),
+            AWARE: curve_gain("cifar-adaptive-noise", "noise", "mse", attacker="aware"),
             SAFE: curve_gain(PHOTO_PLANS, "noise", "mse", attacker="aware", trained=True),
         },
     ),
