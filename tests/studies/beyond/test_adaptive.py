@@ -24,13 +24,25 @@ def study_of(family: str):
         *((f"cifar-adaptive-{family}",) for family in FAMILIES),
         *((f"cifar-{family}-tradeoff",) for family in FAMILIES),
         *((f"adaptive-{family}", f"mnist-{family}-tradeoff") for family in FAMILIES),
+        ("frontier",),
+        ("cifar-frontier",),
     ],
     ids=lambda names: names[0],
 )
 def test_errors_are_compared_at_losses_of_the_model_that_was_attacked(preset, names):
     cells = [cell for name in names for cell in STUDIES[name].cells(preset)]
-    assert {cell.kind for cell in cells} == {"attack", "short-training"}
-    assert len({cell.settings["model"] for cell in cells}) == 1
+    models = {
+        kind: {cell.settings["model"] for cell in cells if cell.kind.endswith(kind)}
+        for kind in ("attack", "training")
+    }
+    assert len(models["attack"]) == 1
+    assert models["attack"] == models["training"]
+
+
+def test_the_aware_attacker_has_the_width_at_which_he_rebuilds_photos():
+    for family in FAMILIES:
+        models = {cell.settings["model"] for cell in study_of(family).cells("standard")}
+        assert models == {"conv-net(width=16)"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

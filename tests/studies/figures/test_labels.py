@@ -35,9 +35,9 @@ def test_labels_of_near_points_do_not_cover_each_other(axis):
 
 @pytest.mark.parametrize(("x", "y"), [(0.02, 0.5), (0.98, 0.5), (0.5, 0.02), (0.5, 0.98)])
 def test_no_label_leaves_the_axes(axis, x, y):
-    """Not even that of a second point beside the first, whose label has the better place."""
+    """Not even that of the last of several points, when the better places are taken."""
     axis.set(xlim=(0, 1), ylim=(0, 1))
-    label_points(axis, [Note(x, y, "0.0001", "black"), Note(x, y + 0.01, "0.001", "black")])
+    label_points(axis, [Note(x, y, "0.0001", "black")] * 8)
     renderer = axis.figure.canvas.get_renderer()
     inside = axis.get_window_extent(renderer).padded(1)
     assert axis.texts

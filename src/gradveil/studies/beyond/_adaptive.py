@@ -41,8 +41,8 @@ from gradveil.studies.shared import (
 UNDEFENDED = "no-defense"
 METRICS = ("mse", "psnr", "ssim", "unmatched_mse", BLANK)
 HEADROOM = 1.4
-"""Errors are shown up to so many times that of a blind guess, or above: pruning and noise on the
-same photos then have one range."""
+"""Errors are shown at least up to so many times that of a blind guess: pruning and noise have one
+range where no error is above it, as on photos."""
 
 
 @dataclass(frozen=True)

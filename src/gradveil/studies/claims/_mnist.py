@@ -2,8 +2,8 @@
 
 from ._claim import DECIBEL, ERROR, LOSS, SIMILAR_ERROR, SIMILAR_LOSS, Claim
 from ._measures import curve_gain, error_gain, fixed_error, fixed_loss, largest_difference, run_gain
-from ._pairs import final_losses_of
-from ._settings import AWARE, CONTROL, MATCHED, NO_ATTACKER, PAPER, SAFE, TUNED
+from ._pairs import CAPPED_ERROR, final_losses_of
+from ._settings import AWARE, CAPPED, CONTROL, MATCHED, NO_ATTACKER, PAPER, SAFE, TUNED
 from ._views import PRIVATE_PLANS, PUBLIC_PLANS
 
 MNIST_CLAIMS: tuple[Claim, ...] = (
@@ -15,6 +15,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: error_gain("mnist-pruning", "pruning", "unmatched_mse"),
             MATCHED: error_gain("mnist-pruning", "pruning", "mse"),
+            CAPPED: error_gain("mnist-pruning", "pruning", CAPPED_ERROR),
             CONTROL: error_gain("adaptive-pruning", "pruning", "mse", "paper"),
             TUNED: error_gain("adaptive-pruning", "pruning", "mse", "strong"),
             AWARE: error_gain("adaptive-pruning", "pruning", "mse", "aware"),
@@ -68,6 +69,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: curve_gain("mnist-pruning-tradeoff", "pruning", "unmatched_mse"),
             MATCHED: curve_gain("mnist-pruning-tradeoff", "pruning", "mse"),
+            CAPPED: curve_gain("mnist-pruning-tradeoff", "pruning", CAPPED_ERROR),
             CONTROL: curve_gain(
                 "mnist-pruning-tradeoff", "pruning", "mse", "adaptive-pruning", "paper"
             ),
@@ -116,6 +118,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: curve_gain("mnist-noise-tradeoff", "noise", "unmatched_mse"),
             MATCHED: curve_gain("mnist-noise-tradeoff", "noise", "mse"),
+            CAPPED: curve_gain("mnist-noise-tradeoff", "noise", CAPPED_ERROR),
             CONTROL: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "paper"),
             TUNED: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "strong"),
             AWARE: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "aware"),
@@ -131,6 +134,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         {
             PAPER: fixed_error("mnist-noise", "unmatched_mse", "optimal-dpsgd", 0.1, 0.05),
             MATCHED: fixed_error("mnist-noise", "mse", "optimal-dpsgd", 0.1, 0.05),
+            CAPPED: fixed_error("mnist-noise", CAPPED_ERROR, "optimal-dpsgd", 0.1, 0.05),
             AWARE: fixed_error(PRIVATE_PLANS, "mse", "optimal-dpsgd", 0.1, 0.05, "aware"),
             SAFE: fixed_error(PUBLIC_PLANS, "mse", "optimal-dpsgd", 0.1, 0.05, "aware"),
         },

@@ -24,12 +24,29 @@ ByDefense = Mapping[Defense, Units]
 """The measured values of each defense and level."""
 
 
+CAPPED_ERROR = "capped_unmatched_mse"
+"""Images place by place, as in the paper, each error counted up to that of a blank image."""
+
+
 def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByDefense:
-    """A score of the attacks, by defense; of one attacker where several were run."""
-    cells: Iterable[Pair] = select(results, "attack")
-    if attacker is not None:
-        cells = [pair for pair in cells if attacker_of(pair[0]) == attacker]
-    return _by_defense(cells, metric)
+    """A score of the attacks, by defense; of one attacker where several were run.
+
+    Anybody can answer with a blank image, so an error above that of one protects no better:
+    `CAPPED_ERROR` is min(error, error of a blank image), image by image.
+    """
+    cells = [pair for pair in select(results, "attack") if attacker in (None, attacker_of(pair[0]))]
+    if metric != CAPPED_ERROR:
+        return _by_defense(cells, metric)
+    errors, blanks = (_by_defense(cells, name) for name in (uncapped(metric), "blank_mse"))
+    return {
+        defense: {unit: torch.minimum(error, blanks[defense][unit]) for unit, error in own.items()}
+        for defense, own in errors.items()
+    }
+
+
+def uncapped(metric: str) -> str:
+    """The score itself, of one that is capped or not."""
+    return "unmatched_mse" if metric == CAPPED_ERROR else metric
 
 
 def losses_of(results: Results) -> ByDefense:

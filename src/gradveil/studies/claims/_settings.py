@@ -12,9 +12,10 @@ from ._judge import NOT_ASKED, NOT_REPRODUCED, NOT_TESTED, VERDICTS, Judgement
 if TYPE_CHECKING:
     from ._claims import Finding
 
-PAPER, MATCHED, CONTROL, TUNED, AWARE, SAFE = (
+PAPER, MATCHED, CAPPED, CONTROL, TUNED, AWARE, SAFE = (
     "as in the paper",
     "matched images",
+    "as in the paper, errors counted up to a blank image's",
     "the paper's attack on small batches, matched",
     "tuned attack, matched",
     "attack that knows the defense, matched",

@@ -10,6 +10,7 @@ from gradveil.studies.runner import Settings, StoreResults
 from gradveil.studies.shared import Pair, Units, attacker_of, nested, select, units_of
 
 from ._equal_loss import EqualLoss
+from ._pairs import uncapped
 
 UNDEFENDED = "no-defense"
 SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained", "local")
@@ -41,7 +42,7 @@ class AttackMeasure:
         """
         alike = {_key(s) for s, _ in self._cells(results)}
         pairs = {_unit(p): p for p in _all_undefended(results) if _key(p[0]) in alike}
-        error = self.metric.replace("psnr", "mse")
+        error = uncapped(self.metric).replace("psnr", "mse")
         errors, guesses = (units_of(pairs.values(), name) for name in (error, "blank_mse"))
         if not errors:
             return None

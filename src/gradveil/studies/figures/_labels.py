@@ -28,9 +28,9 @@ def label_points(axis: "Axes", notes: Sequence[Note], reach: float = 6.0) -> Non
     """Write beside each point, at the first place that no point and no label before it has.
 
     The places are around the point, near ones first, and within the axes, so that no label covers
-    the ticks'. Call it when all else is drawn, because the limits of the axes have to be final. A
-    label that has no free place is left out: the points' sizes, or their order on the curve, tell
-    the rest.
+    the ticks'. Call it when all else is drawn, because the limits of the axes have to be final;
+    the layout may still change their size a little. A label that has no free place is left out: the
+    points' sizes, or their order on the curve, tell the rest.
     """
     figure = axis.get_figure()
     assert figure is not None

@@ -208,7 +208,7 @@ _SMALL_CIFAR = replace(
 
 CIFAR = {
     "quick": replace(_SMALL_CIFAR, steps=20),
-    "standard": replace(_SMALL_CIFAR, model="conv-net(width=32)", steps=500),
+    "standard": replace(_SMALL_CIFAR, model="conv-net(width=32)", starts=every(2, 10), steps=500),
     "paper": replace(_CIFAR, model="conv-net(width=64)", estimator=_SKETCH),
 }
 """At width 16 the paper's attack finds no more than a blank image has, even without a defense."""
