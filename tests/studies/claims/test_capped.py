@@ -84,6 +84,7 @@ def test_a_difference_above_a_blank_image_is_none(store):
         assert as_printed.verdict == REPRODUCED
         assert capped.verdict == UNDECIDED
         assert capped.mean == 0
+        assert capped.reason == "no pair differs"
 
 
 def test_whether_an_attack_works_is_told_by_its_full_errors(store):

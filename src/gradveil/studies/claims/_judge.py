@@ -106,7 +106,7 @@ def _verdict(low: float, high: float, margin: float | None) -> tuple[str, str]:
             return REPRODUCED, "the whole interval is on the claim's side"
         if high < 0:
             return NOT_REPRODUCED, "the whole interval is on the other side"
-        return UNDECIDED, "the interval holds 0"
+        return UNDECIDED, "no pair differs" if low == high == 0 else "the interval holds 0"
     if -margin < low and high < margin:
         return REPRODUCED, f"the whole interval is within ±{margin:g}"
     if low > margin or high < -margin:

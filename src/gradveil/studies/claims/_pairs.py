@@ -32,7 +32,8 @@ def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByD
     """A score of the attacks, by defense; of one attacker where several were run.
 
     Anybody can answer with a blank image, so an error above that of one protects no better:
-    `CAPPED_ERROR` is min(error, error of a blank image), image by image.
+    `CAPPED_ERROR` is min(error, error of a blank image), image by image and level by level; curves
+    at equal loss join what is capped.
     """
     cells = [pair for pair in select(results, "attack") if attacker in (None, attacker_of(pair[0]))]
     if metric != CAPPED_ERROR:
