@@ -134,7 +134,9 @@ def test_the_page_has_the_errors_of_photos_at_the_papers_width():
     }
     starts = sorted({settings["start"] for settings in attacks})
     expected = {
-        level_entry(defense): tuple(errors.get((defense, start), "-") for start in starts)
+        level_entry(*name_and_level(defense)): tuple(
+            errors.get((defense, start), "-") for start in starts
+        )
         for defense in {settings["defense"] for settings in attacks}
     }
     row = r"^\| `([a-z-]+)` \| ([\d.%-]+)" + len(starts) * r" \| ([\d.]+|-)" + r" \|$"
@@ -146,26 +148,23 @@ def test_the_page_has_the_errors_of_photos_at_the_papers_width():
 PHOTOS = ("cifar-noise-error", "cifar-pruning-tradeoff")
 
 
-def level_entry(defense: str) -> tuple[str, str]:
+def level_entry(name: str, level: float | None) -> tuple[str, str]:
     """A defense and its level as the page's tables have them."""
-    name, level = name_and_level(defense)
     if level is None:
         return name, "-"
     return name, f"{level:.0%}" if name.endswith("pruning") else f"{level:g}"
 
 
 RELEASED = {
-    ("no-defense", "-"): None,
-    **{
-        (name, f"{ratio:.0%}"): ratio
-        for name in ("gradient-pruning", "optimal-pruning")
-        for ratio in (0.8, 0.9, 0.95)
-    },
-    **{
-        (name, f"{scale:g}"): scale
-        for name, scales in {"dpsgd": (0.01, 0.05), "optimal-dpsgd": (0.01, 0.05, 0.1)}.items()
-        for scale in scales
-    },
+    level_entry(name, level): level
+    for name, levels in {
+        "no-defense": (None,),
+        "gradient-pruning": (0.8, 0.9, 0.95),
+        "optimal-pruning": (0.8, 0.9, 0.95),
+        "dpsgd": (0.01, 0.05),
+        "optimal-dpsgd": (0.01, 0.05, 0.1),
+    }.items()
+    for level in levels
 }
 """What the released code was run with."""
 

@@ -1,6 +1,7 @@
 """Results that no one computed: what cells might find, with effects that a test plants."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -48,6 +49,19 @@ def synthetic_store(
     return {
         name: synthetic_results(study.cells(preset), effect, scatter)
         for name, study in STUDIES.items()
+    }
+
+
+def with_scores(store: StoreResults, scores: Callable[[Cell, Result], dict]) -> StoreResults:
+    """The store with other scores of its attacks: those that a function of each one names."""
+    return {
+        study: {
+            cell: Result({**result.numbers, **scores(cell, result)})
+            if cell.kind == "attack"
+            else result
+            for cell, result in cells.items()
+        }
+        for study, cells in store.items()
     }
 
 

@@ -7,23 +7,9 @@ from gradveil.studies.claims._claims import CLAIMS, find
 from gradveil.studies.claims._judge import NOT_TESTABLE, NOT_TESTED, REPRODUCED, UNDECIDED
 from gradveil.studies.claims._pairs import CAPPED_ERROR, errors_of
 from gradveil.studies.claims._settings import CAPPED, PAPER
-from gradveil.studies.runner import Result
-from tests.studies.synthetic import synthetic_store
+from tests.studies.synthetic import synthetic_store, with_scores
 
 CAPPED_CLAIMS = [claim for claim in CLAIMS if CAPPED in claim.variants]
-
-
-def with_scores(store, scores):
-    """The store with other scores of all attacks, as a function of their cells and results."""
-    return {
-        study: {
-            cell: Result({**result.numbers, **scores(cell, result)})
-            if cell.kind == "attack"
-            else result
-            for cell, result in cells.items()
-        }
-        for study, cells in store.items()
-    }
 
 
 def with_blank(store, error):

@@ -22,7 +22,7 @@ from gradveil.studies.claims._settings import AWARE, CAPPED, MATCHED, PAPER
 from gradveil.studies.claims._testable import AttackMeasure
 from gradveil.studies.reproduce._registry import STUDIES
 from gradveil.studies.runner._cell import Cell, Result
-from tests.studies.synthetic import synthetic_store
+from tests.studies.synthetic import synthetic_store, with_scores
 
 
 def units(mean: float, groups: int = 8, scatter: float = 0.1, seed: int = 0):
@@ -195,15 +195,9 @@ def test_an_attack_that_fails_without_a_defense_shows_nothing_about_one():
 
 def undefended_replaced(store, change):
     """The store with other errors of all attacks without a defense."""
-    return {
-        study: {
-            cell: Result({**result, **change(cell, result)})
-            if cell.settings.get("defense") == "no-defense" and cell.kind == "attack"
-            else result
-            for cell, result in cells.items()
-        }
-        for study, cells in store.items()
-    }
+    return with_scores(
+        store, lambda c, r: change(c, r) if c.settings.get("defense") == "no-defense" else {}
+    )
 
 
 def verdicts(store):

@@ -36,9 +36,10 @@ def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByD
     at equal loss join what is capped.
     """
     cells = [pair for pair in select(results, "attack") if attacker in (None, attacker_of(pair[0]))]
+    errors = _by_defense(cells, uncapped(metric))
     if metric != CAPPED_ERROR:
-        return _by_defense(cells, metric)
-    errors, blanks = (_by_defense(cells, name) for name in (uncapped(metric), "blank_mse"))
+        return errors
+    blanks = _by_defense(cells, "blank_mse")
     return {
         defense: {unit: torch.minimum(error, blanks[defense][unit]) for unit, error in own.items()}
         for defense, own in errors.items()

@@ -22,7 +22,7 @@ def _photos(grid: Grid, count: int, options: str) -> tuple[Grid, dict[str, dict[
 
 CIFAR_AWARE = {
     "quick": _photos(replace(CIFAR["quick"], ratios=(0.8, 0.9), scales=(1e-3,)), 1, CHEAPEST),
-    "standard": _photos(replace(CIFAR["standard"], model=CIFAR["quick"].model), 16, CHEAP),
+    "standard": _photos(replace(CIFAR["standard"], model="conv-net(width=16)"), 16, CHEAP),
     "paper": _photos(replace(CIFAR["paper"], ratios=(0.7, 0.8, 0.9)), 16, CHEAP),
 }
 
