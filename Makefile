@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
-CODE := src tests examples conftest.py
+CODE := src tests examples paper benchmarks conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit test slow coverage lint format hooks bench docs build docker clean
+.PHONY: help setup audit test slow coverage lint format hooks bench reproduce docs build docker clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,7 +26,7 @@ test: lint  ## Linters, types, and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2
 
 slow: setup  ## The slow tests
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 coverage: setup  ## The tests, and which lines they reach; pages are in htmlcov/
 	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term --cov-report=html
@@ -43,8 +43,13 @@ format: setup  ## Format the code, and repair what ruff can repair
 hooks: setup  ## Let git run the linters before each commit
 	$(BIN)/pre-commit install
 
-bench: setup  ## Time the estimators of sensitivities
-	$(BIN)/gradveil bench sensitivity
+bench: setup  ## Time the estimators of sensitivities, and private gradients beside Opacus
+	$(BIN)/python -m benchmarks.sensitivity
+	$(BIN)/python -m benchmarks.private
+
+reproduce: ARGS ?= all
+reproduce: setup  ## Figures and claims of the paper, in reproduction/; e.g. ARGS="all --preset standard"
+	$(BIN)/python -m paper $(ARGS)
 
 # Links and references inside of the site are checked, nothing is fetched.
 docs: $(DOCS_READY)  ## The documentation, in docs/_build/html; warnings are errors

@@ -15,13 +15,12 @@ PACKAGES = (
     "gradveil.denoising",
     "gradveil.mechanisms",
     "gradveil.models",
-    "gradveil.plans",
+    "gradveil.shapes",
     "gradveil.privacy",
     "gradveil.scoring",
-    "gradveil.studies",
 )
 """Packages whose public names all have an example."""
-SHOWN = ("gradveil", "gradveil.defenses", "gradveil.auditing")
+SHOWN = ("gradveil", "gradveil.defenses", "gradveil.audit")
 """Packages whose examples count for all others."""
 
 

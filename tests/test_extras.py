@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -11,16 +12,16 @@ from torch.nn.functional import cross_entropy
 import gradveil
 from gradveil._drawing import new_figure
 from gradveil._extras import require
+from gradveil._runner import Cell, Runner
 from gradveil.attacks import progress_bar
-from gradveil.auditing import AuditResult, write_results
+from gradveil.audit import AuditResult, write_results
 from gradveil.data import load_dataset
 from gradveil.models import build_model
 from gradveil.privacy import SecureGenerator, epsilon_after, gaussian_epsilon
 from gradveil.scoring import bootstrap_interval, match
-from gradveil.studies.figures import figure
-from gradveil.studies.runner import RayEngine
+from paper.figures import figure
 
-from .auditing.example_result import example_result
+from .audit.example_result import example_result
 
 IMAGES = torch.zeros(2, 1, 12, 12)
 AUDIT = "gradveil[audit]"
@@ -28,11 +29,13 @@ AUDIT = "gradveil[audit]"
 
 def audit() -> AuditResult:
     batch = IMAGES.flatten(1), torch.tensor([0, 1])
-    return gradveil.audit(build_model("mlp", sizes=[144, 2]), cross_entropy, batch)
+    subject = gradveil.audit.Subject(build_model("mlp", sizes=[144, 2]), cross_entropy, batch)
+    return gradveil.audit.run(subject)
 
 
 def run_on_ray() -> None:
-    RayEngine().run(Path("store"), [], lambda: None)
+    with TemporaryDirectory() as folder:
+        Runner(folder, engine="ray").run([Cell(dict, {})])
 
 
 CASES: list[tuple[Callable[[], object], str, str, str]] = [

@@ -60,7 +60,7 @@ def test_the_guide_to_defenses_and_attacks_works(
     std = defense.plan(gradveil.measure(message, batch[0])).std["weight"]
     root_mean_square = message(batch[0])["weight"].square().mean().sqrt()
     torch.testing.assert_close(std, 2 * root_mean_square.expand_as(std))
-    assert not defense.plan_is_private
+    assert not defense.about.private
     found = attack(observe(model, cross_entropy, batch, defense, num_classes=3))
     assert found.inputs.shape == (2, 4)
 

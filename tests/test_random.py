@@ -3,9 +3,11 @@
 import hashlib
 
 import pytest
+import torch
 
 from gradveil import federated
-from gradveil._random import named_stream, numbered_stream
+from gradveil._random import SMALL, named_stream, numbered_stream, small_normals
+from gradveil._secure import SecureGenerator
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,21 @@ def test_a_numbered_stream_is_seeded_by_its_numbers():
     assert numbered_stream(0).initial_seed() == 1
     assert numbered_stream(5, 2).initial_seed() == 6 * 1_000_003 + 3
     assert numbered_stream(0, 1).initial_seed() != numbered_stream(1, 0).initial_seed()
+
+
+def test_small_secure_normals_are_drawn_together_and_are_standard_normal() -> None:
+    like = {
+        "a": torch.zeros(300, 20),
+        "b": torch.zeros(4000, dtype=torch.float64),
+        "scalar": torch.zeros(()),
+        "large": torch.zeros(SMALL + 1),
+    }
+    drawn = small_normals(like, SecureGenerator())
+    assert {n: (d.shape, d.dtype) for n, d in drawn.items()} == {
+        n: (t.shape, t.dtype) for n, t in like.items() if n != "large"
+    }
+    row = torch.cat([d.double().reshape(-1) for d in drawn.values()])
+    assert abs(float(row.mean())) < 6 / len(row) ** 0.5
+    assert abs(float(row.var()) - 1) < 6 * (2 / len(row)) ** 0.5
+    assert len(row.unique()) > 0.99 * len(row)
+    assert small_normals(like, torch.Generator()) == {}

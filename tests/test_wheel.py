@@ -81,6 +81,11 @@ def metadata(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
+def test_the_wheel_has_the_product_alone(wheel):
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top.split("-")[0] for top in tops} == {"gradveil"}
+
+
 def test_the_wheel_says_that_it_is_typed(wheel):
     assert "gradveil/py.typed" in zipfile.ZipFile(wheel).namelist()
     assert "Typing :: Typed" in metadata(wheel).get_all("Classifier", [])

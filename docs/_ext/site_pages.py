@@ -19,21 +19,19 @@ PACKAGES = {
     "gradveil.messages": "Messages",
     "gradveil.sensitivity": "Sensitivities",
     "gradveil.mechanisms": "Mechanisms",
-    "gradveil.plans": "Plans",
+    "gradveil.shapes": "Shapes and their sources",
     "gradveil.defenses": "Defenses",
     "gradveil.theory": "Bounds and utilities",
     "gradveil.denoising": "Learned priors",
     "gradveil.privacy": "Differential privacy",
     "gradveil.attacks": "Attacks",
     "gradveil.scoring": "Scores",
-    "gradveil.auditing": "Audits",
+    "gradveil.audit": "Audits",
     "gradveil.federated": "Federated training",
     "gradveil.flower": "Flower",
     "gradveil.data": "Data",
     "gradveil.models": "Models",
     "gradveil.catalog": "Names as data",
-    "gradveil.studies": "Studies",
-    "gradveil.bench": "Benchmarks",
 }
 """Every public package and its title, in the order of the reference."""
 

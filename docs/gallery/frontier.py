@@ -20,19 +20,22 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe, score
+from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 data = gradveil.load_dataset("mnist")
 public, held_out = data.batch(2000, 128), data.batch(4000, 512)
 defenses = {
     "noise": [gradveil.GradientNoise(scale) for scale in (0.003, 0.01, 0.03, 0.1)],
     "optimal noise, public plan": [
-        gradveil.Public(gradveil.OptimalNoise(scale), public) for scale in (0.003, 0.01, 0.03, 0.1)
+        gradveil.OptimalNoise(scale, source=gradveil.Public(public))
+        for scale in (0.003, 0.01, 0.03, 0.1)
     ],
     "pruning": [gradveil.GradientPruning(ratio) for ratio in (0.5, 0.8, 0.95, 0.99)],
     "optimal pruning, public plan": [
-        gradveil.Public(gradveil.OptimalPruning(ratio), public) for ratio in (0.5, 0.8, 0.95, 0.99)
+        gradveil.OptimalPruning(ratio, source=gradveil.Public(public))
+        for ratio in (0.5, 0.8, 0.95, 0.99)
     ],
 }
 

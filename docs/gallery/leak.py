@@ -18,8 +18,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe, score
+from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 data = gradveil.load_dataset("mnist")
 model = build_model("simple-conv-net", seed=0)
@@ -28,8 +29,8 @@ unaware = InvertingGradients(steps=120, total_variation=1e-2)
 knowing = Adaptive(unaware, finish=None)
 cases = {
     "no defense": (gradveil.NoDefense(), InvertingGradients.strong(steps=120)),
-    "noise 0.02": (gradveil.Public(gradveil.OptimalNoise(0.02), public), knowing),
-    "noise 0.1": (gradveil.Public(gradveil.OptimalNoise(0.1), public), knowing),
+    "noise 0.02": (gradveil.OptimalNoise(0.02, source=gradveil.Public(public)), knowing),
+    "noise 0.1": (gradveil.OptimalNoise(0.1, source=gradveil.Public(public)), knowing),
 }
 
 # %%

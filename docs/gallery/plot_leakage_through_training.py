@@ -13,8 +13,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.attacks import Analytic, observe, score
+from gradveil.attacks import Analytic, observe
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 data = gradveil.load_dataset("mnist")
 model = build_model("mlp", sizes=[784, 32, 10], seed=0)

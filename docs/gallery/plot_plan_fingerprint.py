@@ -39,7 +39,7 @@ def rate(defense):
 
 
 plans = {
-    "from the private batch": lambda s: gradveil.OptimalNoise(scale=s, plan="private"),
+    "from the private batch": lambda s: gradveil.OptimalNoise(scale=s, source="private"),
     "from the model alone": lambda s: gradveil.OptimalNoise(scale=s),
     "isotropic": lambda s: gradveil.GradientNoise(scale=s),
 }

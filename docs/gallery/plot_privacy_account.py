@@ -5,7 +5,7 @@ What a private run spends
 Each round of training with ``PrivateNoise`` spends some of a privacy budget. An account adds it
 up. The figure shows ε after each round for three noise multipliers z, when each example takes
 part in a round with a probability of 1 %, and what it means for an attacker who has to pick one
-of ten candidates.
+of ten candidates. The rate is a public number, so ε is about one example more or less.
 """
 
 import matplotlib.pyplot as plt

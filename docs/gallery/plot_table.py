@@ -13,9 +13,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.attacks import TabLeak, ThreatModel, observe, score_table
+from gradveil.attacks import TabLeak, ThreatModel, observe
 from gradveil.data import TableLayout
 from gradveil.models import build_model
+from gradveil.scoring import score_table
 
 layout = TableLayout.of(continuous=3, categories=[4, 2])
 draw = torch.Generator().manual_seed(0)

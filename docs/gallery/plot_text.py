@@ -13,8 +13,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.attacks import SpanCheck, ThreatModel, observe, score_tokens
+from gradveil.attacks import SpanCheck, ThreatModel, observe
 from gradveil.models import TokenTransformer
+from gradveil.scoring import score_tokens
 
 private = ["the bank loan was late again", "please call me back in june"]
 others = ["nobody paid my rent", "a loan and a bank"]

@@ -28,17 +28,16 @@ model = PatchTransformer(width=32, depth=1, heads=2, patch=7, image=28, num_chan
 # Four clients with one image each. An amount that is left out is solved for: optimal noise gets the
 # utility of isotropic noise.
 
-result = gradveil.audit(
-    model,
-    cross_entropy,
-    data.batch(0, 4),
-    ["no-defense", "gradient-noise", "optimal-noise"],
-    public=data.batch(1000, 256),
-    normalization=data,
-    batches=4,
-    steps=150,
-    training=False,
+subject = gradveil.audit.Subject(
+    model, cross_entropy, data.batch(0, 4), data.batch(1000, 256), normalization=data
 )
+settings = gradveil.audit.Settings(
+    ["gradient-noise", "optimal-noise"],
+    gradveil.audit.default_attacks(150, data),
+    match="utility",
+    training_seeds=0,
+)
+result = gradveil.audit.run(subject, gradveil.audit.Federation(batch_size=1), settings)
 for defense in result.defenses:
     print(f"{defense.name}: {defense.verdict}\n", flush=True)
 

@@ -7,7 +7,7 @@ from my_model import build
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil.auditing import write_results
+from gradveil import audit
 
 
 def main() -> None:
@@ -15,19 +15,18 @@ def main() -> None:
     data = gradveil.load_dataset("my_data.npz")
     model = build()
     model.load_state_dict(torch.load("my_weights.pt", weights_only=True))
-    result = gradveil.audit(
+    subject = audit.Subject(
         model,
         cross_entropy,
         data.batch(0, 2),  # the private batch
-        ["no-defense", "optimal-noise"],
         public=data.batch(100, 200),  # examples that nobody has to protect
         normalization=data,  # for pixels in the report
-        steps=30,
-        training=False,
-        seed=0,
-        names={"data": "my shapes", "model": "my model"},
+        name="my shapes",
+        model_name="my model",
     )
-    print(f"Report: {write_results(result, Path('report-from-python'))}")
+    settings = audit.Settings(["optimal-noise"], match="utility", steps=30, training_seeds=0)
+    result = audit.run(subject, settings=settings)
+    print(f"Report: {audit.write_results(result, Path('report-from-python'))}")
 
 
 if __name__ == "__main__":

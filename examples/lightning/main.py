@@ -52,7 +52,7 @@ def main() -> None:
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     public, held_out, private = order.split([PUBLIC, HELD_OUT, len(data) - PUBLIC - HELD_OUT])
     examples = data.inputs[public], data.targets[public]
-    defense = gradveil.Public(gradveil.OptimalNoise(scale=0.01), examples, refresh_every=20)
+    defense = gradveil.OptimalNoise(scale=0.01, source=gradveil.Public(examples, refresh_every=20))
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.GELU(), nn.Linear(64, 10))
     module = DefendedClassifier(network, defense, lr=1e-3)
     trainer = lightning.Trainer(

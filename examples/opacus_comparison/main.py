@@ -69,7 +69,7 @@ def with_gradveil(model: nn.Module, digits: Digits, epochs: int) -> Callable[[],
     defense = gradveil.PrivateNoise(NOISE_MULTIPLIER, CLIP, batch_size=BATCH)
     inputs, targets = digits
     rate = BATCH / len(inputs)
-    account = PrivacyAccount(NOISE_MULTIPLIER, rate, DELTA)
+    account = PrivacyAccount(NOISE_MULTIPLIER, rate, DELTA, neighbours="zero-out")  # made from n
     generator = SecureGenerator()
     for _ in range(epochs * round(1 / rate)):
         account.step()  # counted before anything is released

@@ -15,28 +15,24 @@ from typing import TYPE_CHECKING
 from ._checks import NonFiniteError
 from ._lazy import lazy_attributes
 from .defenses import (
-    DPSGD,
     QSGD,
-    Cached,
+    ClampedNoise,
     Defended,
     Defense,
     ErrorFeedback,
-    FromServer,
     GradientNoise,
     GradientPruning,
     InstaHide,
     LaplaceNoise,
     MixUp,
     NoDefense,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
     Outpost,
     Pixelization,
     PrivateNoise,
-    Public,
-    Released,
     Rounding,
     SignCompression,
     Soteria,
@@ -53,6 +49,7 @@ from .messages import (
     TokenGradient,
 )
 from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
+from .shapes import FromServer, Public
 from .theory import (
     Bound,
     BoundCase,
@@ -71,20 +68,19 @@ from .theory import (
 
 if TYPE_CHECKING:
     from .attacks import Observation, ThreatModel
-    from .auditing import AuditResult, audit
+    from .audit import AuditResult
     from .data import load_dataset
     from .scoring import score
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DPSGD",
     "QSGD",
     "AdaptedModel",
     "AuditResult",
     "Bound",
     "BoundCase",
-    "Cached",
+    "ClampedNoise",
     "ClippedMessage",
     "ClippedUpdate",
     "Defended",
@@ -108,7 +104,7 @@ __all__ = [
     "NoDefense",
     "NonFiniteError",
     "Observation",
-    "OptimalDPSGD",
+    "OptimalClampedNoise",
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
@@ -117,7 +113,6 @@ __all__ = [
     "Pixelization",
     "PrivateNoise",
     "Public",
-    "Released",
     "Rounding",
     "RoundingMechanism",
     "SignCompression",
@@ -127,7 +122,6 @@ __all__ = [
     "ThreatModel",
     "TokenGradient",
     "Utility",
-    "audit",
     "expected_decrease",
     "fisher_trace",
     "gain_over_isotropic",
@@ -143,12 +137,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AuditResult": "auditing",
+    "AuditResult": "audit",
     "Observation": "attacks",
     "ThreatModel": "attacks",
     "attacks": "attacks",
-    "audit": "auditing",
-    "auditing": "auditing",
+    "audit": "audit",
     "catalog": "catalog",
     "data": "data",
     "denoising": "denoising",

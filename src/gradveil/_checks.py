@@ -21,6 +21,53 @@ class NonFiniteError(ValueError):
     """A NaN or an infinity where only finite numbers make sense."""
 
 
+class WrongArgument(Exception):
+    """A wrong argument as a value; its text is made from the parts, here alone.
+
+    Args:
+        argument: Its name, or the option that was typed.
+        expected: What it should be, behind "should", as "be a number".
+        found: What it is instead, in a few words.
+        advice: What to do, as a sentence.
+        assigned: Whether `found` is the value itself, to be shown as `argument = found`.
+
+    >>> error = WrongValue("lr", "be above 0", "-1", assigned=True)
+    >>> print(error)
+    Parameter `lr` should be above 0. Found `lr = -1`.
+    >>> print(error.renamed("--lr"))
+    Option `--lr` should be above 0. Found `--lr = -1`.
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        expected: str,
+        found: str,
+        advice: str = "",
+        assigned: bool = False,
+    ) -> None:
+        super().__init__(argument, expected, found, advice, assigned)
+        self.argument, self.expected, self.found = argument, expected, found
+        self.advice, self.assigned = advice, assigned
+
+    def __str__(self) -> str:
+        found = f"`{self.argument} = {self.found}`" if self.assigned else self.found
+        text = f"{called(self.argument)} should {self.expected}. Found {found}. {self.advice}"
+        return text.rstrip()
+
+    def renamed(self, argument: str) -> "WrongArgument":
+        """The same of an argument that has another name for who gave it."""
+        return type(self)(argument, self.expected, self.found, self.advice, self.assigned)
+
+
+class WrongValue(WrongArgument, ValueError):
+    """An argument of the right type with a value that makes no sense."""
+
+
+class WrongType(WrongArgument, TypeError):
+    """An argument of another type."""
+
+
 def called(name: str) -> str:
     """What an error calls an argument: an option as it is typed, or a parameter.
 
@@ -33,16 +80,12 @@ def called(name: str) -> str:
 def check_tensor(value: object, name: str) -> None:
     """Require a dense tensor with numbers in it."""
     if not isinstance(value, Tensor):
-        raise TypeError(
-            f"Parameter `{name}` should be a torch.Tensor. Found {type(value).__name__}."
-            " Convert it with torch.as_tensor."
-        )
+        advice = "Convert it with torch.as_tensor."
+        raise WrongType(name, "be a torch.Tensor", type(value).__name__, advice)
     if value.layout is not torch.strided or value.is_nested or value.is_meta:
         kind = "device meta, without numbers" if value.is_meta else f"layout {value.layout}"
-        raise ValueError(
-            f"Parameter `{name}` should be a dense tensor. Found one of {kind}. Convert it with"
-            " `.to_dense()`, or move it to a device of this machine."
-        )
+        advice = "Convert it with `.to_dense()`, or move it to a device of this machine."
+        raise WrongValue(name, "be a dense tensor", f"one of {kind}", advice)
 
 
 def check_inputs(inputs: Tensor, name: str = "inputs", *, tokens: bool = False) -> None:
@@ -54,12 +97,11 @@ def check_inputs(inputs: Tensor, name: str = "inputs", *, tokens: bool = False) 
             wanted = "floating point, float32 or float64: defenses differentiate with respect to it"
             advice = "`.float()`, or, for token ids, `TokenGradient(model, loss_fn, targets)`"
         found = f"`{name}.dtype = {inputs.dtype}`"
-        raise TypeError(f"Parameter `{name}` should be {wanted}. Found {found}. Use {advice}.")
+        raise WrongType(name, f"be {wanted}", found, f"Use {advice}.")
     if inputs.dim() == 0 or inputs.numel() == 0:
-        raise ValueError(
-            f"Parameter `{name}` should be a non-empty batch of shape (examples, ...). Found"
-            f" `{name}.shape = {tuple(inputs.shape)}`. Skip empty batches."
-        )
+        found = f"`{name}.shape = {tuple(inputs.shape)}`"
+        expected = "be a non-empty batch of shape (examples, ...)"
+        raise WrongValue(name, expected, found, "Skip empty batches.")
     if not all_finite(inputs):
         raise NonFiniteError(
             f"Parameter `{name}` should be finite. Found {_count_bad(inputs)} of"
@@ -119,33 +161,25 @@ def check_structure(
 def check_number(value: float, name: str) -> None:
     """Require a number that a float can hold; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            f"{called(name)} should be a number. Found {type(value).__name__} ({_short(value)})."
-        )
+        raise WrongType(name, "be a number", _typed(value))
     if isinstance(value, int) and abs(value) > 10**300:
-        raise ValueError(
-            f"{called(name)} should be a number below 1e300. Found an integer of"
-            f" {value.bit_length()} bits."
-        )
+        found = f"an integer of {value.bit_length()} bits"
+        raise WrongValue(name, "be a number below 1e300", found)
 
 
 def check_not_negative(value: float, name: str) -> None:
     """Require a finite number that is at least 0."""
     check_number(value, name)
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(
-            f"{called(name)} should be a finite number of at least 0. Found `{name} = {value}`."
-        )
+        raise WrongValue(name, "be a finite number of at least 0", str(value), assigned=True)
 
 
 def check_at_most(value: float, name: str, most: float = LARGEST) -> None:
     """Require a number that is not above a limit, here that of squares in float32."""
     check_number(value, name)
     if value > most:
-        raise ValueError(
-            f"{called(name)} should be at most {most:g}: its square has to be a float32. Found"
-            f" `{name} = {value}`. Rescale the loss or the data."
-        )
+        expected = f"be at most {most:g}: its square has to be a float32"
+        raise WrongValue(name, expected, str(value), "Rescale the loss or the data.", True)
 
 
 def check_positive(value: float, name: str, *, finite: bool = True) -> None:
@@ -153,19 +187,14 @@ def check_positive(value: float, name: str, *, finite: bool = True) -> None:
     check_number(value, name)
     if not value > 0 or (finite and not math.isfinite(value)):
         kind = "a finite" if finite else "a"
-        raise ValueError(
-            f"{called(name)} should be {kind} number above 0. Found `{name} = {value}`."
-        )
+        raise WrongValue(name, f"be {kind} number above 0", str(value), assigned=True)
 
 
 def check_ratio(value: float, name: str) -> None:
     """Require a number in [0, 1]."""
     check_number(value, name)
     if not 0 <= value <= 1:
-        raise ValueError(
-            f"{called(name)} should be in [0, 1]. Found `{name} = {value}`."
-            " For percentages, divide by 100."
-        )
+        raise WrongValue(name, "be in [0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
 def check_count(value: int, name: str) -> None:
@@ -182,26 +211,20 @@ def check_seed(value: int, name: str = "seed") -> None:
     """Require an integer that torch takes for a seed: at least 0, and below 2⁶⁴."""
     _check_whole(value, name, 0)
     if value >= SEEDS:
-        raise ValueError(
-            f"{called(name)} should be an integer below 2**64. Found `{name} = {_short(value)}`."
-            " Choose a smaller one."
-        )
+        advice = "Choose a smaller one."
+        raise WrongValue(name, "be an integer below 2**64", _short(value), advice, True)
 
 
 def check_flag(value: bool, name: str) -> None:
     """Require True or False."""
     if not isinstance(value, bool):
-        raise TypeError(
-            f"{called(name)} should be True or False. Found `{name} = {_short(value)}`."
-        )
+        raise WrongType(name, "be True or False", _short(value), assigned=True)
 
 
 def check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
     """Require one of the listed words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(
-            f"{called(name)} should be one of {list(choices)}. Found `{name} = {_short(value)}`."
-        )
+        raise WrongValue(name, f"be one of {list(choices)}", _short(value), assigned=True)
 
 
 def check_kind(value: object, name: str, kind: type | tuple[type, ...], advice: str = "") -> None:
@@ -209,19 +232,13 @@ def check_kind(value: object, name: str, kind: type | tuple[type, ...], advice: 
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
-        raise TypeError(
-            f"{called(name)} should be of type {wanted}. Found {type(value).__name__}"
-            f" ({_short(value)}). {advice}".rstrip()
-        )
+        raise WrongType(name, f"be of type {wanted}", _typed(value), advice)
 
 
 def check_callable(value: object, name: str, advice: str) -> None:
     """Require something to call that is not a class."""
     if isinstance(value, type) or not callable(value):
-        raise TypeError(
-            f"{called(name)} should be callable. Found {type(value).__name__} ({_short(value)})."
-            f" {advice}"
-        )
+        raise WrongType(name, "be callable", _typed(value), advice)
 
 
 def check_optional_callable(value: object, name: str, advice: str) -> None:
@@ -234,10 +251,8 @@ def check_methods(value: object, name: str, methods: tuple[str, ...], example: s
     """Require an object with these methods; a class is none."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
     if missing or isinstance(value, type):
-        raise TypeError(
-            f"{called(name)} should have the methods {', '.join(methods)}. Found"
-            f" {type(value).__name__} ({_short(value)}). Use for example {example}."
-        )
+        expected = f"have the methods {', '.join(methods)}"
+        raise WrongType(name, expected, _typed(value), f"Use for example {example}.")
 
 
 def check_exactly_one(**options: object) -> None:
@@ -261,10 +276,11 @@ def _count_bad(value: Tensor) -> int:
 
 def _check_whole(value: int, name: str, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"{called(name)} should be an integer of at least {least}. Found"
-            f" `{name} = {_short(value)}`."
-        )
+        raise WrongValue(name, f"be an integer of at least {least}", _short(value), assigned=True)
+
+
+def _typed(value: object) -> str:
+    return f"{type(value).__name__} ({_short(value)})"
 
 
 def _short(value: Any, most: int = 60) -> str:
@@ -273,6 +289,15 @@ def _short(value: Any, most: int = 60) -> str:
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether gradveil itself raised an error, not torch or code of the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return name.startswith("gradveil.")
 
 
 def first_line(error: BaseException) -> str:
@@ -294,7 +319,5 @@ def device_of(name: str | torch.device, parameter: str = "device") -> torch.devi
         why = why if device.type == "meta" else "processors have no numbers"
     except Exception as error:  # each backend has its own kinds
         why = (str(error).splitlines() or [""])[0]
-    raise ValueError(
-        f"{called(parameter)} should name a device of this machine, as 'cpu' or 'cuda:0'. Found"
-        f" {name!r}: {why}"
-    )
+    expected = "name a device of this machine, as 'cpu' or 'cuda:0'"
+    raise WrongValue(parameter, expected, f"{name!r}: {why.rstrip('.')}")

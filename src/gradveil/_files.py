@@ -3,7 +3,6 @@
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -36,27 +35,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
-def lock(file: IO[bytes], *, wait: bool) -> bool:
-    """Lock an open file until it is closed; False if another holds it and we do not wait."""
+def _lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed; False if another holds it."""
     try:
         if fcntl is None:
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except PermissionError:  # how Windows says that another holds it
         return False
     return True
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process at a time through, the others wait."""
-    with path.open("ab") as file:
-        while not lock(file, wait=True):  # Windows gives up after some seconds
-            time.sleep(0.1)
-        yield
 
 
 @contextlib.contextmanager
@@ -67,7 +57,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         BlockingIOError: If another holds the folder. It does not wait.
     """
     with (folder / ".lock").open("ab") as file:
-        if not lock(file, wait=False):
+        if not _lock(file):
             raise BlockingIOError(
                 f"Folder `{folder}` should be used by one run at a time. Found another at work in"
                 " it. Wait for it to end, or choose another folder."

@@ -1,12 +1,17 @@
 """Random numbers from an explicit generator; the global one is never touched."""
 
 import hashlib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from gradveil._secure import SecureGenerator, fill_from_system
+
 from ._extras import is_installed
-from ._secure import SecureGenerator, fill_from_system
+
+SMALL = 2**16
+"""Entries of a tensor whose secure noise is drawn together with that of others."""
 
 
 def generator_or_fresh(
@@ -74,6 +79,25 @@ def normal_like(reference: Tensor, generator: torch.Generator) -> Tensor:
         return generator.normal(reference.shape, reference.dtype).to(reference.device)
     drawn = torch.empty(reference.shape, dtype=reference.dtype, device=generator.device)
     return drawn.normal_(generator=generator).to(reference.device)
+
+
+def small_normals(
+    references: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Standard normal numbers for all small tensors, from a secure generator; else none.
+
+    It draws them in one row: each draw by itself costs as much as some 10,000 numbers.
+    """
+    if not isinstance(generator, SecureGenerator):
+        return {}
+    small = {n: r for n, r in references.items() if r.numel() <= SMALL}
+    drawn: dict[str, Tensor] = {}
+    for dtype in {r.dtype for r in small.values()}:
+        own = {n: r for n, r in small.items() if r.dtype == dtype}
+        sizes = [r.numel() for r in own.values()]
+        parts = generator.normal(torch.Size([sum(sizes)]), dtype).split(sizes)
+        drawn |= {n: p.view(own[n].shape) for n, p in zip(own, parts, strict=True)}
+    return {n: p.to(references[n].device) for n, p in drawn.items()}
 
 
 def rademacher_like(reference: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,16 +1,23 @@
 """Uniform words of AES: as the library makes them, never twice the same, not after a fork."""
 
 import os
+import random
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from gradveil._secure import SecureGenerator
-from gradveil._secure import _bits as module
-from gradveil._secure._bits import SecureBits, seeded_words
+from gradveil import _secure as module
+from gradveil._secure import SecureBits, SecureGenerator, seeded_words
+
+can_fork = pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin", reason="forking is not safe here"
+)
 
 
 def plain(key: bytes, size: int) -> bytes:
@@ -47,8 +54,7 @@ def test_bits_are_uniform():
     assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(200_000)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.skipif(sys.platform == "darwin", reason="forking is not safe there")
+@can_fork
 def test_a_forked_process_draws_other_numbers():
     generator = SecureGenerator()
     generator.words(3)
@@ -64,13 +70,92 @@ def test_a_forked_process_draws_other_numbers():
     assert not set(theirs.tolist()) & set(ours.tolist())
 
 
-def test_a_process_of_another_number_starts_anew(monkeypatch):
+@can_fork
+def test_threads_of_forked_processes_share_no_numbers():
+    """80 children, in each four threads that draw at once, right after the fork."""
+    bits, read_all = SecureBits(), []
+    bits.words(1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(80):
+            read_all.append(_words_of_threads(bits, 4))
+    finally:
+        sys.setswitchinterval(interval)
+    drawn = np.concatenate([*read_all, bits.words(8)])
+    assert len(drawn) == 80 * 4 * 2 + 8
+    assert len(np.unique(drawn)) == len(drawn)
+
+
+def _words_of_threads(bits: SecureBits, threads: int) -> np.ndarray:
+    """Two words of each thread of a child."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ready = threading.Barrier(threads)
+
+        def draw() -> None:
+            ready.wait()
+            os.write(write, bits.words(2).tobytes())
+
+        own = [threading.Thread(target=draw) for _ in range(threads)]
+        for thread in own:
+            thread.start()
+        for thread in own:
+            thread.join()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        return np.frombuffer(pipe.read(), dtype=np.uint64)
+
+
+def test_after_a_fork_one_thread_makes_the_key_for_all(monkeypatch):
+    """With time for all others to come in between."""
+    bits, made = SecureBits(), []
+    system = random.Random(0)
+
+    def slow(size: int) -> bytes:
+        made.append(bytes(system.getrandbits(8) for _ in range(size)))
+        time.sleep(0.05)
+        return made[-1]
+
+    monkeypatch.setattr(module.os, "urandom", slow)
+    module._after_fork()
+    with ThreadPoolExecutor(4) as threads:
+        drawn = list(threads.map(lambda _: tuple(bits.words(2)), range(4)))
+    assert len(made) == 1
+    assert len(set(drawn)) == 4
+
+
+@can_fork
+def test_a_lock_that_a_thread_of_the_parent_held_stops_no_child():
     bits = SecureBits()
-    before = bits._key
-    monkeypatch.setattr(module.os, "getpid", lambda: -1)
-    drawn = bits.words(4).tobytes()
-    assert drawn != plain(before, 64)[32:]
-    assert bits._process == -1
+    with module._lock, bits._lock:
+        assert len(_words_of_threads(bits, 2)) == 4
+
+
+@can_fork
+def test_a_fork_in_the_midst_of_a_draw_shares_nothing(monkeypatch):
+    """As in the handler of a signal: the child goes on with the draw that the parent began."""
+    bits, fill = SecureBits(), SecureBits._fill
+    read, write = os.pipe()
+    children: list[int] = []
+
+    def forking(self: SecureBits, target: memoryview, size: int) -> None:
+        fill(self, target, size)
+        if not children:
+            children.append(os.fork())
+
+    monkeypatch.setattr(SecureBits, "_fill", forking)
+    ours = bits.words(4)
+    if children == [0]:
+        os.write(write, ours.tobytes())
+        os._exit(0)
+    os.waitpid(children[0], 0)
+    theirs = np.frombuffer(os.read(read, 64), dtype=np.uint64)
+    assert len(theirs) == 4
+    assert not set(theirs.tolist()) & set(ours.tolist())
 
 
 def test_seeded_words_repeat_and_fill_all_bits():

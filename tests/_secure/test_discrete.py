@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from gradveil import _secure as module
 from gradveil._secure import SecureGenerator, discrete_normal
-from gradveil._secure import _discrete as module
 
 
 def probabilities(std: float, most: int) -> np.ndarray:

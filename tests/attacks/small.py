@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import NoDefense
-from gradveil.attacks import LocalSteps, Observation, ThreatModel, observe
+from gradveil.attacks import Observation, ThreatModel, observe
 from gradveil.defenses import Defense
+from gradveil.messages import LocalSteps
 
 LOSS = nn.functional.cross_entropy
 RANGE = (torch.tensor(0.0), torch.tensor(1.0))

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import (
-    DPSGD,
+    ClampedNoise,
     GaussianPrior,
     GradientNoise,
     GradientPruning,
@@ -16,17 +16,17 @@ from gradveil import (
 )
 from gradveil.attacks import (
     Adaptive,
-    Finish,
     InvertingGradients,
     Observation,
     ThreatModel,
     TotalVariation,
     observe,
-    score,
 )
-from gradveil.attacks._evidence import plan_channel
-from gradveil.attacks._search import message_of
+from gradveil.attacks._channel import plan_channel
+from gradveil.attacks._descent import message_of
+from gradveil.attacks._refine import Finish
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 
@@ -47,7 +47,7 @@ DEFENSES = [
     OptimalRounding(0.02),
     GradientNoise(0.01),
     OptimalNoise(0.01),
-    DPSGD(0.01, clip=0.2),
+    ClampedNoise(0.01, clip=0.2),
 ]
 
 

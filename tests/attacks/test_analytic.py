@@ -3,8 +3,10 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import GradientNoise, GradientPruning
-from gradveil.attacks import Analytic, LocalSteps, score
+from gradveil.attacks import Analytic
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 from .small import observed, seeded, smooth_images
 

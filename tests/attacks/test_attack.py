@@ -13,7 +13,6 @@ from gradveil.attacks import (
     Adaptive,
     Analytic,
     Attack,
-    CallableAttack,
     ExactInversion,
     GradInversion,
     InvertingGradients,
@@ -23,6 +22,7 @@ from gradveil.attacks import (
     as_attack,
     observe,
 )
+from gradveil.attacks._attack import CallableAttack
 
 from .small import LOSS, RANGE, observed, seeded, smooth_images
 from .test_peel import two_linear_layers

@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from gradveil import GaussianPrior, GradientMessage, GradientNoise
-from gradveil.attacks import Adaptive, Finish, InvertingGradients, Observation
+from gradveil.attacks import Adaptive, InvertingGradients, Observation
+from gradveil.attacks._refine import Finish
 from gradveil.theory import FisherInformation
 
 from .tiny import conv_net, generator

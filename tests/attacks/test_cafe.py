@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from gradveil import GradientNoise, NoDefense
-from gradveil.attacks import CAFE, VerticalObservation, observe_vertical, score
-from gradveil.attacks._vertical import split_blocks
+from gradveil.attacks import CAFE, observe_vertical
+from gradveil.attacks._cafe import VerticalObservation, split_blocks
 from gradveil.defenses import Defense
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 from .small import LOSS, RANGE, observed, seeded, smooth_images
 
@@ -23,7 +24,7 @@ def vertical(
     hidden: int = 32,
 ) -> VerticalObservation:
     model = build_model(
-        "gradveil.attacks:vertical_net", allow_imports=True,
+        "gradveil.attacks:VerticalNet", allow_imports=True,
         input_shape=data[0].shape[1:], num_classes=10,
         workers=workers, channels=channels, hidden=hidden,
     ).to(data[0].dtype)  # fmt: skip

@@ -3,8 +3,10 @@ import torch
 from torch import nn
 
 from gradveil import NoDefense, load_dataset
-from gradveil.attacks import DLG, LocalSteps, ThreatModel, observe, score
+from gradveil.attacks import DLG, ThreatModel, observe
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 from .small import LOSS, observed, seeded, smooth_images
 

@@ -3,10 +3,11 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import NoDefense, load_dataset
-from gradveil.attacks import GradInversion, InvertingGradients, observe, paired_interval, score
-from gradveil.attacks._evidence import BatchNormDistance
-from gradveil.attacks._search import consensus
+from gradveil.attacks import GradInversion, InvertingGradients, observe
+from gradveil.attacks._descent import consensus
+from gradveil.attacks._priors import BatchNormDistance
 from gradveil.models import build_model
+from gradveil.scoring import paired_interval, score
 
 from .small import LOSS, observed, seeded, smooth_images
 

@@ -1,8 +1,9 @@
 import torch
 from torch import Tensor, nn
 
-from gradveil.attacks import IDLG, score
+from gradveil.attacks import IDLG
 from gradveil.models import LeNet, build_model
+from gradveil.scoring import score
 
 from .small import observed, seeded, smooth_images
 

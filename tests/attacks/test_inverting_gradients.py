@@ -2,10 +2,13 @@ import pytest
 import torch
 
 from gradveil import GradientNoise
-from gradveil.attacks import Finish, InvertingGradients, LocalSteps
-from gradveil.attacks._evidence import cosine_distance, random_examples
-from gradveil.attacks._inverting._matching import RANDOM, misfit_unit
-from gradveil.attacks._search import minimise, noise_start, parts_of, sent_row
+from gradveil.attacks import InvertingGradients
+from gradveil.attacks._descent import minimise, noise_start, parts_of, sent_row
+from gradveil.attacks._inverting_gradients import RANDOM, misfit_unit
+from gradveil.attacks._matching import cosine_distance
+from gradveil.attacks._model_layers import random_examples
+from gradveil.attacks._refine import Finish
+from gradveil.messages import LocalSteps
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 

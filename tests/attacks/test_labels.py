@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, load_dataset
-from gradveil.attacks import LocalSteps, ThreatModel, observe, recover_labels
+from gradveil.attacks import ThreatModel, observe, recover_labels
 from gradveil.defenses import Defense
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model
 
 from .small import LOSS, observed, seeded, smooth_images

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from gradveil import (
-    Cached,
     Defended,
     Defense,
     GradientNoise,
@@ -15,9 +14,11 @@ from gradveil import (
     OptimalNoise,
 )
 from gradveil._random import named_stream
-from gradveil.attacks import LocalSteps, Observation, ThreatModel, observe
+from gradveil.attacks import Observation, ThreatModel, observe
 from gradveil.federated import Client
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model
+from gradveil.shapes import ModelSource
 
 LOSS = nn.functional.cross_entropy
 BATCH = (torch.linspace(-1, 1, 24).reshape(3, 8), torch.tensor([0, 2, 2]))
@@ -123,7 +124,7 @@ class Sign(Defense):
 
 
 @pytest.mark.parametrize(
-    "defense", [Sign(), OptimalNoise(0.1), Cached(OptimalNoise(0.1, plan="private")), NoDefense()]
+    "defense", [Sign(), OptimalNoise(0.1), OptimalNoise(0.1, source=ModelSource()), NoDefense()]
 )
 @pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["FedSGD", "FedAvg"])
 def test_an_attacker_observes_the_very_bytes_that_a_client_sends(
@@ -163,9 +164,12 @@ def test_a_response_of_its_own_has_no_public_mechanism() -> None:
 
 
 def test_the_memory_of_a_defense_stays_with_the_client() -> None:
-    model, defense = build_model("mlp", sizes=[8, 6, 4]), Cached(OptimalNoise(0.1, plan="private"))
+    model, defense = (
+        build_model("mlp", sizes=[8, 6, 4]),
+        OptimalNoise(0.1, source=ModelSource()),
+    )
     threat = ThreatModel(mechanism="known")
     found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
     assert defense.state_dict()["step"] == 1
     assert found.defense is not None
-    assert found.defense.state_dict()["step"] == 0
+    assert found.defense.state_dict() == {}

@@ -7,19 +7,15 @@ import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
-from gradveil.attacks import (
-    Finish,
-    InvertingGradients,
-    LocalSteps,
-    Peel,
-    Reconstruction,
-    Watch,
-    observe,
-    score,
-)
-from gradveil.attacks._peeling import Peeled
-from gradveil.attacks._search import head_of, sent_row
+from gradveil.attacks import InvertingGradients, Peel, Reconstruction, Watch, observe
+from gradveil.attacks._descent import sent_row
+from gradveil.attacks._head import head_of
+from gradveil.attacks._peel import Peeled
+from gradveil.attacks._refine import Finish
+from gradveil.attacks._targets import Run
+from gradveil.messages import LocalSteps
 from gradveil.models import build_model
+from gradveil.scoring import score
 
 from .small import LOSS, observed, seeded, smooth_images
 
@@ -67,7 +63,7 @@ def test_a_head_that_is_not_solved_is_a_guess_in_range_with_an_honest_loss():
 
 
 def test_the_heads_equations_hold_at_the_truth():
-    from gradveil.attacks._search import HeadEquations, features_from
+    from gradveil.attacks._head import HeadEquations, features_from
 
     batch = smooth_images(3, 1, 8, 8)
     model = two_linear_layers()
@@ -84,7 +80,7 @@ def test_the_heads_equations_hold_at_the_truth():
 
 def test_the_noise_of_features_is_read_off_the_message():
     """The layer's gradient shows the noise, and Δ what it makes of each example's features."""
-    from gradveil.attacks._search import ROUGH, features_from, features_noise
+    from gradveil.attacks._head import ROUGH, features_from, features_noise
 
     batch, model, std = smooth_images(3, 1, 8, 8), two_linear_layers(), 2e-4
     hidden = model[:3](batch[0]).detach().double()
@@ -134,7 +130,7 @@ def test_where_the_rank_is_hidden_there_is_no_head(case):
 
 
 def test_a_message_of_which_a_whole_tensor_is_missing_has_no_head():
-    from gradveil.attacks._search import ROUGH
+    from gradveil.attacks._head import ROUGH
 
     observation = observed(two_linear_layers(), smooth_images(3, 1, 8, 8))
     assert head_of(observation, seeded(), ROUGH) is not None
@@ -271,7 +267,7 @@ def test_the_cifar_convnet_without_a_defense_does_not_look_more_private_than_wit
                 generator=seeded(start),
             )  # fmt: skip
             found = attack(observation, seeded(start))
-            if defense.is_undefended:
+            if defense.about.undefended:
                 alone = replace(attack, peel=None)(observation, seeded(start))
                 own = [own_cost(attack, observation, r) for r in (found, alone)]
                 assert own[0] <= own[1]
@@ -297,11 +293,11 @@ def test_a_head_that_is_known_is_not_solved_again(monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr("gradveil.attacks._peeling._peel.solve_head", never)
+    monkeypatch.setattr("gradveil.attacks._peel.solve_head", never)
     batch, model = smooth_images(3, 1, 8, 8), two_linear_layers()
     observation = observed(model, batch, labels="known")
     with torch.no_grad():
         outputs = model[:4](batch[0]).double()
-    found = QUICK.solve(observation, batch[1], seeded(), Watch(None), known=outputs)
+    found = QUICK.solve(Run(observation, batch[1], seeded(), Watch(None)), known=outputs)
     assert found is not None
     assert float(score(found.guess, batch, ssim=False).psnr.min()) > 35

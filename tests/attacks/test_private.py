@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from gradveil import ClippedMessage, GradientMessage, PrivateNoise
-from gradveil.attacks import Adaptive, Finish, InvertingGradients, LocalSteps, TotalVariation
-from gradveil.attacks._evidence import plan_channel
+from gradveil.attacks import Adaptive, InvertingGradients, TotalVariation
+from gradveil.attacks._channel import plan_channel
+from gradveil.attacks._refine import Finish
+from gradveil.messages import LocalSteps
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 

@@ -79,7 +79,7 @@ def test_a_spent_budget_is_said(name):
 def test_cafe_is_stopped_and_tells_its_progress():
     data = waves(9, 1, 8, 8)
     model = build_model(
-        "gradveil.attacks:vertical_net", allow_imports=True,
+        "gradveil.attacks:VerticalNet", allow_imports=True,
         input_shape=(1, 8, 8), num_classes=10, workers=2,
         channels=4, hidden=16,
     )  # fmt: skip

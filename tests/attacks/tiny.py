@@ -5,8 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradveil import NoDefense
-from gradveil.attacks import LocalSteps, Observation, ThreatModel, observe
+from gradveil.attacks import Observation, ThreatModel, observe
 from gradveil.defenses import Defense
+from gradveil.messages import LocalSteps
 
 RANGE = (torch.tensor(-1.0), torch.tensor(1.0))
 

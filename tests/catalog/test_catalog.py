@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import gradveil
-from gradveil.attacks import Adaptive, Finish, InvertingGradients, TotalVariation
+from gradveil.attacks import Adaptive, InvertingGradients, TotalVariation
+from gradveil.attacks._refine import Finish
 from gradveil.catalog import (
     ATTACKS,
     DEFENSES,
@@ -23,7 +24,7 @@ from gradveil.sensitivity import Sketch
         gradveil.NoDefense(),
         gradveil.GradientNoise(0.05),
         gradveil.OptimalNoise(utility_budget=1e-3, cap=10.0, estimator=Sketch(probes=3)),
-        gradveil.DPSGD(0.1, clip=2.0),
+        gradveil.ClampedNoise(0.1, clip=2.0),
         gradveil.OptimalPruning(0.9, noise=gradveil.OptimalNoise(0.01)),
         gradveil.OptimalNoise(0.1, granularity="layer"),
     ],
@@ -32,9 +33,9 @@ def test_a_defense_comes_back_from_its_own_specification(defense) -> None:
     assert build_defense(spec_of(defense)) == defense
 
 
-def test_cached_wraps_another_specification() -> None:
-    built = build_defense("cached(optimal-noise(scale=1e-1, plan='private'), refresh_every=7)")
-    assert (built.defense, built.refresh_every) == (gradveil.OptimalNoise(0.1, plan="private"), 7)
+def test_a_source_is_a_specification_of_its_own() -> None:
+    built = build_defense("optimal-noise(scale=1e-1, source=model-source(refresh_every=7))")
+    assert (built.scale, built.source.refresh_every) == (0.1, 7)
     assert repr(build_defense(spec_of(built))) == repr(built)
 
 
@@ -62,7 +63,6 @@ def test_every_entry_has_a_summary_and_a_class_that_can_be_named() -> None:
 
 
 def test_every_exported_defense_is_listed() -> None:
-    """But for `Public`, whose examples no text can hold."""
     classes = {
         value
         for value in vars(gradveil.defenses).values()
@@ -71,7 +71,7 @@ def test_every_exported_defense_is_listed() -> None:
         and value is not gradveil.Defense
         and not inspect.isabstract(value)
     }
-    assert classes - {gradveil.Public} == {entry.build for entry in DEFENSES.values()}
+    assert classes == {entry.build for entry in DEFENSES.values()}
 
 
 def test_estimators() -> None:

@@ -12,8 +12,6 @@ import gradveil
 from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.federated import TrainingConfig, build_run
 from gradveil.models import build_model
-from gradveil.studies.reproduce import select_studies
-from gradveil.studies.runner import Cell, Store, function_of
 
 MODULE = """
 import os, subprocess
@@ -93,7 +91,9 @@ def test_what_is_not_of_the_kind_is_never_called(
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("text", ["cached({})", "optimal-pruning(0.5, noise={})"])
+@pytest.mark.parametrize(
+    "text", ["optimal-noise(0.1, source={})", "optimal-pruning(0.5, noise={})"]
+)
 def test_parts_are_held_to_the_same(text: str, tmp_path: Path, own_thing: Path) -> None:
     victim = tmp_path / "x"
     hostile = text.format(f"os:system('touch {victim}')")
@@ -101,8 +101,10 @@ def test_parts_are_held_to_the_same(text: str, tmp_path: Path, own_thing: Path) 
         with pytest.raises(ValueError, match=r"registered name|not called"):
             build_defense(hostile, allow_imports=allowed)
     assert not victim.exists()
-    own = build_defense("cached(own_thing:Mine(0.5))", allow_imports=True)
-    assert own.defense.scale == 0.5
+    own = build_defense(
+        "optimal-pruning(0.5, noise=gradveil:GradientNoise(0.5))", allow_imports=True
+    )
+    assert own.noise.scale == 0.5
 
 
 def test_an_allow_list_allows_what_it_lists(own_thing: Path) -> None:
@@ -135,30 +137,6 @@ def test_a_configuration_cannot_import(field: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="registered name"):
         build_run(TrainingConfig(limit=64, held_out=0, **given))
     assert not victim.exists()
-
-
-def test_studies_of_the_user_need_a_word_of_the_user() -> None:
-    with pytest.raises(ValueError, match="registered name"):
-        select_studies(["tests.studies.fake:STUDY"])
-    assert select_studies(["tests.studies.fake:STUDY"], allow_imports=True)
-
-
-def test_cells_run_functions_of_the_user_only() -> None:
-    with pytest.raises(ValueError, match="It was not called"):
-        function_of("os:system")
-
-
-def test_a_stored_cell_cannot_name_what_is_run(tmp_path: Path) -> None:
-    """The file may have been changed; what is claimed is what the study wanted."""
-    from gradveil.studies.runner._owner import Owner
-
-    store, cell = Store(tmp_path), Cell("tests.studies.fake:draw", {"seed": 1})
-    store.want([cell])
-    store._database.execute("""UPDATE cells SET kind = 'os:system', settings = '"touch x"'""")
-    owner = Owner(store.owners)
-    assert store.claim(owner) == cell
-    owner.close()
-    store.close()
 
 
 def test_an_allowed_text_is_one_path() -> None:

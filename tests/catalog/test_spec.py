@@ -14,7 +14,7 @@ TEXTS = [
     "optimal-noise(0.1, cap=inf)",
     "optimal-noise(scale=1e-05, estimator='per-example')",
     "optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))",
-    "cached(optimal-noise(scale=0.1, estimator=sketch(probes=3), plan='private'), refresh_every=5)",
+    "optimal-noise(scale=0.1, estimator=sketch(probes=3), source=model-source(refresh_every=5))",
     "mlp(sizes=[4, 8, 3], activation='leaky-relu')",
     "thing((1,), (), [], (1, 2), None, True, -3, -inf, key='it\\'s (a, \"b\")')",
     "package.module:Class.preset(1, x=other.module:Part)",
@@ -35,13 +35,12 @@ def test_the_text_itself_is_canonical(text: str) -> None:
 
 
 def test_parts() -> None:
-    spec = Spec.parse("cached(optimal-noise(scale=0.1, plan='private'), refresh_every=5)")
-    assert spec.name == "cached"
-    assert spec.positional == [Spec("optimal-noise", {"scale": 0.1, "plan": "private"})]
-    assert spec.options == {"refresh_every": 5}
-    assert spec.named().options["defense"] == Spec(
-        "optimal-noise", {"scale": 0.1, "plan": "private"}
-    )
+    spec = Spec.parse("optimal-noise(scale=0.1, source=model-source(refresh_every=5))")
+    assert spec.name == "optimal-noise"
+    assert spec.options == {"scale": 0.1, "source": Spec("model-source", {"refresh_every": 5})}
+    pruning = Spec.parse("optimal-pruning(0.5, noise=gradient-noise(0.1))")
+    assert pruning.positional == [0.5]
+    assert pruning.named().options["ratio"] == 0.5
     with pytest.raises(TypeError):
         spec.arguments["refresh_every"] = 7  # type: ignore[index]
 
@@ -80,13 +79,9 @@ def test_an_infinite_option_comes_back() -> None:
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_completed_defense_can_be_built(name: str) -> None:
     given = {"rounding": "rounding(0.1)", "optimal-rounding": "optimal-rounding(0.1)"}
-    given["from-server"] = "from-server(optimal-noise(0.1))"
-    given["released"] = "released(optimal-noise(0.1))"
     given |= {"laplace-noise": "laplace-noise(0.1)", "qsgd": "qsgd(8)"}
     given |= {"error-feedback": "error-feedback(0.9)", "soteria": "soteria(0.5)"}
-    spec = Spec.parse(
-        {**given, "cached": "cached(optimal-noise(0.1, plan='private'))"}.get(name, name)
-    )
+    spec = Spec.parse(given.get(name, name))
     assert spec.completed().missing == frozenset()
     assert type(build_defense(spec.completed())) is DEFENSES[name].build
 
@@ -188,8 +183,8 @@ def test_the_name_of_a_local_class_is_read_back() -> None:
     ("text", "amounts"),
     [
         ("gradient-noise(0.1)", [("scale", 0.1)]),
-        ("dpsgd(scale=0.1, clip=2)", [("scale", 0.1), ("clip", 2.0)]),
-        ("cached(optimal-noise(0.1, plan='private'), refresh_every=3)", [("scale", 0.1)]),
+        ("clamped-noise(scale=0.1, clip=2)", [("scale", 0.1), ("clip", 2.0)]),
+        ("optimal-noise(0.1, source=model-source(refresh_every=3))", [("scale", 0.1)]),
         ("my.module:Own(scale=0.1, other=2)", [("scale", 0.1)]),
         ("rounding(step=0.5)", [("step", 0.5)]),
         ("optimal-noise(scale=None, utility_budget=0.1)", []),

@@ -17,12 +17,11 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gradveil.auditing import QUICK_STEPS, AuditResult
-from gradveil.auditing._defaults import STEPS
+from gradveil.audit import AuditResult
 from gradveil.cli import app
-from gradveil.cli._audit_table import show_audit
-from tests.auditing.example_frontier import frontier_result
-from tests.auditing.example_result import example_result
+from gradveil.cli._audit_show import show_audit
+from tests.audit.example_frontier import frontier_result
+from tests.audit.example_result import example_result
 
 MODULE = '''
 import torch
@@ -61,6 +60,8 @@ QUICK = [
     "2",
     "--steps",
     "4",
+    "--training-rounds",
+    "5",
     "--defense",
     "no-defense",
     "--defense",
@@ -83,7 +84,8 @@ def workplace(tmp_path, monkeypatch):
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, env=environment
     )
@@ -91,7 +93,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def invoke(*arguments: str):
     """The command in this process; its mistakes are exceptions."""
-    return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["audit", *arguments])
+    jobs = [] if "--jobs" in arguments else ["--jobs", "1"]
+    return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["audit", *arguments, *jobs])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     assert noisy.name == "optimal noise"
     assert noisy.bound.mse > 0
     assert noisy.training.steps == 5
-    assert [len(one.runs) for one in noisy.attacks] == [1, 1]
+    assert [len(one.runs) for one in noisy.attacks] == [1]
     assert (noisy.attacks[0].psnr is not None) is is_image
     assert (workplace / "result" / "report.html").exists()
     for line in (
@@ -141,7 +144,7 @@ def test_other_peoples_defenses_are_rows_by_name(workplace):
         "--defense", "laplace-noise(scale=0.1)", "--defense", "sign-compression",
     )  # fmt: skip
     assert done.exit_code == 0, (done.output, done.exception)
-    noise, signs = json.loads(done.stdout)["defenses"]
+    _, noise, signs = json.loads(done.stdout)["defenses"]
     assert (noise["name"], signs["name"]) == ("Laplace noise", "sign compression")
     assert noise["bound"] is not None
     assert signs["bound"] is None
@@ -244,27 +247,32 @@ def test_a_full_disk_leaves_nothing_half_written(workplace):
     assert done.returncode == 2, done.stderr
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
-    assert list(Path("full").iterdir()) == []
+    kept = [path for path in Path("full").rglob("*") if path.is_file()]
+    assert not [path for path in kept if path.parent == Path("full")]
+    for path in kept:  # small cells fit; each is whole
+        assert json.loads(path.read_text())["function"] == path.name.split("-")[0]
 
 
 def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "audit", "--data", "table.npz", "--quick", "--steps",
-         "10000000", "--match", "utility", "--batch-size", "2", "--out", "stopped"],
+         "10000000", "--match", "utility", "--batch-size", "2", "--out", "stopped", "--jobs", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=workplace,
     )  # fmt: skip
     assert process.stderr is not None
     seen = ""
-    while "inverting" not in seen and process.poll() is None:
+    while "first strengths" not in seen and process.poll() is None:
         seen += process.stderr.read(1)
-    time.sleep(0.2)
+    deadline = time.monotonic() + 300
+    while not [*workplace.glob("stopped/cells/*.json")] and time.monotonic() < deadline:
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "stopped early; what is finished was written" in " ".join(output.split())
     result = AuditResult.load(workplace / "stopped" / "results.json")
     assert not result.complete
-    assert len(result.defenses) == 3
+    assert [*workplace.glob("stopped/cells/*.json")]
 
 
 def test_ctrl_c_on_curves_keeps_what_is_done_and_the_same_command_goes_on(workplace):
@@ -292,11 +300,12 @@ def test_ctrl_c_on_curves_keeps_what_is_done_and_the_same_command_goes_on(workpl
     assert "loss<=+50%" in done.stdout
 
 
-def test_options_of_curves_are_refused_where_defenses_are_compared(workplace):
-    for extra in (["--goal", "psnr<=15"], ["--strengths", "3"], ["--lr", "0.1"]):
-        done = invoke("--data", "table.npz", *QUICK, "gradient-noise", *extra)
-        assert isinstance(done.exception, ValueError)
-        assert extra[0] in str(done.exception)
+def test_goals_are_asked_of_given_strengths_too(workplace):
+    asked = ["--goal", "loss<=+90%", "--format", "json"]
+    done = invoke("--data", "table.npz", *QUICK, "gradient-noise", *asked)
+    assert done.exit_code == 0, (done.output, done.exception)
+    (answer,) = json.loads(done.stdout)["frontier"]["answers"]
+    assert answer["goals"] == ["loss<=+90%"]
     done = invoke("--data", "table.npz", "--goal", "psnr=15")
     assert "psnr<=15" in str(done.exception)
 
@@ -313,23 +322,9 @@ def test_the_exit_code_is_that_of_the_stop_reason(workplace, monkeypatch, stoppe
     result = dataclasses.replace(
         example_result(size=2), complete=stopped is None, stopped=stopped, notes=notes
     )
-    monkeypatch.setattr("gradveil.cli._audit._modes.audit", lambda *_, **__: result)
+    monkeypatch.setattr("gradveil.audit.run", lambda *_, **__: result)
     done = invoke("--data", "table.npz", *QUICK, "gradient-noise", "--out", "result")
     assert done.exit_code == code, done.output
-
-
-def test_quick_takes_fewer_steps_than_the_default(workplace, monkeypatch):
-    asked = []
-
-    def remember(*positional, steps, **_):
-        asked.append((steps, positional[4]))
-        return example_result(size=2)
-
-    monkeypatch.setattr("gradveil.cli._audit._modes.audit", remember)
-    arguments = ("--data", "table.npz", "--quick", "--match", "utility", "--out", "result")
-    assert invoke(*arguments).exit_code == 0
-    ((steps, (attack,)),) = asked
-    assert attack.steps == steps == QUICK_STEPS < STEPS
 
 
 def test_tables_of_the_default_defenses_are_whole_in_100_columns():
@@ -353,7 +348,7 @@ def test_answers_come_first_and_all_is_whole_in_100_columns():
         "Without a defense: ",
         "Recommended: ",
         "How sure this is: ",
-        "Nothing recognisable (psnr<=13)",
+        "Attacks no better than a guess (psnr<=13)",
         "    defense = gradveil.OptimalNoise(scale=0.3, plan=gradveil.Public(images))",
         '    defense = "optimal-noise(scale=0.3)"',
         "Formal (epsilon<=8, not reached)",

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gradveil.auditing import AuditResult, _defense_measurement
-from gradveil.auditing._bounds import Guarantee
+from gradveil.audit import AuditResult
+from gradveil.audit.measure import _cells, _details
+from gradveil.audit.measure._bounds import Guarantee
 from gradveil.cli import app
 
 MODULE = """
@@ -41,15 +42,16 @@ def language_model():
 def flattened(scores, labels):
     return cross_entropy(scores.flatten(0, 1), labels.flatten(0, 1))
 """
-QUICK = ["--batch-size", "2", "--quick", "--defense", "no-defense"]
+QUICK = ["--batch-size", "2", "--quick", "--jobs", "1", "--defense", "no-defense"]
 
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder with a module of models and data of every task, and audits without bounds."""
     nothing = Guarantee(None, "not measured in this test")
-    monkeypatch.setattr(_defense_measurement, "guarantee_of", lambda *_, **__: nothing)
-    monkeypatch.setattr(_defense_measurement, "told_apart", lambda *_, **__: None)
+    for module in (_cells, _details):
+        monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
+    monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
     (tmp_path / "own_tasks.py").write_text(MODULE)
     numbers = np.random.default_rng(0)
     rows = numbers.normal(size=(8, 5)).astype(np.float32)
@@ -103,7 +105,7 @@ def test_every_task(workplace, data, options, task):
     result = AuditResult.load(workplace / "result" / "results.json")
     assert result.setup.task == task
     assert result.notes == ()
-    (attack,) = result.defenses[0].attacks
+    attack, *_ = result.defenses[0].attacks
     shown = {"text": "tokens found", "table": "columns found"}.get(data)
     assert (attack.accuracy is not None) is (shown is not None)
     assert shown is None or shown in done.stdout

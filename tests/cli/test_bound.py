@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from gradveil.audit._result import PLACE_BY_PLACE
 from gradveil.cli import app
 from gradveil.denoising import LearnedPriors
 
@@ -37,6 +38,29 @@ def test_optimal_noise_gains_over_isotropic_noise():
     low, high = optimal["bound"]["mse_interval"]
     assert low < optimal["bound"]["mse"] < high
     assert optimal["bound"]["mse"] >= optimal["bound"]["trace_mse"] > 0
+
+
+def test_a_flat_prior_has_the_mark_and_the_reason(monkeypatch):
+    """Above 4,096 entries none was fitted, and the number stood there without a mark."""
+    monkeypatch.setattr("gradveil.audit._subject.PRIOR_LIMIT", 4)
+    noise = ("--model", "mlp", "--defense", "gradient-noise(100)")
+    (point,) = json.loads(bound(*noise, "--format", "json"))
+    assert point["bound"]["prior"] == "flat"
+    assert point["bound"]["mse"] > 10  # guessing the mean has about 1
+    assert "flat prior" in point["bound"]["reason"]
+    assert point["no_guarantee"] == point["bound"]["reason"]
+    shown = " ".join(bound(*noise).split())
+    assert " †" in shown
+    assert "No guarantee here: " in shown
+
+
+@pytest.mark.parametrize("size", ["1", "4"])
+def test_it_is_for_errors_after_matching_as_attacks_are_scored(size: str):
+    """The truth chooses among 4! orders, which takes something off; of one there is no choice."""
+    shown = bound("--model", "mlp", "--batch-size", size, "--format", "json")
+    found = json.loads(shown)[0]["bound"]
+    assert 0 < found["mse"] <= found["unmatched_mse"]
+    assert (found["mse"] == pytest.approx(found["unmatched_mse"])) == (size == "1")
 
 
 def test_pruning_without_noise_has_no_guarantee():
@@ -94,6 +118,7 @@ def test_a_learned_prior_says_what_it_is(monkeypatch):
     assert "learned within classes" in learned["bound"]["prior"]
     assert "errs upwards" in learned["bound"]["prior"]
     assert learned["bound"]["mse"] > 0
+    assert PLACE_BY_PLACE in learned["bound"]["reason"]  # no bound after matching is known
     assert "errs upwards" in " ".join(bound(*defense, "--prior", "learned").split())
     assert "Gaussian" in bound(*defense, "--prior", "gaussian")
 

@@ -114,7 +114,9 @@ def test_a_table_of_candidates(table):
     )
     assert "No attacker's mean squared error per entry is below" in shown
     assert "Assumed: Any attacker, on real data" in shown
-    private = bound(*CANDIDATES, "--trials", "2", "--defense", "optimal-noise(0.1, plan='private')")
+    private = bound(
+        *CANDIDATES, "--trials", "2", "--defense", "optimal-noise(0.1, source='private')"
+    )
     assert "No guarantee (" in private
 
 

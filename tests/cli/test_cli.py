@@ -11,7 +11,7 @@ from gradveil.cli import app
 def test_help_lists_the_commands():
     done = CliRunner().invoke(app, ["--help"])
     assert done.exit_code == 0
-    for command in ("audit", "bound", "bench", "list"):
+    for command in ("audit", "bound", "list", "train"):
         assert command in done.stdout
 
 

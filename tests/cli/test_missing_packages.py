@@ -13,7 +13,7 @@ from ..hiding import OPTIONAL, run_without
 
 RUN = "from gradveil.cli import main; main()"
 
-AUDIT, RAY = "gradveil[audit]", "gradveil[ray]"
+AUDIT = "gradveil[audit]"
 CASES = [
     ("audit", "jinja2", "the audit", AUDIT),
     ("audit", "plotly", "the audit", AUDIT),
@@ -32,16 +32,7 @@ CASES = [
     ("train --engine flower", "flwr", "Flower's simulation", "gradveil[flower]"),
     ("train --engine flower", "ray", "Flower's simulation", "gradveil[flower]"),
     ("train --out run", "matplotlib", "the chart in --out", AUDIT),
-    ("reproduce all", "matplotlib", "reproducing", AUDIT),
-    ("reproduce all", "scipy", "reproducing", AUDIT),
-    ("reproduce all", "torchmetrics", "reproducing", AUDIT),
-    ("reproduce all --engine ray", "ray", "the ray engine", RAY),
-    ("bench sensitivity --out run", "matplotlib", "the chart in --out", AUDIT),
-    ("bench attack", "scipy", "the benchmark of attacks", AUDIT),
-    ("bench attack --out run", "matplotlib", "the chart in --out", AUDIT),
     ("audit", "typer", "gradveil audit", AUDIT),
-    ("bench attack", "typer", "gradveil bench", AUDIT),
-    ("reproduce all", "rich", "gradveil reproduce", AUDIT),
     ("", "typer", "the command line", "gradveil[cli]"),
     ("list", "typer", "the command line", "gradveil[cli]"),
     ("list", "rich", "the command line", "gradveil[cli]"),

@@ -39,21 +39,38 @@ def test_a_budget_as_json() -> None:
     history = json.loads(run(*PRIVATE, "--delta", "1e-4", "--format", "json"))
     told = history["privacy"]
     assert (told["delta"], told["budget"], told["unit"]) == (1e-4, 2.0, "example")
-    assert (told["sample_rate"], told["neighbours"]) == (0.1, "add-remove")
+    assert (told["sample_rate"], told["neighbours"]) == (0.1, "zero-out")
     found = [row["epsilon"] for row in history["rounds"]]
     assert found == [epsilon_on_grid(told["noise_multiplier"], 0.1, n, 1e-4) for n in (1, 2, 3)]
     assert found[-1] <= 2.0
-    assert (told["secure"], history["config"]["secure"]) == (True, True)
+    assert (told["simulation"], history["config"]["secure"]) == (False, True)
+
+
+def test_a_seed_makes_a_simulation_of_the_json() -> None:
+    told = json.loads(run(*PRIVATE, "--seed", "3", "--format", "json"))["privacy"]
+    assert told["simulation"] is True
+
+
+def test_a_public_rate_is_about_one_example_more_or_less() -> None:
+    told = json.loads(run(*PRIVATE, "--sample-rate", "0.2", "--format", "json"))["privacy"]
+    assert (told["sample_rate"], told["neighbours"]) == (0.2, "add-remove")
+    assert told["hides"] == "one example more or less"
+    assert "`--sample-rate` should be in (0, 1]" in refused(*PRIVATE, "--sample-rate", "2")
+    assert "`--sample-rate` should be left out" in refused("--sample-rate", "0.2")
 
 
 def test_the_table_says_what_it_means_and_what_a_seed_means() -> None:
     text = " ".join(run(*PRIVATE).split())
-    assert "for each example (one example more or less)" in text
+    assert "for each example (one example replaced by an empty one; how many there are" in text
     assert "Poisson: each example with probability 0.1" in text
     assert "epsilon" in text
     assert "protects nobody" not in text
     text = " ".join(run(*PRIVATE, "--seed", "3").split())
-    assert "a seeded run protects nobody" in text
+    assert "A simulation, which protects nobody: the noise came from a seed" in text
+    assert "simulated" in text
+    assert text.count("protects nobody") == 1
+    text = run("--defense", "gradient-noise(0.1)", "--seed", "3")
+    assert "A simulation, which protects nobody" in " ".join(text.split())
 
 
 def test_noise_is_secure_without_a_seed_and_all_else_is_the_same() -> None:

@@ -4,7 +4,8 @@ import sys
 import pytest
 import torch
 
-from gradveil.data import Dataset, _embedded, load_dataset
+from gradveil.data import Dataset, load_dataset
+from gradveil.data import _load as _embedded
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from gradveil import (
-    DPSGD,
     QSGD,
-    Cached,
+    ClampedNoise,
     Defense,
     ErrorFeedback,
     Exact,
@@ -19,7 +18,7 @@ from gradveil import (
     Mechanism,
     Moments,
     NoDefense,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
@@ -130,32 +129,35 @@ def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
 
 NOISY: dict[str, Callable[[], Defense]] = {
     "gradient noise": lambda: GradientNoise(0.3),
-    "optimal noise": lambda: OptimalNoise(0.3, estimator=Exact(), plan="private"),
+    "optimal noise": lambda: OptimalNoise(0.3, estimator=Exact(), source="private"),
     "layer-wise noise": lambda: OptimalNoise(
-        0.3, granularity="layer", estimator=Exact(), plan="private"
+        0.3, granularity="layer", estimator=Exact(), source="private"
     ),
-    "noise for Adam": lambda: OptimalNoise(0.3, utility="adam", estimator=Exact(), plan="private"),
-    "DP-SGD": lambda: DPSGD(0.3, clip=1.0),
-    "optimal DP-SGD": lambda: OptimalDPSGD(0.3, clip=1.0, estimator=Exact(), plan="private"),
+    "noise for Adam": lambda: OptimalNoise(
+        0.3, utility="adam", estimator=Exact(), source="private"
+    ),
+    "DP-SGD": lambda: ClampedNoise(0.3, clip=1.0),
+    "optimal DP-SGD": lambda: OptimalClampedNoise(
+        0.3, clip=1.0, estimator=Exact(), source="private"
+    ),
     "pruning with noise": lambda: GradientPruning(0.4, noise=GradientNoise(0.3)),
     "pruning with optimal noise": lambda: GradientPruning(
         0.4, noise=OptimalNoise(0.3), estimator=Exact()
     ),
     "optimal pruning with noise": lambda: OptimalPruning(
-        0.4, noise=GradientNoise(0.3), estimator=Exact(), plan="private"
+        0.4, noise=GradientNoise(0.3), estimator=Exact(), source="private"
     ),
     "optimal pruning with optimal noise": lambda: OptimalPruning(
-        0.4, noise=OptimalNoise(0.3), estimator=Exact(), plan="private"
+        0.4, noise=OptimalNoise(0.3), estimator=Exact(), source="private"
     ),
     "private noise for clients": lambda: PrivateNoise(0.3, clip=1.0, unit="client"),
-    "cached": lambda: Cached(OptimalNoise(0.3, estimator=Exact(), plan="private"), refresh_every=3),
 }
 DETERMINISTIC: dict[str, Callable[[], Defense]] = {
     "no defense": NoDefense,
     "pruning": lambda: GradientPruning(0.4),
-    "optimal pruning": lambda: OptimalPruning(0.4, estimator=Exact(), plan="private"),
+    "optimal pruning": lambda: OptimalPruning(0.4, estimator=Exact(), source="private"),
     "rounding": lambda: Rounding(0.25),
-    "optimal rounding": lambda: OptimalRounding(0.25, estimator=Exact(), plan="private"),
+    "optimal rounding": lambda: OptimalRounding(0.25, estimator=Exact(), source="private"),
 }
 RIVALS: dict[str, Callable[[], Defense]] = {
     "Laplace noise": lambda: LaplaceNoise(0.3),

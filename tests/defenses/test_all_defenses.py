@@ -44,7 +44,7 @@ def test_noise_that_is_sent_has_the_planned_scale(name: str) -> None:
     assert_normal(residuals, std)
 
 
-@pytest.mark.parametrize("name", ["gradient noise", "pruning with noise", "DP-SGD", "cached"])
+@pytest.mark.parametrize("name", ["gradient noise", "pruning with noise", "DP-SGD"])
 def test_noise_of_whole_calls_has_the_planned_scale(name: str) -> None:
     """From end to end, where a call is cheap; a twin tells the plan of each call."""
     defense, twin = NOISY[name](), NOISY[name]()

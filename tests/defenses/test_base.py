@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import DPSGD, Exact, GradientMessage, GradientNoise, NoDefense, OptimalNoise
+from gradveil import ClampedNoise, Exact, GradientMessage, GradientNoise, NoDefense, OptimalNoise
 from tests.zoo import Case, named
 
 CASES = [named(name) for name in ("mlp", "conv_net", "scalar", "tied", "frozen", "unused")]
@@ -31,7 +31,7 @@ def test_without_a_defense_it_is_backward(case: Case) -> None:
 
 @every_case
 def test_it_fills_what_the_defense_sends(case: Case) -> None:
-    model, defense = case.model(), OptimalNoise(0.1, plan="private")
+    model, defense = case.model(), OptimalNoise(0.1, source="private")
     returned = defense.backward(model, case.loss(), case.inputs(), case.targets(), seeded())
     message = GradientMessage(case.model(), case.loss(), case.targets())
     sent = defense(message, case.inputs(), seeded())
@@ -65,7 +65,7 @@ def test_frozen_parameters_are_untouched() -> None:
 def test_the_model_is_not_changed_otherwise(case: Case) -> None:
     model = case.model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    OptimalNoise(0.1, plan="private").backward(model, case.loss(), case.inputs(), case.targets())
+    OptimalNoise(0.1, source="private").backward(model, case.loss(), case.inputs(), case.targets())
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 
 
@@ -82,7 +82,7 @@ def test_gradients_are_the_users_to_change() -> None:
 def test_gradients_carry_no_graph_even_if_the_inputs_do() -> None:
     case = named("mlp")
     model, inputs = case.model(), case.inputs().requires_grad_()
-    for defense in (NoDefense(), OptimalNoise(0.1, plan="private")):
+    for defense in (NoDefense(), OptimalNoise(0.1, source="private")):
         for _ in range(2):
             defense.backward(model, case.loss(), inputs, case.targets())
             assert not any(gradient.requires_grad for gradient in gradients(model).values())
@@ -94,7 +94,7 @@ def test_an_optimizer_steps_along_what_was_sent() -> None:
     model = case.model()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    sent = DPSGD(0.1, clip=0.05).backward(model, case.loss(), case.inputs(), case.targets())
+    sent = ClampedNoise(0.1, clip=0.05).backward(model, case.loss(), case.inputs(), case.targets())
     optimizer.step()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name] - 0.5 * sent[name])
@@ -114,8 +114,8 @@ class Counting:
 def test_only_defenses_that_need_sensitivities_measure_them() -> None:
     case, spy = named("mlp"), Counting()
     GradientNoise(0.1, estimator=spy)(case.message(), case.inputs())  # type: ignore[arg-type]
-    DPSGD(0.1, estimator=spy)(case.message(), case.inputs())  # type: ignore[arg-type]
+    ClampedNoise(0.1, estimator=spy)(case.message(), case.inputs())  # type: ignore[arg-type]
     assert spy.calls == 0
-    OptimalNoise(0.1, estimator=spy, plan="private")(case.message(), case.inputs())  # type: ignore[arg-type]
-    GradientNoise(target_error=1.0, estimator=spy, plan="private")(case.message(), case.inputs())  # type: ignore[arg-type]
+    OptimalNoise(0.1, estimator=spy, source="private")(case.message(), case.inputs())  # type: ignore[arg-type]
+    GradientNoise(target_error=1.0, estimator=spy, source="private")(case.message(), case.inputs())  # type: ignore[arg-type]
     assert spy.calls == 2

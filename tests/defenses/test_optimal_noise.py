@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gradveil import (
-    Cached,
     GradientMessage,
     GradientPruning,
     Mechanism,
@@ -36,7 +35,7 @@ from .properties import (
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_feasible_noise_reveals_less(sweep: Sweep, seed: int) -> None:
     moments = sweep.moments(seed)
-    mechanism = OptimalNoise(0.1, **FREE, plan="private").plan(moments)
+    mechanism = OptimalNoise(0.1, **FREE, source="private").plan(moments)
     assert_noise_is_stationary(moments, mechanism)
     assert_no_better_noise(moments, mechanism, perturbed(powers(mechanism), seed))
     assert_no_better_noise(moments, mechanism, iter([torch.ones(moments.size).double()]))
@@ -46,7 +45,7 @@ def test_no_feasible_noise_reveals_less(sweep: Sweep, seed: int) -> None:
 def test_cauchy_holds_with_equality(sweep: Sweep) -> None:
     """tr J_F · Σ g_i² Σ_ii = (Σ s_i |g_i|)², the least that the product can be."""
     moments = sweep.moments(3)
-    mechanism = OptimalNoise(0.1, **FREE, plan="private").plan(moments)
+    mechanism = OptimalNoise(0.1, **FREE, source="private").plan(moments)
     product = fisher_trace(moments, mechanism) * noise_price(moments, mechanism)
     squares = row(moments.squared_values) * row(moments.known_squared_sensitivities)
     assert product == pytest.approx(float(squares.sqrt().sum()) ** 2, rel=EXACT, abs=0)
@@ -56,7 +55,7 @@ def test_cauchy_holds_with_equality(sweep: Sweep) -> None:
 def test_erratum_4_squared_sensitivities_are_worse(sweep: Sweep) -> None:
     """Algorithm 1, step 4 prints Σ_ii = λ ‖∇g_i‖² / |g_i|; Eq. 10 has ‖∇g_i‖."""
     moments = sweep.moments()
-    mechanism = OptimalNoise(0.1, **FREE, plan="private").plan(moments)
+    mechanism = OptimalNoise(0.1, **FREE, source="private").plan(moments)
     printed = row(moments.known_squared_sensitivities) / row(moments.squared_values).sqrt()
     rival = at_equal_price(moments, printed, mechanism)
     assert_noise_is_stationary(moments, mechanism)
@@ -79,7 +78,7 @@ def one_per_tensor(variances: Tensor, moments: Moments, seed: int) -> Iterator[T
 @pytest.mark.parametrize("sweep", SWEEPS, ids=str)
 def test_layer_granularity_is_the_best_with_one_level_per_tensor(sweep: Sweep) -> None:
     moments = sweep.moments(4)
-    mechanism = OptimalNoise(0.1, granularity="layer", **FREE, plan="private").plan(moments)
+    mechanism = OptimalNoise(0.1, granularity="layer", **FREE, source="private").plan(moments)
     levels = like(powers(mechanism), moments.squared_values)
     assert all(float(level.max()) == float(level.min()) for level in levels.values())
     assert_no_better_noise(moments, mechanism, one_per_tensor(powers(mechanism), moments, seed=4))
@@ -91,8 +90,8 @@ def test_layer_granularity_is_the_best_with_one_level_per_tensor(sweep: Sweep) -
 
 def test_layer_granularity_is_between_isotropic_and_by_entry() -> None:
     moments = SWEEPS[0].moments()
-    by_entry = OptimalNoise(0.1, **FREE, plan="private").plan(moments)
-    layer = OptimalNoise(0.1, granularity="layer", **FREE, plan="private").plan(moments)
+    by_entry = OptimalNoise(0.1, **FREE, source="private").plan(moments)
+    layer = OptimalNoise(0.1, granularity="layer", **FREE, source="private").plan(moments)
     isotropic = with_powers(torch.ones(moments.size).double(), by_entry)
     shares = [share_of_optimum(moments, m) for m in (isotropic, layer, by_entry)]
     assert shares == sorted(shares)
@@ -103,20 +102,20 @@ def test_global_form_is_the_best_fixed_plan_for_many_batches() -> None:
     """Theorem 2: one Σ for all batches; the expectation is linear in the moments."""
     batches = [SWEEPS[0].moments(seed) for seed in range(6)]
     mean = Moments.average(batches)
-    planned = OptimalNoise(0.1, **FREE, plan="private").plan(mean)
+    planned = OptimalNoise(0.1, **FREE, source="private").plan(mean)
     expected = sum(fisher_trace(one, planned) for one in batches) / len(batches)
     assert fisher_trace(mean, planned) == pytest.approx(expected, rel=EXACT, abs=0)
     assert_noise_is_stationary(mean, planned)
-    local = (powers(OptimalNoise(0.1, **FREE, plan="private").plan(one)) for one in batches)
+    local = (powers(OptimalNoise(0.1, **FREE, source="private").plan(one)) for one in batches)
     assert_no_better_noise(mean, planned, local)
     assert_no_better_noise(mean, planned, perturbed(powers(planned)))
 
 
 def test_local_form_is_the_best_for_its_own_batch() -> None:
     batches = [SWEEPS[0].moments(seed) for seed in range(6)]
-    shared = powers(OptimalNoise(0.1, **FREE, plan="private").plan(Moments.average(batches)))
+    shared = powers(OptimalNoise(0.1, **FREE, source="private").plan(Moments.average(batches)))
     for one in batches:
-        local = OptimalNoise(0.1, **FREE, plan="private").plan(one)
+        local = OptimalNoise(0.1, **FREE, source="private").plan(one)
         assert_no_better_noise(one, local, iter([shared]))
         rival = at_equal_price(one, shared, local)
         assert fisher_trace(one, rival) > 1.1 * fisher_trace(one, local)
@@ -125,7 +124,7 @@ def test_local_form_is_the_best_for_its_own_batch() -> None:
 def test_average_of_one_batch_is_the_local_form() -> None:
     moments = SWEEPS[0].moments()
     first, second = (
-        OptimalNoise(0.1, plan="private").plan(m)
+        OptimalNoise(0.1, source="private").plan(m)
         for m in (moments, Moments.average([moments, moments]))
     )
     torch.testing.assert_close(powers(first), powers(second))
@@ -137,7 +136,8 @@ def test_plan_does_not_depend_on_the_units_of_the_inputs(factor: float) -> None:
     sweep = SWEEPS[0]
     other = Sweep("scaled", slope_size=factor)
     plans = [
-        powers(OptimalNoise(0.1, **FREE, plan="private").plan(s.moments())) for s in (sweep, other)
+        powers(OptimalNoise(0.1, **FREE, source="private").plan(s.moments()))
+        for s in (sweep, other)
     ]
     torch.testing.assert_close(*plans, rtol=EXACT, atol=0.0)
 
@@ -151,14 +151,14 @@ def test_single_precision_agrees(sweep: Sweep) -> None:
         {n: t.float() for n, t in moments.known_squared_sensitivities.items()},
         moments.input_size,
     )
-    plans = [powers(OptimalNoise(0.1, **FREE, plan="private").plan(m)) for m in (moments, single)]
+    plans = [powers(OptimalNoise(0.1, **FREE, source="private").plan(m)) for m in (moments, single)]
     torch.testing.assert_close(plans[1], plans[0], rtol=1e-5, atol=0.0)
 
 
 def test_moments_of_a_clipped_message_are_refused() -> None:
     moments = measure(message, batch(), "exact", clip=0.5)
     with pytest.raises(ValueError, match=r"Found moments clamped to 0\.5"):
-        OptimalNoise(0.1, plan="private").plan(moments)
+        OptimalNoise(0.1, source="private").plan(moments)
 
 
 def test_a_target_for_layers_is_met_on_all_examples() -> None:
@@ -167,7 +167,7 @@ def test_a_target_for_layers_is_met_on_all_examples() -> None:
     inputs = torch.randn(12, 6, generator=generator) * torch.linspace(0.1, 6, 12).view(-1, 1)
     targets = torch.arange(12) % 3
     gradient = GradientMessage(model, torch.nn.functional.cross_entropy, targets)
-    defense = OptimalNoise(target_error=0.5, granularity="layer", plan="private")
+    defense = OptimalNoise(target_error=0.5, granularity="layer", source="private")
     mechanism = defense.plan(defense.observe(gradient, inputs, generator)[1])
     exact = measure(gradient, inputs, "exact")
     assert inputs.numel() / fisher_trace(exact, mechanism) == pytest.approx(0.5, rel=0.5)
@@ -194,7 +194,7 @@ def test_no_noise_of_equal_curvature_cost_reveals_less(sweep: Sweep) -> None:
     judge = priced_by_curvature(moments)
     assert_noise_is_stationary(judge, mechanism)
     assert_no_better_noise(judge, mechanism, perturbed(powers(mechanism)))
-    by_variance = powers(OptimalNoise(0.1, **FREE, plan="private").plan(moments))
+    by_variance = powers(OptimalNoise(0.1, **FREE, source="private").plan(moments))
     assert_no_better_noise(judge, mechanism, iter([by_variance]))
     product = fisher_trace(judge, mechanism) * noise_price(judge, mechanism)
     roots = (row(judge.squared_values) * row(judge.known_squared_sensitivities)).sqrt()
@@ -204,7 +204,7 @@ def test_no_noise_of_equal_curvature_cost_reveals_less(sweep: Sweep) -> None:
 def test_layers_are_the_best_for_the_curvature_with_one_level_per_tensor() -> None:
     moments = by_curvature(SWEEPS[0], 4)
     mechanism = OptimalNoise(
-        0.1, granularity="layer", utility="curvature", **FREE, plan="private"
+        0.1, granularity="layer", utility="curvature", **FREE, source="private"
     ).plan(moments)
     rivals = one_per_tensor(powers(mechanism), moments, seed=4)
     assert_no_better_noise(priced_by_curvature(moments), mechanism, rivals)
@@ -222,7 +222,7 @@ def test_the_curvature_is_measured_when_it_is_needed() -> None:
     model = build_model("mlp", sizes=[6, 8, 3]).double()
     inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gradient = GradientMessage(model, torch.nn.functional.cross_entropy, torch.arange(5) % 3)
-    defense = OptimalNoise(0.1, utility="curvature", estimator="exact", plan="private")
+    defense = OptimalNoise(0.1, utility="curvature", estimator="exact", source="private")
     expected = defense.plan(measure(gradient, inputs, "exact", examples=True))
     found = defense.respond(gradient, inputs, torch.Generator().manual_seed(0)).mechanism
     assert isinstance(found, Mechanism)
@@ -236,16 +236,14 @@ def test_moments_without_curvature_are_refused() -> None:
         ValueError, match=r"`utility` should be one of \['variance', 'curvature', 'adam'\]"
     ):
         OptimalNoise(0.1, utility="power")
-    with pytest.raises(ValueError, match=r"needs the curvature, too. Use utility='variance'"):
-        Cached(OptimalNoise(0.1, utility="curvature", plan="private"))
 
 
 def test_noise_on_what_pruning_keeps_may_be_planned_for_the_curvature() -> None:
     moments = by_curvature(SWEEPS[7])
     noise = OptimalNoise(0.1, utility="curvature", **FREE)
     pruning = GradientPruning(0.5, noise=noise)
-    assert pruning.needs_curvature
-    assert not GradientPruning(0.5, noise=OptimalNoise(0.1)).needs_curvature
+    assert pruning.about.needs.curvature
+    assert not GradientPruning(0.5, noise=OptimalNoise(0.1)).about.needs.curvature
     kept = row(pruning.plan(moments).keep) > 0
     ratios = powers(pruning.plan(moments))[kept] / powers(noise.plan(moments))[kept]
     torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios), rtol=EXACT, atol=0.0)

@@ -135,7 +135,7 @@ def test_order_is_the_best_with_optimal_noise_too(seed: int) -> None:
         mask = torch.zeros_like(squares).scatter_(0, order, enough.double())
         assert float((mask * squares).sum()) >= worth * (1 - EXACT)
         support = like(mask, moments.squared_values)
-        variances = noise.variances(moments, moments, support)
+        variances = noise.variances(noise.shape(moments), moments, support)
         rival = Mechanism({n: v.sqrt() for n, v in variances.items()}, support)
         assert fisher_trace(moments, rival) >= planned * (1 - EXACT)
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gradveil import (
-    DPSGD,
-    Cached,
+    ClampedNoise,
     GradientNoise,
     GradientPruning,
     NoDefense,
@@ -28,13 +27,13 @@ def test_magnitude_pruning_shows_its_threshold():
 
 def test_optimal_pruning_shows_its_threshold_on_sensitivities():
     sensitivity = torch.tensor([1.0, 8.0, 1.0, 1.0])
-    limits = OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, sensitivity)
+    limits = OptimalPruning(0.25, source="private").pruned_limits(SENT, PRUNED, sensitivity)
     assert limits.tolist() == pytest.approx([4.5, 36.0, 4.5, 4.5])  # 1.5 s / (1/3)
     sensitivity[1] = 0.08
-    flat = OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, sensitivity)
+    flat = OptimalPruning(0.25, source="private").pruned_limits(SENT, PRUNED, sensitivity)
     assert flat[1] == 3.0  # the median of what was kept
     assert bool(
-        OptimalPruning(0.25, plan="private").pruned_limits(SENT, PRUNED, None).isinf().all()
+        OptimalPruning(0.25, source="private").pruned_limits(SENT, PRUNED, None).isinf().all()
     )
 
 
@@ -50,7 +49,7 @@ def test_no_value_that_magnitude_pruning_cut_is_beyond_its_limit(seed):
 @pytest.mark.parametrize("defense", [NoDefense(), GradientNoise(0.1), Rounding(0.1)])
 def test_other_defenses_say_nothing_of_a_zero(defense):
     assert bool(defense.pruned_limits(SENT, PRUNED, None).isinf().all())
-    assert not defense.prunes_by_sensitivity
+    assert not defense.about.prunes_by_sensitivity
 
 
 @pytest.mark.parametrize(
@@ -59,20 +58,13 @@ def test_other_defenses_say_nothing_of_a_zero(defense):
         (NoDefense(), False),
         (Rounding(0.1), False),
         (GradientNoise(0.1), False),
-        (GradientNoise(utility_budget=1.0, plan="private"), True),
-        (DPSGD(0.1, clip=1.0), False),
-        (OptimalNoise(0.1, plan="private"), True),
+        (GradientNoise(utility_budget=1.0, source="private"), True),
+        (ClampedNoise(0.1, clip=1.0), False),
+        (OptimalNoise(0.1, source="private"), True),
         (GradientPruning(0.5), False),
         (GradientPruning(0.5, noise=OptimalNoise(0.1)), True),
-        (OptimalPruning(0.5, plan="private"), True),
-        (Cached(OptimalPruning(0.5, plan="private")), True),
+        (OptimalPruning(0.5, source="private"), True),
     ],
 )
 def test_which_plans_an_attacker_makes_again(defense: Defense, varies: bool):
-    assert defense.plan_varies is varies
-
-
-def test_what_is_cached_speaks_for_the_defense_it_wraps():
-    wrapped = Cached(GradientPruning(0.25))
-    assert wrapped.pruned_limits(SENT, PRUNED, None).tolist() == [2.0] * 4
-    assert Cached(OptimalPruning(0.5, plan="private")).prunes_by_sensitivity
+    assert defense.about.varies is varies

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradveil import (
-    DPSGD,
+    ClampedNoise,
     GaussianPrior,
     GradientNoise,
     GradientPruning,
@@ -20,8 +20,7 @@ from gradveil import (
     reconstruction_bound,
     utility,
 )
-from gradveil._tensors import flatten
-from gradveil.defenses._planning import keep_lowest
+from gradveil.defenses._levels import keep_lowest
 from tests.mechanisms.statistics import assert_mean, draws
 
 from .cases import SWEEPS, Sweep, batch, kept, like, message, moments_of, powers, row
@@ -190,8 +189,9 @@ def test_target_error_where_more_entries_reveal_less() -> None:
 
 def error_at(defense: Any, moments: Moments, count: int) -> float:
     """The trace bound per entry when `count` entries are kept, from the definitions."""
-    support = like(keep_lowest(flatten(defense.scores(moments)), count), moments.squared_values)
-    variances = defense.noise.variances(moments, moments, support)
+    shape = defense.shape(moments)
+    support = like(keep_lowest(defense.scores(shape, moments), count), moments.squared_values)
+    variances = defense.noise.variances(shape, moments, support)
     noisy = Mechanism({n: v.sqrt() for n, v in variances.items()}, support)
     known = defense.prior.trace(moments.input_size) if defense.prior else 0.0
     trace = fisher_trace(moments, noisy) + known
@@ -224,7 +224,7 @@ def test_impossible_target(kind: Pruning) -> None:
             r"Exactly one of.*Found \['ratio', 'utility_budget'\]",
         ),
         ({"ratio": 0.5, "noise": 0.1}, TypeError, "`noise` should be.*Found float"),
-        ({"ratio": 0.5, "noise": DPSGD(0.1)}, TypeError, "`noise`.*Found DPSGD"),
+        ({"ratio": 0.5, "noise": ClampedNoise(0.1)}, TypeError, "`noise`.*Found ClampedNoise"),
         ({"ratio": 0.5, "noise": Rounding(0.1)}, TypeError, "`noise`.*Found Rounding"),
     ],
 )

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gradveil import (
-    Cached,
     Defended,
     Defense,
     GradientNoise,
@@ -41,7 +40,8 @@ def test_a_response_holds_the_values_their_mechanism_and_what_it_made_of_them(
     values, mechanism, sent = defense.respond(case.message(), case.inputs(), generator)
     again = torch.Generator().manual_seed(1)
     expected_values, moments = defense.observe(case.message(), case.inputs(), again)
-    expected = defense.plan(moments).apply(expected_values, again)
+    given = defense.given(moments, case.message(), case.inputs(), again)
+    expected = defense.mechanism(given.shape, given.moments).apply(expected_values, again)
     assert mechanism is not None
     assert values.keys() == sent.keys()
     for name, value in values.items():
@@ -59,7 +59,7 @@ def test_a_call_returns_what_the_response_sends() -> None:
         assert all(torch.equal(value, expected[name]) for name, value in sent.items())
 
 
-@pytest.mark.parametrize("base", [Defense, OptimalNoise, Cached])
+@pytest.mark.parametrize("base", [Defense, OptimalNoise])
 def test_a_call_of_its_own_is_refused_where_the_class_is_defined(base: type) -> None:
     with pytest.raises(TypeError, match=r"no `__call__` of its own.*Found one in Mine. Override"):
         type("Mine", (base,), {"__call__": lambda self, message, inputs: {}})
@@ -74,22 +74,17 @@ def test_a_call_that_is_mixed_in_is_refused_too() -> None:
         type("Mixed", (Calling, NoDefense), {})
 
 
-def test_a_response_of_its_own_cannot_be_cached() -> None:
-    with pytest.raises(TypeError, match=r"A defense to cache.*no `respond`.*Found one in Halved"):
-        Cached(Halved())
-
-
-def test_a_defense_without_a_plan_says_so() -> None:
+def test_a_defense_without_a_mechanism_says_so() -> None:
     class Empty(Defense):
-        """Neither plans nor responds."""
+        """Neither makes a mechanism nor responds."""
 
     case = named("mlp")
-    with pytest.raises(TypeError, match=r"should have a method `plan`.*Found none in Empty"):
+    with pytest.raises(TypeError, match=r"should have a method `mechanism`.*Found none in Empty"):
         Empty()(case.message(), case.inputs())
 
 
 def test_a_defense_remembers_nothing_unless_it_says_so() -> None:
-    defense = OptimalNoise(0.1)
+    defense = OptimalNoise(0.1, source="private")
     assert defense.state_dict() == {}
     defense.load_state_dict({})
     defense.reset()
@@ -101,11 +96,3 @@ def test_a_defense_remembers_nothing_unless_it_says_so() -> None:
 def test_a_state_without_a_reset_is_never_handed_out() -> None:
     with pytest.raises(TypeError, match=r"method `reset`. Found none in Counting.*\['calls'\]"):
         Counting().without_memory()
-
-
-def test_what_a_cached_defense_measured_is_not_in_its_copy_without_memory() -> None:
-    case, cached = named("mlp"), Cached(OptimalNoise(0.1, plan="private"))
-    cached(case.message(), case.inputs())
-    bare = cached.without_memory()
-    assert bare.state_dict() == {"step": 0, "count": 0.0, "squared_sensitivities": {}}
-    assert cached.state_dict()["step"] == 1

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from gradveil import (
-    DPSGD,
+    ClampedNoise,
     GradientNoise,
     GradientPruning,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     PrivateNoise,
     Public,
-    Released,
     reconstruction_bound,
 )
 from gradveil.defenses import Defense
@@ -29,11 +28,10 @@ def public(causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
 PLANNED = {
     "gradient noise": lambda causal: GradientNoise(0.1),
     "optimal noise": lambda causal: OptimalNoise(0.1),
-    "dp-sgd": lambda causal: DPSGD(0.1, 1.0),
-    "optimal dp-sgd": lambda causal: OptimalDPSGD(0.1, 1.0),
+    "dp-sgd": lambda causal: ClampedNoise(0.1, 1.0),
+    "optimal dp-sgd": lambda causal: OptimalClampedNoise(0.1, 1.0),
     "private noise": lambda causal: PrivateNoise(1.0, 0.5),
-    "public target": lambda causal: Public(OptimalNoise(target_error=0.5), public(causal)),
-    "released": lambda causal: Released(OptimalNoise(0.1)),
+    "public target": lambda causal: OptimalNoise(target_error=0.5, source=Public(public(causal))),
 }
 
 
@@ -53,7 +51,7 @@ def test_all_rows_of_the_table_have_the_same_noise(name, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_private_plan_leaves_no_row_bare(causal):
-    defense = OptimalNoise(0.1, plan="private")
+    defense = OptimalNoise(0.1, source="private")
     levels = defense.respond(message_of(causal, IDS), IDS, generator()).mechanism.std
     assert all(bool((std > 0).all()) for std in levels.values())
 
@@ -69,7 +67,12 @@ def test_a_plan_from_the_model_reads_no_id():
 
 @pytest.mark.parametrize(
     "defense",
-    [OptimalNoise(0.1), OptimalNoise(0.1, plan="private"), DPSGD(0.1, 1.0), GradientPruning(0.5)],
+    [
+        OptimalNoise(0.1),
+        OptimalNoise(0.1, source="private"),
+        ClampedNoise(0.1, 1.0),
+        GradientPruning(0.5),
+    ],
     ids=["model", "private", "clamped", "pruned"],
 )
 def test_a_table_with_sparse_gradients_is_like_any_other(defense):

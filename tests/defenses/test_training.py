@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import gradveil
-from gradveil import Cached, Defense, OptimalNoise, Sketch
+from gradveil import Defense, OptimalNoise, Sketch
 from gradveil.models import build_model
 
 DEFENSES = {
     "layer-wise": lambda: OptimalNoise(0.002, granularity="layer", estimator=Sketch(probes=1)),
-    "cached": lambda: Cached(OptimalNoise(0.002, plan="private"), refresh_every=5),
+    "private": lambda: OptimalNoise(0.002, source="private"),
 }
 
 

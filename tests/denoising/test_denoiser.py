@@ -29,21 +29,6 @@ def test_equal_seeds_give_equal_denoisers_and_leave_the_global_generator_alone(s
     assert not torch.equal(a, c)
 
 
-def test_what_was_saved_is_what_is_loaded(tmp_path):
-    samples, labels = normal(10, 1, 8, 8), torch.arange(10) % 2
-    made = Denoiser.fit(samples, labels, steps=2, batch_size=4, width=8, generator=stream())
-    made.save(tmp_path / "denoiser.npz")
-    back = Denoiser.load(tmp_path / "denoiser.npz")
-    for told in (labels, None):
-        assert torch.equal(made(samples, 0.2, told), back(samples, 0.2, told))
-    assert (back.levels, back.spread, back.classes) == (made.levels, made.spread, made.classes)
-    (tmp_path / "broken.npz").write_bytes((tmp_path / "denoiser.npz").read_bytes()[:-30])
-    with pytest.raises(ValueError, match="damaged"):
-        Denoiser.load(tmp_path / "broken.npz")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        Denoiser.load(tmp_path / "none.npz")
-
-
 def test_it_learns_the_best_guess_of_gaussian_vectors():
     root = torch.diag(torch.tensor([2.0, 1.0, 0.2]))
     samples, held_out = normal(4000, 3) @ root, normal(4000, 3, seed=1) @ root

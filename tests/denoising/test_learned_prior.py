@@ -126,7 +126,7 @@ def test_a_message_that_tells_more_than_the_prior_was_measured_for_has_no_guaran
 def test_levels_that_tell_of_the_batch_are_not_covered():
     prior = LearnedPrior(torch.eye(2).double(), 0.5)
     case = BoundCase(lambda x: {"w": x.square() + x}, torch.ones(1, 2).double(), Mechanism(std=9.0))
-    private = OptimalNoise(9.0, plan="private")
+    private = OptimalNoise(9.0, source="private")
     fixed, told = (mean_bound([case] * 8, prior, planned_by=d) for d in (None, private))
     assert fixed.holds
     assert "fixed levels" in told.reason

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientNoise
-from gradveil.federated import FederatedRun, TrainingHistory
+from gradveil import GradientNoise, PrivateNoise
+from gradveil.federated import Client, FederatedRun, TrainingHistory
 from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
 from .small import client, examples, run, server
@@ -34,6 +34,18 @@ def test_each_round_has_its_epsilon():
     assert f",{epsilon(3)!r}" in history.to_csv()
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_an_account_of_one_more_or_less_needs_a_public_rate(sampling: str):
+    relation = {"poisson": "zero-out", "shuffle": "replace-one"}[sampling]
+    own, private = server(), PrivateNoise(4.0, clip=1.0)
+    clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sampling=sampling)]
+    with pytest.raises(ValueError, match=rf"should be about neighbours='{relation}'.*client 0"):
+        FederatedRun(own, clients, cross_entropy, account=account())
+    FederatedRun(own, clients, cross_entropy, account=account(neighbours=relation))
+    clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sample_rate=0.3)]
+    FederatedRun(own, clients, cross_entropy, account=account())
+
+
 def test_without_an_account_nothing_is_claimed():
     history = run(NOISE).run(1)
     assert (history.rounds[0].epsilon, history.privacy, history.stopped) == (None, None, None)
@@ -47,7 +59,9 @@ def test_a_run_ends_before_the_round_that_its_budget_forbids():
     assert history.rounds[-1].epsilon == epsilon(3) < budget
     assert history.rounds[-1].accuracy is not None  # it is the last, and evaluated
     assert history.stopped is not None
-    assert f"After 3 rounds ε is {epsilon(3):.4g}" in history.stopped
+    assert f"after 3 rounds ε is {epsilon(3):.4g} at δ = 1e-05 (one example more or" in (
+        history.stopped
+    )
     with pytest.raises(BudgetError):
         started.step()
     assert len(started.rounds) == 3

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import (
-    Cached,
     Defended,
     Defense,
     ErrorFeedback,
@@ -23,6 +22,7 @@ from gradveil import (
     Rounding,
 )
 from gradveil.federated import Client, LocalSteps, NoDataError, Reply
+from gradveil.shapes import ModelSource
 
 from .small import Tensors, assert_same, client, examples, model
 
@@ -34,7 +34,7 @@ DEFENSES = {
     "rounding": Rounding(0.1),
     "error feedback": ErrorFeedback(0.5),
     "mix-up": MixUp(),
-    "cached": Cached(OptimalNoise(0.1, plan="private"), refresh_every=2),
+    "cached": OptimalNoise(0.1, source=ModelSource(2)),
 }
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
 
@@ -141,12 +141,12 @@ def test_a_foreign_state_is_refused() -> None:
 
 
 def test_what_a_defense_remembers_is_the_clients_own() -> None:
-    shared, trained = Cached(OptimalNoise(0.1, plan="private"), refresh_every=2), model()
+    shared, trained = OptimalNoise(0.1, source=ModelSource(2)), model()
     one, other = client(0, shared), client(1, shared)
     one.reply(trained, cross_entropy)
     assert one.state_dict()["defense"]["step"] == 1
-    assert other.state_dict()["defense"]["step"] == 0
-    assert shared.state_dict()["step"] == 0
+    assert other.state_dict()["defense"] == {}
+    assert shared.state_dict() == {}
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])

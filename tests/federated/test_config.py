@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "clients": 3,
     "batch_size": 8,
     "evaluate_every": 2,
-    "defense": "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)",
+    "defense": "optimal-noise(scale=0.01, source=model-source(refresh_every=2))",
 }
 train = partial(train_registered, allow_imports=[OWN_MODEL])
 
@@ -125,7 +125,7 @@ def test_given_data_is_not_loaded_again(
     def refuse(source: str) -> None:
         raise AssertionError(f"loaded {source} again")
 
-    monkeypatch.setattr("gradveil.federated._build.load_dataset", refuse)
+    monkeypatch.setattr("gradveil.federated._config.load_dataset", refuse)
     assert train(tiny, data).to_csv(times=False) == expected.to_csv(times=False)
 
 

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import (
-    Cached,
     Defended,
     Defense,
     GradientNoise,
@@ -15,6 +14,7 @@ from gradveil import (
     OptimalNoise,
 )
 from gradveil.federated import Client, LocalSteps, NoReplyError, NoSignalError, play_round
+from gradveil.shapes import ModelSource
 
 from .small import client, examples, model, server
 
@@ -24,7 +24,7 @@ DEFENSES = [
     NoDefense(),
     GradientNoise(0.1),
     OptimalNoise(0.1),
-    Cached(OptimalNoise(0.1, plan="private")),
+    OptimalNoise(0.1, source=ModelSource()),
 ]
 
 

@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {
     "fraction": 0.7,
     "partition": "dirichlet",
     "evaluate_every": 5,
-    "defense": "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=3)",
+    "defense": "optimal-noise(scale=0.01, source=model-source(refresh_every=3))",
 }
 CHILD = """
 import sys, torch

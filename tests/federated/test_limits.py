@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from gradveil import Cached, GradientNoise, NoDefense, OptimalNoise
+from gradveil import GradientNoise, NoDefense, OptimalNoise
 from gradveil.federated import LimitError, Limits, LocalSteps, RoundSettings
+from gradveil.shapes import ModelSource
 
 LIMITS = Limits(
     [
         "optimal-noise(0.01, cap=10.0)",
-        "cached(gradient-noise(0.1), refresh_every=5)",
+        "optimal-noise(0.1, source=model-source(refresh_every=5))",
         "gradient-pruning(ratio=0.9, noise=gradient-noise(0.01))",
     ],
     batch_size=(8, 64),
@@ -25,8 +26,8 @@ OWN = RoundSettings(NoDefense(), 16, LocalSteps(lr=0.01, steps=2, batch_size=4))
     [
         "optimal-noise(0.01, cap=10.0)",
         "optimal-noise(cap=10.0, scale=0.5)",
-        "cached(gradient-noise(0.2), refresh_every=5)",
-        "cached(defense=gradient-noise(scale=0.1), refresh_every=5)",
+        "optimal-noise(0.2, source=model-source(refresh_every=5))",
+        "optimal-noise(scale=0.1, source=model-source(5))",
         "gradient-pruning(0.99, noise=gradient-noise(1))",
     ],
 )
@@ -47,9 +48,9 @@ def test_as_much_or_more_is_allowed(asked: str) -> None:
         "optimal-noise(scale=0.01, scale=0.02, cap=10.0)",
         "optimal-noise(target_error=5.0, cap=10.0)",
         "gradient-noise(0.1)",
-        "cached(gradient-noise(0.05), refresh_every=5)",
-        "cached(gradient-noise(0.2), refresh_every=500)",
-        "cached(no-defense, refresh_every=5)",
+        "optimal-noise(0.05, source=model-source(refresh_every=5))",
+        "optimal-noise(0.2, source=model-source(refresh_every=500))",
+        "optimal-noise(0.2, source='private')",
         "gradient-pruning(0.99)",
         "gradient-pruning(0.99, noise=gradient-noise(0.001))",
         "gradveil:GradientNoise(1.0)",
@@ -131,7 +132,8 @@ def test_the_clients_own_code_may_list_its_own_classes() -> None:
     assert Limits([own]).defense(own.replace("0.1", "0.3")) == GradientNoise(0.3)
     with pytest.raises(LimitError):
         Limits([own]).defense("gradveil.defenses:OptimalNoise(scale=0.3)")
-    assert isinstance(LIMITS.defense("cached(gradient-noise(0.1), refresh_every=5)"), Cached)
+    asked = LIMITS.defense("optimal-noise(0.1, source=model-source(refresh_every=5))")
+    assert isinstance(asked.source, ModelSource)
 
 
 @pytest.mark.parametrize("bad", [(2, 1), (0, 4), (1,), 5, (1, float("inf")), ("a", "b")], ids=str)

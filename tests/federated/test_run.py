@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import Cached, Defense, GradientNoise, NoDefense, OptimalNoise
+from gradveil import Defense, GradientNoise, NoDefense, OptimalNoise
 from gradveil.federated import (
     Client,
     FederatedRun,
@@ -18,6 +18,7 @@ from gradveil.federated import (
     evaluate,
     sample_clients,
 )
+from gradveil.shapes import ModelSource
 
 from .small import assert_same, client, examples, model, run, server
 
@@ -67,9 +68,7 @@ def test_fedavg_is_the_weighted_mean_of_local_sgd() -> None:
         torch.testing.assert_close(parameter, expected)
 
 
-@pytest.mark.parametrize(
-    "defense", [GradientNoise(0.1), Cached(OptimalNoise(0.1, plan="private"), 3)]
-)
+@pytest.mark.parametrize("defense", [GradientNoise(0.1), OptimalNoise(0.1, source=ModelSource(3))])
 def test_the_same_seed_gives_the_same_bytes(defense: Defense) -> None:
     runs = [run(defense) for _ in range(2)]
     for one in runs:
@@ -79,7 +78,7 @@ def test_the_same_seed_gives_the_same_bytes(defense: Defense) -> None:
 
 
 def test_a_state_continues_with_identical_bytes() -> None:
-    defense = Cached(OptimalNoise(0.1, plan="private"), refresh_every=3)
+    defense = OptimalNoise(0.1, source=ModelSource(3))
     whole, first, second = (run(defense, fraction=0.7) for _ in range(3))
     whole.run(7)
     first.run(4)

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 HELD_OUT = 512
 PUBLIC = 32
-CACHED = "cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)"
-SERVED = "from-server(optimal-noise(scale=0.01))"
+CACHED = "optimal-noise(scale=0.01, source=model-source(refresh_every=2))"
+SERVED = "optimal-noise(scale=0.01, source='server')"
 NODES = {"node0": (CACHED, 5), "node1": (SERVED, 6)}
 """The defenses of the nodes, and their seeds."""
 

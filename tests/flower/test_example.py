@@ -55,7 +55,7 @@ def played(settings: dict[str, Any], folder: Path, options: dict[str, Any]) -> d
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"defense": "from-server(optimal-noise(scale=0.02))", "public-examples": 32}],
+    [{}, {"defense": "optimal-noise(scale=0.02, source='server')", "public-examples": 32}],
     ids=["as it is", "the server plans"],
 )
 def test_two_rounds(settings: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
@@ -81,6 +81,7 @@ def test_a_private_run_tells_epsilon_and_ends_before_its_budget(
     told = 2 * task.BATCH  # whatever was drawn
     assert {row["num-examples"] for row in found["rounds"]} == {told}
     assert (found["privacy"]["unit"], found["privacy"]["sample_rate"]) == ("example", rate)
+    assert (found["privacy"]["neighbours"], found["privacy"]["simulation"]) == ("add-remove", False)
     assert found["stopped"].startswith("After 2 rounds ε is")
     assert [row["skipped"] for row in found["rounds"]] == [0, 0]
 

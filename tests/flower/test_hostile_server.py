@@ -121,7 +121,7 @@ def test_a_round_configuration_is_not_looked_at_without_limits(config: dict[str,
         ({"defense": "no-defense"}, "within this client's limits"),
         ({"defense": "gradient-noise(scale=0.05)"}, "within this client's limits"),
         ({"defense": "os:system('touch {0}')"}, "within this client's limits"),
-        ({"defense": "cached(os:system('touch {0}'))"}, "within this client's limits"),
+        ({"defense": "optimal-noise(os:system('touch {0}'))"}, "within this client's limits"),
         ({"batch-size": 1}, "`batch-size = '1'`"),
         ({"local-steps": 1000}, "`local-steps = '1000'`"),
         ({"local-lr": 0.5}, "leave `local-lr`"),
@@ -162,11 +162,11 @@ def test_no_size_within_the_limits_leaves_fewer_examples_than_the_least() -> Non
 
 
 def test_a_server_may_change_its_mind_about_a_cached_defense() -> None:
-    limits = Limits(["cached(optimal-noise(0.1, plan='private'))", "gradient-noise(0.1)"])
+    limits = Limits(["optimal-noise(0.1, source=model-source())", "gradient-noise(0.1)"])
     train, context = function(limits=limits), small.context(seed=0)
     for asked in (
         "gradient-noise(0.1)",
-        "cached(optimal-noise(0.1, plan='private'))",
+        "optimal-noise(0.1, source=model-source())",
         "gradient-noise(0.2)",
     ) * 2:
         context = small.through_bytes(context)

@@ -32,7 +32,7 @@ class Timed(Planner):
 
 def client_app() -> ClientApp:
     app = ClientApp()
-    served = FromServer(OptimalNoise(0.01))
+    served = OptimalNoise(0.01, source=FromServer())
     app.train()(
         train_function(
             lambda _: small.model(),

@@ -9,18 +9,18 @@ from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gradveil import FromServer, GradientNoise, Moments, OptimalNoise
+from gradveil import FromServer, GradientNoise, OptimalNoise
 from gradveil.federated import PackedShape, Planner
 from gradveil.flower import FedSGD, train_function
 from gradveil.flower._records import SHAPE, read_shape, shape_record
 from gradveil.messages import trainable_parameters
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 
 from . import small
 from .test_hostile_server import assert_refused
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
-SERVED = FromServer(OptimalNoise(0.1))
+SERVED = OptimalNoise(0.1, source=FromServer())
 
 
 def packed() -> PackedShape:
@@ -72,10 +72,12 @@ def test_the_record_is_hardly_larger_than_the_shape() -> None:
 def test_the_client_draws_its_noise_in_the_shape() -> None:
     """The same seed: the ratio of the noises with and without a shape is that of the levels."""
     flat, shaped = noise(asked(None)), noise(asked(packed()))
-    expected = FromServer(OptimalNoise(0.1))
-    expected.use(packed().shape())
+    source = FromServer()
+    source.use(packed().shape())
     like = trainable_parameters(small.model())
-    levels = expected.plan(Moments.of_values(like, 1)).std
+    defense = OptimalNoise(0.1, source=source)
+    nothing: Any = None
+    levels = defense.made(source.given(defense.needs, like, nothing, torch.zeros(1), nothing)).std
     for name in like:
         torch.testing.assert_close(
             shaped[name], flat[name] * levels[name] / 0.1, rtol=1e-3, atol=1e-5

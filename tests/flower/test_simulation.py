@@ -18,8 +18,7 @@ from gradveil.federated import (
     train,
 )
 from gradveil.flower import run_simulation_of
-from gradveil.flower._simulated_server import SimulatedServer
-from gradveil.flower._simulation import client_app_of
+from gradveil.flower._simulation import SimulatedServer, client_app_of
 
 from .small import LocalGrid
 
@@ -35,7 +34,7 @@ NOISE = TrainingConfig(
 CONFIGS = {
     "noise": NOISE,
     "cached": replace(
-        NOISE, defense="cached(optimal-noise(scale=0.01, plan='private'), refresh_every=2)"
+        NOISE, defense="optimal-noise(scale=0.01, source=model-source(refresh_every=2))"
     ),
     "fedavg": replace(
         NOISE, defense="gradient-noise(0.001)", local_steps=2, optimizer="sgd", lr=1.0
@@ -49,16 +48,20 @@ CONFIGS = {
     "private fedavg": replace(
         NOISE, defense="private-noise(2.0, clip=1.0, unit='client')", local_steps=2, lr=1.0
     ),
-    "server-planned": replace(NOISE, defense="from-server(optimal-noise(scale=0.01))"),
+    "server-planned": replace(NOISE, defense="optimal-noise(scale=0.01, source='server')"),
     "server-planned fedavg": replace(
-        NOISE, defense="from-server(optimal-noise(0.01))", local_steps=2, optimizer="sgd", lr=1.0
+        NOISE,
+        defense="optimal-noise(0.01, source='server')",
+        local_steps=2,
+        optimizer="sgd",
+        lr=1.0,
     ),
 }
 
 
 def planner(config: TrainingConfig) -> Planner | None:
     """Where the server plans: every second round, from the first examples of the data."""
-    if "from-server" not in config.defense:
+    if "source=" not in config.defense:
         return None
     data = load_split(config)
     return build_planner(config, (data.inputs[:16], data.targets[:16]), refresh_every=2)
@@ -96,6 +99,7 @@ def test_every_message_in_a_new_process_gives_the_local_engine(config):
     for name, value in local.server.model.state_dict().items():
         assert torch.equal(flower.model.state_dict()[name], value), name
     assert rows == flower.history == [without_own(row) for row in history.rounds]
+    assert flower.privacy == history.privacy
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -50,13 +51,13 @@ def test_steps_of_adam_on_the_weighted_mean():
 
 
 def account(budget: float | None = None) -> PrivacyAccount:
-    return PrivacyAccount(4.0, 1.0, 1e-5, budget=budget)
+    return PrivacyAccount(4.0, 1.0, 1e-5, budget=budget, neighbours="zero-out")
 
 
-def private_grid() -> small.LocalGrid:
+def private_grid(**settings: Any) -> small.LocalGrid:
     noise = PrivateNoise(noise_multiplier=4.0, clip=1.0)
     app = train_function(small.model(), cross_entropy, small.examples(), noise, batch_size=4)
-    return small.LocalGrid(app, {7: small.context(7), 8: small.context(8)})
+    return small.LocalGrid(app, {7: small.context(7, **settings), 8: small.context(8)})
 
 
 def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
@@ -71,6 +72,19 @@ def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
     assert strategy.stopped.startswith("After 2 rounds ε is")
     with pytest.raises(BudgetError):
         strategy.ask(3, [])
+
+
+@pytest.mark.parametrize(("settings", "simulated"), [({}, False), ({"seed": 5}, True)])
+def test_one_node_with_a_seed_makes_a_simulation_of_the_account(settings, simulated):
+    strategy = fedsgd(account=account((epsilon_on_grid(4.0, 1.0, 1, 1e-5)) * 1.01))
+    result = strategy.start(grid=private_grid(**settings), num_rounds=2)
+    assert result.train_metrics_clientapp[1]["simulation"] == int(simulated)
+    assert strategy.privacy is not None
+    assert (strategy.privacy["simulation"], strategy.privacy["neighbours"]) == (
+        simulated,
+        "zero-out",
+    )
+    assert (strategy.stopped or "").startswith("In this simulation, after 1 rounds") == simulated
 
 
 def test_a_budget_below_one_round_asks_nobody():

@@ -1,25 +1,33 @@
 """The client's train function: what it sends, what it keeps, and where its noise comes from."""
 
-import json
+import io
 import logging
+from fractions import Fraction
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradveil import Cached, Defense, GradientMessage, GradientNoise, NoDefense, OptimalNoise
+from gradveil import (
+    Defense,
+    GradientMessage,
+    GradientNoise,
+    NoDefense,
+    OptimalNoise,
+    PrivateNoise,
+)
 from gradveil.federated import Client, LocalSteps
 from gradveil.flower import reply_to, train_function
-from gradveil.flower._state import load_client
-from gradveil.flower._tree import write_tree
+from gradveil.flower._state import load_client, save_client
+from gradveil.shapes import ModelSource
 
 from . import small
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
-CACHED = Cached(OptimalNoise(scale=0.1, plan="private"), refresh_every=3)
+CACHED = OptimalNoise(scale=0.1, source=ModelSource(3))
 
 
 def function(defense: Defense, **options):
@@ -165,13 +173,14 @@ def test_what_comes_from_the_context():
     assert_same(small.values_of(sent), expected.values)
 
 
-def test_state_is_records_that_json_could_hold():
+def test_state_is_one_record_that_is_read_without_running_code():
     train, context = function(CACHED), small.context(seed=0)
     train(small.train_message(small.model()), context)
-    numbers = context.state.config_records["gradveil"]
-    assert isinstance(numbers, ConfigRecord)
-    assert json.loads(json.dumps(dict(numbers)))["step"] == 1
-    assert sorted(context.state.array_records) == ["gradveil.defense"]
+    kept = context.state.config_records["gradveil"]
+    assert isinstance(kept, ConfigRecord)
+    assert kept["step"] == 1
+    assert torch.load(io.BytesIO(kept["defense"]), weights_only=True).keys() >= {"step"}
+    assert not context.state.array_records
 
 
 class Drifting(NoDefense):
@@ -220,9 +229,11 @@ def test_a_round_with_another_defense_starts_its_memory_afresh():
     assert again.state_dict()["defense"]["step"] == 1
 
 
-def test_a_state_that_records_cannot_hold_is_refused():
-    with pytest.raises(TypeError, match=r"should hold tensors, numbers, text.*Found set"):
-        write_tree({"seen": {1, 2}})
+def test_a_state_that_runs_code_when_it_is_read_is_refused():
+    one = client(Drifting())
+    one.defense._state = {"when": Fraction(1, 2)}
+    with pytest.raises(TypeError, match=r"should hold tensors, numbers, text.*Found"):
+        save_client(one, RecordDict())
 
 
 def test_reply_to_sends_bfloat16_and_numbers_alone_exactly():
@@ -230,3 +241,26 @@ def test_reply_to_sends_bfloat16_and_numbers_alone_exactly():
     sent = small.values_of(reply_to(small.train_message(small.model()), values, 2))
     assert torch.equal(sent["w"], values["w"].float())
     assert torch.equal(sent["s"], values["s"])
+
+
+EMPTY = {
+    "tensors": small.examples(0),
+    "a loader without batches": [],
+}
+
+
+@pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("options", [{}, {"unit": "client"}], ids=["example", "client"])
+def test_a_private_client_without_examples_answers_like_one_with_an_empty_one(data, options):
+    noise = PrivateNoise(1.0, 1.0, **options)
+    sent = []
+    for own, loss in ((data, cross_entropy), (small.examples(1), nothing)):
+        train = train_function(small.model(), loss, own, noise, batch_size=4)
+        sent.append(train(small.train_message(small.model()), small.context(seed=5)))
+    assert_same(*(small.values_of(message) for message in sent))
+    told = [dict(message.content.metric_records["metrics"]) for message in sent]
+    assert told == 2 * [{"num-examples": 4, "simulation": 1}]
+
+
+def nothing(outputs, targets):
+    return 0 * cross_entropy(outputs, targets)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import Exact, GradientMessage, ModelError, PerExample, Sketch, measure
-from gradveil.messages._functional import couples_examples, trainable_parameters
+from gradveil.messages._functional import trainable_parameters
+from gradveil.messages._mixing import couples_examples
 from tests.messages.compare import assert_same_bytes, assert_untouched
 from tests.zoo import ZOO, Case, batch_norm_net, named
 

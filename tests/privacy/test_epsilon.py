@@ -4,11 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from gradveil.privacy import delta_after, epsilon_after, gaussian_epsilon, solve_noise_multiplier
+from gradveil.privacy import epsilon_after, gaussian_epsilon, solve_noise_multiplier
 from gradveil.privacy._opacus import _range, loss_curve, renyi_epsilon
 
-from .oracles import hockey_stick, sampled
+from .oracles import composed_epsilon, hockey_stick, sampled, shifted
 
 DELTA = 1e-5
 CASES = [(0.1, 1.0, 50), (0.02, 0.8, 200), (0.5, 4.0, 10), (0.01, 1.0, 1)]
@@ -99,6 +100,45 @@ def test_replacing_is_bounded(rate, std):
     assert bound < 4 * epsilon_after(std, rate, 1, DELTA)
 
 
+def drawn(count: int, rate: float, last: int = 0):
+    """Probabilities of the sum of a Poisson sample: gradients of 1, and a last one of 0 or -1."""
+    others = {k: float(stats.binom.pmf(k, count - 1, rate)) for k in range(count)}
+    with_last = {k + last: rate * share for k, share in others.items()}
+    rest = {k: (1 - rate) * share for k, share in others.items()}
+    return {k: with_last.get(k, 0) + rest.get(k, 0) for k in {*with_last, *rest}}
+
+
+def test_a_rate_made_from_n_is_zero_out_and_not_add_remove():
+    """B, n, z, T = 16, 17, 5, 25: the 17th has a gradient of -1, all others of 1.
+
+    Without it q is 16/16. Removing it takes ε from the 4.10 and 4.38 that accounts at n = 17 and 16
+    say to 9.78. A record of zeros in its place leaves q at 16/17, and the 4.10 holds.
+    """
+    std, steps, reach = 5.0, 25, (-70.0, 87.0)
+    full = shifted(drawn(17, 16 / 17, -1), std)
+    removed, zeroed = shifted(drawn(17, 1.0), std), shifted(drawn(17, 16 / 17), std)
+    told = epsilon_after(std, 16 / 17, steps, DELTA, "zero-out")
+    assert told == epsilon_after(std, 16 / 17, steps, DELTA) == pytest.approx(4.10, abs=0.01)
+    assert epsilon_after(std, 1.0, steps, DELTA) == pytest.approx(4.38, abs=0.01)
+    assert composed_epsilon(full, removed, steps, DELTA, *reach)[0] == pytest.approx(9.78, abs=0.01)
+    for pair in ((full, zeroed), (zeroed, full)):
+        assert composed_epsilon(*pair, steps, DELTA, *reach)[1] <= told
+
+
+@pytest.mark.parametrize(("rate", "std", "steps"), [(16 / 17, 5.0, 25), (0.2, 1.5, 20)])
+def test_zero_out_is_the_sampled_gaussian_pair_in_both_directions(rate, std, steps):
+    """All others 0, the worst case: the number is not below the integral, and hardly above."""
+    p, q, reach = sampled(rate, std, 1.0), sampled(rate, std, 0.0), 1 + 14 * std
+    told = epsilon_after(std, rate, steps, DELTA, "zero-out")
+    low, high = composed_epsilon(p, q, steps, DELTA, -reach, reach)
+    assert low <= told <= high + 0.01
+    assert composed_epsilon(q, p, steps, DELTA, -reach, reach)[1] <= told
+
+
+def test_without_sampling_zero_out_moves_the_sum_by_one_clip():
+    assert epsilon_after(4.0, 1.0, 16, DELTA, "zero-out") == gaussian_epsilon(DELTA, 1.0)
+
+
 def test_the_range_of_losses_is_that_of_opacus():
     from opacus.accountants.analysis.prv import (
         PoissonSubsampledGaussianPRV,
@@ -135,10 +175,3 @@ def test_targets_that_little_and_much_noise_reach():
     assert epsilon_after(found, 1.0, 100, DELTA) <= 1e-3
     with pytest.raises(ValueError, match="should be within reach of a noise multiplier"):
         solve_noise_multiplier(1e-9, 1e-12, 1.0, 10**6)
-
-
-def test_delta_inverts_epsilon():
-    assert delta_after(4.0, 1.0, 16, epsilon_after(4.0, 1.0, 16, DELTA)) == pytest.approx(DELTA)
-    assert DELTA / 1.1 < delta_after(1.0, 0.1, 8, epsilon_after(1.0, 0.1, 8, DELTA)) < 1.1 * DELTA
-    assert delta_after(1.0, 0.1, 0, 1.0) == 0.0
-    assert delta_after(0.0, 0.5, 2, 1.0) == 0.75

@@ -23,8 +23,8 @@ CONTINUOUS = replace(DEFENSE, grid=False)
 class LittleNoise(PrivateNoise):
     """Two thirds of the noise."""
 
-    def plan(self, moments):
-        plan = super().plan(moments)
+    def mechanism(self, shape, moments):
+        plan = super().mechanism(shape, moments)
         return replace(plan, std={name: level * 2 / 3 for name, level in plan.std.items()})
 
 

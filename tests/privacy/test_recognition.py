@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
-from gradveil.privacy import guess_probability, recognition_bound
+from gradveil.privacy import recognition_bound
 
 from .oracles import log_ratios
 
@@ -54,37 +53,3 @@ def test_with_little_noise_or_a_sure_guess_nothing_is_promised():
     assert recognition_bound(0.1, 0.02, 0.5, 3) == 1.0
     assert recognition_bound(1.0, 1.0, 0.5, 3) == 1.0
     assert 0.1 <= recognition_bound(0.1, 100.0, 0.01, 1) < 0.1002
-
-
-def test_blind_guesses():
-    examples = torch.tensor([[0.0, 0.0], [0.0, 1.0], [4.0, 4.0], [9.0, 9.0]])
-    assert guess_probability(examples) == 0.25
-    assert guess_probability(examples, 0.0) == 0.25
-    assert guess_probability(examples, 0.5) == 0.5
-    assert guess_probability(examples, 0.49) == 0.25
-    assert guess_probability(examples, 100.0) == 1.0
-
-
-def test_the_mean_is_tried_as_well():
-    """On a circle no point sees many others; from the middle all are as near."""
-    angle = torch.linspace(0, 2 * torch.pi, 41)[:-1]
-    circle = torch.stack([angle.cos(), angle.sin()], dim=1)
-    assert guess_probability(circle, 0.51) == 1.0
-    assert guess_probability(circle, 0.1) < 0.2
-
-
-def test_any_point_is_bounded():
-    """Two groups whose middle is no example: the middle sees both, and is bounded."""
-    examples = torch.tensor([[-1.0], [1.0], [7.0], [50.0]])
-    assert guess_probability(examples, 1.0) == 0.25
-    assert guess_probability(examples, 1.0, any_point=True) == 0.5
-    numbers = torch.Generator().manual_seed(0)
-    cloud = torch.randn(300, 3, generator=numbers)
-    for point in torch.randn(50, 3, generator=numbers):
-        share = float(((cloud - point).square().mean(1) <= 0.3).float().mean())
-        assert share <= guess_probability(cloud, 0.3, any_point=True) + 1e-6
-
-
-def test_many_examples_are_worked_through_in_pieces():
-    examples = torch.arange(1100.0)
-    assert guess_probability(examples, 4.0) == pytest.approx(5 / 1100)

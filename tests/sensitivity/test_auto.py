@@ -137,7 +137,7 @@ def test_updates_with_ordinary_steps_keep_their_worth():
     message, inputs = update(0.1, steps=5)
     exact = measure(message, inputs, Exact())
     found = measure(message, inputs, generator=torch.Generator().manual_seed(0))
-    assert share(exact, OptimalNoise(0.1, plan="private").plan(found)) > 0.8
+    assert share(exact, OptimalNoise(0.1, source="private").plan(found)) > 0.8
 
 
 def test_probes_of_the_whole_update_correct_the_estimate():
@@ -146,7 +146,7 @@ def test_probes_of_the_whole_update_correct_the_estimate():
     first = measure(message, inputs, AlongSteps(Exact()))
     generator = torch.Generator().manual_seed(0)
     moved = measure(message, inputs, AlongSteps(Exact(), probes=200), generator=generator)
-    plan = OptimalNoise(0.1, cap=1e6, floor=0.0, plan="private").plan
+    plan = OptimalNoise(0.1, cap=1e6, floor=0.0, source="private").plan
     assert share(exact, plan(first)) < 0.97 < share(exact, plan(moved))
 
 

@@ -8,12 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradveil import (
-    Cached,
     GradientMessage,
     HiddenPathWarning,
     LocalUpdateMessage,
     Mechanism,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     fisher_trace,
     measure,
@@ -44,8 +43,8 @@ def test_entries_that_move_without_a_derivative_count_as_sensitive(
 @each_reading
 @pytest.mark.parametrize(
     "defense",
-    [OptimalNoise(0.1, plan="private"), OptimalDPSGD(0.1, plan="private")],
-    ids=["noise", "dpsgd"],
+    [OptimalNoise(0.1, source="private"), OptimalClampedNoise(0.1, source="private")],
+    ids=["noise", "clamped-noise"],
 )
 def test_nothing_of_them_is_sent_bare(name: str, defense: OptimalNoise) -> None:
     message, inputs = message_of(made(lambda: Reading(READINGS[name]))), batch()
@@ -77,7 +76,7 @@ def test_a_frozen_backbone_behind_detach(estimator: str) -> None:
     message = GradientMessage(model, F.cross_entropy, torch.arange(4))
     with pytest.warns(HiddenPathWarning, match="650 of 650 entries"):
         moments = measure(message, inputs, estimator, generator=seeded())
-    mechanism = OptimalNoise(0.1, plan="private").plan(moments)
+    mechanism = OptimalNoise(0.1, source="private").plan(moments)
     assert isinstance(mechanism.std, dict)
     assert all(float(std.min()) > 0 for std in mechanism.std.values())
     assert fisher_trace(moments, mechanism) == float("inf")
@@ -106,7 +105,7 @@ def test_a_target_cannot_be_promised(kind: str) -> None:
         pytest.warns(HiddenPathWarning),
         pytest.raises(ValueError, match=r"`target_error`.*no error can be promised"),
     ):
-        OptimalNoise(target_error=0.1, plan="private")(message, inputs, seeded())
+        OptimalNoise(target_error=0.1, source="private")(message, inputs, seeded())
 
 
 def test_nothing_is_doubted_where_derivatives_see_everything() -> None:
@@ -143,7 +142,7 @@ def test_rows_of_unused_categories_do_not_stand_out() -> None:
     values = message(inputs)["embedding.weight"]
     used = values.abs().sum(1) > 0
     assert used.nonzero().flatten().tolist() == [2, 7]
-    defense = OptimalNoise(1.0, plan="private")
+    defense = OptimalNoise(1.0, source="private")
     sent = defense(message, inputs, seeded())["embedding.weight"]
     assert bool((sent != 0).all())
     std = defense.plan(measure(message, inputs, generator=seeded())).std
@@ -153,11 +152,11 @@ def test_rows_of_unused_categories_do_not_stand_out() -> None:
     torch.testing.assert_close(levels[~used], mean, rtol=1e-3, atol=0.0)
 
 
-@pytest.mark.parametrize("kind", [OptimalNoise, OptimalDPSGD])
-def test_a_cache_hides_unused_rows_in_every_step(kind: type) -> None:
-    """From its second step on it sent rows bare that no step had used: 41 of 41 were found."""
+@pytest.mark.parametrize("kind", [OptimalNoise, OptimalClampedNoise])
+def test_unused_rows_are_hidden_in_every_step(kind: type) -> None:
+    """Rows that no step had used were once sent bare: 41 of 41 were found."""
     model = made(Categories)
-    defense, generator = Cached(kind(1.0, plan="private"), refresh_every=4), seeded()
+    defense, generator = kind(1.0, source="private"), seeded()
     for step in range(8):
         inputs = batch(3)
         inputs[:, 5] = torch.tensor([step % 12, (3 * step) % 12, 7]).double()

@@ -55,7 +55,7 @@ def met(defense: OptimalNoise | OptimalPruning, seed: int) -> tuple[float, float
 def test_a_target_for_an_update_is_met_in_the_mean() -> None:
     """It was 0.27 of the target: the estimates that made the plan said otherwise."""
     found = torch.tensor(
-        [met(OptimalNoise(target_error=0.1, plan="private"), seed) for seed in range(12)]
+        [met(OptimalNoise(target_error=0.1, source="private"), seed) for seed in range(12)]
     )
     judged, blind = found.mean(0).tolist()
     assert judged == pytest.approx(1.0, abs=0.15)
@@ -63,11 +63,11 @@ def test_a_target_for_an_update_is_met_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", [OptimalNoise(0.1, plan="private"), GradientNoise(0.1)], ids=["optimal", "same"]
+    "noise", [OptimalNoise(0.1, source="private"), GradientNoise(0.1)], ids=["optimal", "same"]
 )
 def test_a_target_that_pruning_meets_is_judged_too(noise: OptimalNoise) -> None:
     """It kept entries until its own estimates said enough: 0.005 of the target was true."""
-    defense = OptimalPruning(target_error=0.02, noise=noise, plan="private")
+    defense = OptimalPruning(target_error=0.02, noise=noise, source="private")
     found = torch.tensor([met(defense, seed) for seed in range(12)])
     assert float(found[:, 0].mean()) > 0.8
 
@@ -78,7 +78,7 @@ def test_the_gain_is_not_that_of_its_own_estimates() -> None:
     own, judged, true = [], [], []
     for seed in range(8):
         moments = measure(message, inputs, Sketch(2), generator=seeded(seed), judged=True)
-        mechanism = OptimalNoise(0.1, plan="private").plan(moments)
+        mechanism = OptimalNoise(0.1, source="private").plan(moments)
         own.append(gain_over_isotropic(moments, mechanism))
         judged.append(gain_over_isotropic(moments.judged(), mechanism))
         true.append(gain_over_isotropic(exact, mechanism))
@@ -112,10 +112,10 @@ def test_exact_moments_judge_themselves() -> None:
 def test_a_defense_measures_twice_only_for_a_target() -> None:
     message, inputs = gradient()
     for defense, twice in (
-        (OptimalNoise(0.1, plan="private"), False),
-        (OptimalNoise(target_error=0.1, plan="private"), True),
-        (GradientNoise(target_error=0.1, plan="private"), True),
-        (OptimalPruning(0.5, noise=OptimalNoise(target_error=0.1), plan="private"), True),
+        (OptimalNoise(0.1, source="private"), False),
+        (OptimalNoise(target_error=0.1, source="private"), True),
+        (GradientNoise(target_error=0.1, source="private"), True),
+        (OptimalPruning(0.5, noise=OptimalNoise(target_error=0.1), source="private"), True),
     ):
         moments = defense.observe(message, inputs, seeded(0))[1]
         assert (moments.second_squares is not None) is twice

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import Cached, Defense, GradientMessage, OptimalDPSGD, OptimalNoise, measure
+from gradveil import Defense, GradientMessage, OptimalClampedNoise, OptimalNoise, measure
+from gradveil.shapes import ModelSource
 
 
 def confident() -> tuple[GradientMessage, torch.Tensor]:
@@ -34,11 +35,11 @@ def test_a_lost_square_is_not_taken_for_0(estimator: str):
 @pytest.mark.parametrize(
     "defense",
     [
-        OptimalNoise(0.01, plan="private"),
-        OptimalDPSGD(0.01, clip=1.0, plan="private"),
-        Cached(OptimalNoise(0.01, plan="private")),
+        OptimalNoise(0.01, source="private"),
+        OptimalClampedNoise(0.01, clip=1.0, source="private"),
+        OptimalNoise(0.01, source=ModelSource()),
     ],
-    ids=["noise", "dpsgd", "cached"],
+    ids=["noise", "clamped-noise", "cached"],
 )
 def test_what_is_sent_hides_the_inputs(defense: Defense):
     message, inputs = confident()

@@ -11,7 +11,7 @@ from gradveil import (
     GradientMessage,
     HiddenPathWarning,
     Mechanism,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     measure,
@@ -22,9 +22,9 @@ from gradveil.defenses import Defense
 SCALES = [1e-12, 1e-9, 1e-4, 1 / 255, 255.0, 1e4, 1e9, 1e12]
 each_scale = pytest.mark.parametrize("scale", SCALES)
 DEFENSES = [
-    OptimalNoise(0.1, plan="private"),
-    OptimalPruning(0.5, plan="private"),
-    OptimalNoise(0.1, granularity="layer", plan="private"),
+    OptimalNoise(0.1, source="private"),
+    OptimalPruning(0.5, source="private"),
+    OptimalNoise(0.1, granularity="layer", source="private"),
 ]
 each_defense = pytest.mark.parametrize("defense", DEFENSES, ids=["noise", "pruning", "layer"])
 
@@ -77,7 +77,7 @@ def test_units_of_weights_change_nothing(scale: float) -> None:
     """The gradient of a weight in other units has the inverse units, and so has its sensitivity:
     their ratio is the same."""
     plain, scaled = (
-        levels(OptimalNoise(0.1, plan="private"), s, weights=1.0) for s in (1.0, scale)
+        levels(OptimalNoise(0.1, source="private"), s, weights=1.0) for s in (1.0, scale)
     )
     for name, level in plain.items():
         torch.testing.assert_close(scaled[name].float(), level, rtol=2e-3, atol=1e-6)
@@ -92,11 +92,11 @@ def test_both_at_once(inputs: float, loss: float) -> None:
         model, lambda o, y: loss * F.cross_entropy(o, y), torch.arange(5) % 3, separable=True
     )
     moments = measure(message, x, "exact")
-    found = OptimalNoise(0.1, plan="private").plan(moments).std
+    found = OptimalNoise(0.1, source="private").plan(moments).std
     assert isinstance(found, dict)
-    for name, level in levels(OptimalNoise(0.1, plan="private"), 1.0).items():
+    for name, level in levels(OptimalNoise(0.1, source="private"), 1.0).items():
         torch.testing.assert_close(found[name].float(), level, rtol=2e-3, atol=1e-6)
-    sent = OptimalDPSGD(0.1, plan="private")(message, x, torch.Generator().manual_seed(0))
+    sent = OptimalClampedNoise(0.1, source="private")(message, x, torch.Generator().manual_seed(0))
     assert all(value.dtype == torch.float32 for value in sent.values())
 
 
@@ -108,7 +108,7 @@ def test_estimates_are_as_good_in_all_units(kind: str, scale: float) -> None:
     inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)) * model.inputs
     targets = torch.arange(5) % 3
     message = GradientMessage(model, F.cross_entropy, targets)
-    mechanism = OptimalNoise(0.1, plan="private").plan(
+    mechanism = OptimalNoise(0.1, source="private").plan(
         measure(message, inputs, generator=torch.Generator().manual_seed(0))
     )
     exact = measure(message.double(), inputs.double(), "exact")
@@ -128,6 +128,8 @@ def test_pixels_from_0_to_255_leave_nothing_bare(activation: type[nn.Module], sc
     message = GradientMessage(model, F.cross_entropy, torch.arange(4) % 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HiddenPathWarning)  # saturation is a path of its own
-        sent = OptimalNoise(0.1, plan="private")(message, inputs, torch.Generator().manual_seed(0))
+        sent = OptimalNoise(0.1, source="private")(
+            message, inputs, torch.Generator().manual_seed(0)
+        )
     values = message(inputs)
     assert all(bool((sent[name] != value).all()) for name, value in values.items())

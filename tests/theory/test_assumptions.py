@@ -15,7 +15,7 @@ from gradveil import (
     GradientNoise,
     GradientPruning,
     Mechanism,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     mean_bound,
@@ -219,7 +219,7 @@ def test_the_pattern_of_clamped_entries_alone_goes_below_the_bound() -> None:
     """x ~ N(0, I), y = clamp(x) + noise on what is not clamped: ±P tells the sign and more."""
     inputs = torch.randn(1, 400, generator=seeded(), dtype=torch.float64)
     wide = GaussianPrior(torch.zeros(400).double(), torch.eye(400).double())
-    defense = OptimalDPSGD(5.0, clip=1e-3, least=0.0)
+    defense = OptimalClampedNoise(5.0, clip=1e-3, least=0.0)
     mechanism = defense.plan(measure(linear, inputs, "exact"))
     sent = mechanism.apply(linear(inputs), seeded(1))["w"]
     guess = (2 / torch.pi) ** 0.5 * sent.sign() * (sent.abs() == 1e-3)

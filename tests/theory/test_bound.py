@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradveil import (
-    DPSGD,
+    ClampedNoise,
     Defense,
     Exact,
     GaussianPrior,
@@ -16,7 +16,7 @@ from gradveil import (
     Mechanism,
     NoDefense,
     NonFiniteError,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
@@ -35,8 +35,8 @@ NOISY: list[Defense] = [
     GradientNoise(0.1),
     OptimalNoise(0.1),
     OptimalNoise(0.1, granularity="layer"),
-    DPSGD(0.1, clip=0.2),
-    OptimalDPSGD(0.1, clip=0.2),
+    ClampedNoise(0.1, clip=0.2),
+    OptimalClampedNoise(0.1, clip=0.2),
     OptimalPruning(0.5, noise=OptimalNoise(0.1)),
 ]
 BARE: list[Defense] = [

@@ -12,7 +12,7 @@ from gradveil import (
     Mechanism,
     Moments,
     NoDefense,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     RoundingMechanism,
@@ -44,7 +44,7 @@ CASES = [
 PLANS: dict[str, Callable[[Moments], AnyMechanism]] = {
     "isotropic": GradientNoise(0.3).plan,
     "optimal": OptimalNoise(0.3).plan,
-    "clipped": OptimalDPSGD(0.3, clip=0.1).plan,
+    "clipped": OptimalClampedNoise(0.3, clip=0.1).plan,
     "pruned": OptimalPruning(0.5, noise=OptimalNoise(0.3)).plan,
     "mixed": lambda moments: Mechanism(0.3, keep=0.25),
     "loud": GradientNoise(1e9).plan,

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from gradveil import (
-    DPSGD,
+    ClampedNoise,
     GradientNoise,
     Mechanism,
     Moments,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     fisher_trace,
@@ -69,8 +69,8 @@ def test_gain_is_the_quotient_of_bounds_at_equal_utility(sweep: Sweep) -> None:
 def test_with_clipping(clip: float) -> None:
     """Clamped entries reveal nothing: they belong to no optimum."""
     moments = SWEEPS[0].moments()
-    optimal = OptimalDPSGD(utility_budget=1.0, clip=clip, **FREE).plan(moments)
-    classical = DPSGD(utility_budget=1.0, clip=clip).plan(moments)
+    optimal = OptimalClampedNoise(utility_budget=1.0, clip=clip, **FREE).plan(moments)
+    classical = ClampedNoise(utility_budget=1.0, clip=clip).plan(moments)
     assert share_of_optimum(moments, optimal) == exactly(1.0)
     assert share_of_optimum(moments, classical) < 0.95
     expected = fisher_trace(moments, classical) / fisher_trace(moments, optimal)
@@ -79,9 +79,9 @@ def test_with_clipping(clip: float) -> None:
 
 def test_with_clipping_over_several_batches() -> None:
     mean = Moments.average([SWEEPS[0].moments(seed).clipped(1.0) for seed in range(4)])
-    optimal = OptimalDPSGD(0.1, clip=1.0, **FREE).plan(mean)
+    optimal = OptimalClampedNoise(0.1, clip=1.0, **FREE).plan(mean)
     assert share_of_optimum(mean, optimal) == exactly(1.0)
-    assert share_of_optimum(mean, DPSGD(0.1, clip=1.0).plan(mean)) < 0.95
+    assert share_of_optimum(mean, ClampedNoise(0.1, clip=1.0).plan(mean)) < 0.95
 
 
 @pytest.mark.parametrize("noise", [GradientNoise(0.1), OptimalNoise(0.1, **FREE)])

@@ -12,7 +12,7 @@ from gradveil import (
     Exact,
     GradientNoise,
     NoDefense,
-    OptimalDPSGD,
+    OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     Rounding,
@@ -21,7 +21,7 @@ from gradveil import (
     plan_information,
     plan_information_trace,
 )
-from gradveil.defenses._planning import _sensitivity_shape
+from gradveil.defenses import _levels
 from gradveil.messages import Message
 from tests.defenses.cases import FREE, batch
 from tests.defenses.cases import message as smooth
@@ -63,7 +63,7 @@ def test_clamped_entries_add_nothing(clip: float) -> None:
     inputs = batch()
     slopes = jacfwd(log_variances(smooth, inputs, SCALE, clip))(inputs).reshape(-1, 6)
     assert len(slopes) < len(row(smooth(inputs)))
-    found = plan_information(smooth, inputs, OptimalDPSGD(SCALE, clip=clip, **FREE))
+    found = plan_information(smooth, inputs, OptimalClampedNoise(SCALE, clip=clip, **FREE))
     torch.testing.assert_close(found, 0.5 * slopes.T @ slopes, rtol=1e-8, atol=1e-8)
 
 
@@ -92,7 +92,7 @@ def test_with_it_the_information_is_that_of_the_whole_gaussian() -> None:
 
 def test_large_tensors_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = plan_information(smooth, batch(), optimal())
-    monkeypatch.setattr(_sensitivity_shape, "PIECE", 1)
+    monkeypatch.setattr(_levels, "PIECE", 1)
     torch.testing.assert_close(plan_information(smooth, batch(), optimal()), whole)
 
 

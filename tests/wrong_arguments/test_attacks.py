@@ -13,18 +13,17 @@ from gradveil.attacks import (
     Adaptive,
     Analytic,
     ExactInversion,
-    Finish,
     GradInversion,
     InvertingGradients,
     Peel,
     TotalVariation,
-    bootstrap_interval,
+    VerticalNet,
     observe,
     observe_vertical,
-    paired_interval,
     recover_labels,
-    vertical_net,
 )
+from gradveil.attacks._refine import Finish
+from gradveil.scoring import bootstrap_interval, paired_interval
 from tests.wrong_arguments.cases import (
     BATCH,
     INPUTS,
@@ -154,11 +153,11 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: Finish(widths=(0.1, -1.0)), "widths", "-1.0"),
     (lambda: TotalVariation(strength=-1.0), "strength", "-1.0"),
     (lambda: recover_labels(None), "observation", "None"),
-    (lambda: vertical_net((1, 8, 8), 0), "num_classes", "0"),
-    (lambda: vertical_net((1, 8, 8), 3, hidden=0), "hidden", "0"),
-    (lambda: vertical_net((1, 8, 8), 3, workers=0), "workers", "0"),
-    (lambda: vertical_net((1, 8, 8), 3, workers=100), "workers", "of 8 entries"),
-    (lambda: vertical_net(5, 3), "input_shape", "5"),
+    (lambda: VerticalNet((1, 8, 8), 0), "num_classes", "0"),
+    (lambda: VerticalNet((1, 8, 8), 3, hidden=0), "hidden", "0"),
+    (lambda: VerticalNet((1, 8, 8), 3, workers=0), "workers", "0"),
+    (lambda: VerticalNet((1, 8, 8), 3, workers=100), "workers", "of 8 entries"),
+    (lambda: VerticalNet(5, 3), "input_shape", "5"),
     (
         lambda: observe_vertical(
             model(), cross_entropy, BATCH, NoDefense(), num_classes=3, batch_size=2, iterations=1,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import audit
 from gradveil.catalog import build_attack, build_defense
+from tests.audit.small import audit
 from tests.wrong_arguments.cases import (
     HUGE,
     INPUTS,
@@ -34,7 +34,7 @@ def audited(
     **changes: Any,
 ) -> Callable[[], Any]:
     chosen = model() if network is None else network
-    options = {"defenses": ["optimal-noise"], "attacks": [], "training": False, **changes}
+    options = {"defenses": ["optimal-noise"], "attacks": [], **changes}
     return lambda: audit(chosen, loss_fn, batch, **options)
 
 
@@ -55,9 +55,9 @@ def labels(*numbers: int) -> tuple[torch.Tensor, torch.Tensor]:
     (audited(nn.DataParallel(model())), "model", "DataParallel"),
     (audited(loss_fn=None), "loss_fn", "None"),
     (audited(loss_fn=nn.CrossEntropyLoss(reduction="none")), "loss_fn", "(4,)"),
-    (audited(batch=INPUTS), "batch", "Tensor"),
-    (audited(batch=None), "batch", "NoneType"),
-    (audited(batch=(INPUTS,)), "batch", "tuple of 1"),
+    (audited(batch=INPUTS), "data", "Tensor"),
+    (audited(batch=None), "data", "NoneType"),
+    (audited(batch=(INPUTS,)), "data", "tuple of 1"),
     (audited(batch=(INPUTS.numpy(), TARGETS)), "inputs", "ndarray"),
     (audited(batch=(INPUTS.half(), TARGETS)), "inputs", "torch.float16"),
     (audited(batch=(INPUTS, TARGETS.tolist())), "targets", "list"),
@@ -77,8 +77,9 @@ def labels(*numbers: int) -> tuple[torch.Tensor, torch.Tensor]:
     (audited(attacks=[3]), "attacks", "3"),
     (audited(attacks=["strongg"]), "strongg", "Did you mean"),
     (audited(attacks=["analytic"], steps=3), "steps", "steps = 3"),
-    (audited(batches=0), "batches", "0"),
-    (audited(batches=3), "batches", "4 examples for 3"),
+    (audited(batch_size=0), "batch_size", "0"),
+    (audited(batch_size=3), "batch_size", "4 examples for batches of 3"),
+    (audited(aggregation="secure"), "aggregation", "sum alone"),
     (audited(seeds=0), "seeds", "0"),
     (audited(seeds=1.5), "seeds", "1.5"),
     (audited(match="loss"), "match", "'loss'"),
@@ -93,13 +94,15 @@ def labels(*numbers: int) -> tuple[torch.Tensor, torch.Tensor]:
     (audited(local=(0.1, 2)), "local", "(0.1, 2)"),
     (audited(steps=0), "steps", "0"),
     (audited(steps=-5), "steps", "-5"),
-    (audited(training="no"), "training", "'no'"),
+    (audited(training_seeds=-1), "training_seeds", "-1"),
     (audited(time_budget=-1.0), "time_budget", "-1.0"),
     (audited(time_budget=NAN), "time_budget", "nan"),
     (audited(seed=-1), "seed", "-1"),
     (audited(seed=2**70), "seed", str(2**70)),
     (audited(seed=HUGE), "seed", "1329 bits"),
-    (audited(names="mine"), "names", "'mine'"),
+    (audited(strengths=0), "strengths", "0"),
+    (audited(releases=3), "releases", "3"),
+    (audited(jobs=0), "jobs", "0"),
 )
 def test_audit(case: Wrong, empty: Path) -> None:
     assert_refused(case, empty)
@@ -113,7 +116,7 @@ def test_audit(case: Wrong, empty: Path) -> None:
     (lambda: build_defense("optimal-noise(scale=1+1)"), "", "1+1"),
     (lambda: build_defense("optimal-noise(wide=1)"), "optimal-noise", "wide"),
     (lambda: build_defense("optimal-noise(scale=1e300)"), "scale", "1e+300"),
-    (lambda: build_defense("cached(3)"), "defense", "3"),
+    (lambda: build_defense("optimal-noise(0.1, source=3)"), "source", "3"),
     (lambda: build_defense("optimal-pruning(ratio=7)"), "ratio", "7"),
     (lambda: build_attack("strong(steps=0)"), "steps", "0"),
     (lambda: build_attack("dlg(steps='a')"), "steps", "'a'"),

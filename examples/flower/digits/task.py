@@ -14,7 +14,7 @@ LIMITS = Limits(
     [
         "optimal-noise(scale=0.01)",
         "gradient-noise(scale=0.01)",
-        "from-server(optimal-noise(scale=0.01))",
+        "optimal-noise(scale=0.01, source='server')",
     ]
 )
 """The least noise that a node adds, whatever a run asks for."""

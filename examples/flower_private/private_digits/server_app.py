@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     )
     clients, evaluations = result.train_metrics_clientapp, result.evaluate_metrics_serverapp
     results = {
-        "privacy": account.describe(),
+        "privacy": strategy.privacy,
         "rounds": [{"round": r, **clients[r], **evaluations[r]} for r in sorted(clients)],
         "stopped": strategy.stopped,
     }

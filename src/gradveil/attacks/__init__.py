@@ -1,124 +1,75 @@
-"""Attacks that rebuild private data from what was sent, and the yardstick that scores them."""
-
-from gradveil.messages import LocalSteps
-from gradveil.scoring import (
-    Interval,
-    Scores,
-    TableScores,
-    TokenScores,
-    bootstrap_interval,
-    paired_interval,
-    score,
-    score_table,
-    score_tokens,
-)
+"""Attacks that rebuild private data from what was sent; `gradveil.scoring` scores them."""
 
 from ._adaptive import Adaptive
 from ._analytic import Analytic
-from ._attack import Attack, CallableAttack, Progress, as_attack
-from ._cafe import CAFE
+from ._attack import Attack, Reconstruction
+from ._cafe import CAFE, VerticalNet, observe_vertical
+from ._candidate_bound import candidate_bound
+from ._descent import progress_bar
 from ._dlg import DLG
-from ._evidence import Denoised, TotalVariation
-from ._exact import ExactInversion
+from ._exact_inversion import ExactInversion
+from ._fishing import Fishing
 from ._grad_inversion import GradInversion
-from ._identification import (
-    CandidateBound,
-    CandidatePoint,
-    Identification,
-    IdentificationReport,
-    Identify,
-    Lineups,
-    Trial,
-    candidate_bound,
-    draw_lineups,
-    identify_trials,
-)
+from ._identify import Identify
+from ._identify_trials import draw_lineups, identify_trials
 from ._idlg import IDLG
-from ._inverting import InvertingGradients
-from ._labels import estimate_label_counts, recover_labels
-from ._malicious import Fishing, Imprint, ImprintedNet
-from ._observation import Observation, observe
-from ._peeling import Peel
-from ._plan_reading import PlanReader
-from ._reconstruction import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
-from ._regression import Regress
-from ._search import Descent, Finish, Watch, minimise, progress_bar
-from ._tables import TabLeak, TableReconstruction
-from ._text import SpanCheck, TokenRows
-from ._threat import ThreatModel
-from ._unpooling import Cooling, Unpool
-from ._vertical import (
-    VerticalNet,
-    VerticalObservation,
-    VerticalWorker,
-    observe_vertical,
-    vertical_net,
-)
+from ._imprint import Imprint
+from ._inverting_gradients import InvertingGradients
+from ._labels import recover_labels
+from ._observation import Observation, ThreatModel, observe
+from ._peel import Peel
+from ._plan_reader import PlanReader
+from ._priors import Denoised, TotalVariation
+from ._regress import Regress
+from ._span_check import SpanCheck
+from ._tab_leak import TabLeak
+from ._token_rows import TokenRows
+from ._unpool import Unpool
+
+# isort: split
+# for our own packages
+from ._attack import FINISHED as FINISHED
+from ._attack import INTERRUPTED as INTERRUPTED
+from ._attack import TIME_BUDGET as TIME_BUDGET
+from ._attack import CallableAttack as CallableAttack
+from ._attack import Progress as Progress
+from ._attack import as_attack as as_attack
+from ._candidate_bound import CandidateBound as CandidateBound
+from ._descent import Watch as Watch
+from ._identify_trials import Lineups as Lineups
+from ._refine import Finish as Finish
 
 __all__ = [
     "CAFE",
     "DLG",
-    "FINISHED",
     "IDLG",
-    "INTERRUPTED",
-    "TIME_BUDGET",
     "Adaptive",
     "Analytic",
     "Attack",
-    "CallableAttack",
-    "CandidateBound",
-    "CandidatePoint",
-    "Cooling",
     "Denoised",
-    "Descent",
     "ExactInversion",
-    "Finish",
     "Fishing",
     "GradInversion",
-    "Identification",
-    "IdentificationReport",
     "Identify",
     "Imprint",
-    "ImprintedNet",
-    "Interval",
     "InvertingGradients",
-    "Lineups",
-    "LocalSteps",
     "Observation",
     "Peel",
     "PlanReader",
-    "Progress",
     "Reconstruction",
     "Regress",
-    "Scores",
     "SpanCheck",
     "TabLeak",
-    "TableReconstruction",
-    "TableScores",
     "ThreatModel",
     "TokenRows",
-    "TokenScores",
     "TotalVariation",
-    "Trial",
     "Unpool",
     "VerticalNet",
-    "VerticalObservation",
-    "VerticalWorker",
-    "Watch",
-    "as_attack",
-    "bootstrap_interval",
     "candidate_bound",
     "draw_lineups",
-    "estimate_label_counts",
     "identify_trials",
-    "minimise",
     "observe",
     "observe_vertical",
-    "paired_interval",
     "progress_bar",
     "recover_labels",
-    "score",
-    "score_table",
-    "score_tokens",
-    "vertical_net",
 ]

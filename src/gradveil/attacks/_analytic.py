@@ -8,12 +8,11 @@ from torch import Tensor
 from gradveil._checks import check_positive
 from gradveil._random import generator_or_fresh
 
-from ._attack import Attack
-from ._evidence import Call, input_layer, linear_calls, random_inputs
+from ._attack import Attack, Reconstruction
+from ._descent import clamp
 from ._labels import labels_or_unknown
+from ._model_layers import Call, input_layer, linear_calls, random_inputs
 from ._observation import Observation, check_observation
-from ._reconstruction import Reconstruction
-from ._search import clamp
 
 
 @dataclass(frozen=True)

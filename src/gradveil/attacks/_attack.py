@@ -1,14 +1,47 @@
-"""The base class of all attacks."""
+"""The base class of all attacks, and what they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+
+from gradveil._checks import (
+    check_count,
+    check_not_negative,
+    check_optional_callable,
+    check_positive,
+)
 
 from ._observation import Observation
-from ._reconstruction import Reconstruction
+
+FINISHED, TIME_BUDGET, INTERRUPTED = "finished", "time budget", "interrupted"
+"""The values of `Reconstruction.status`."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """The attacker's best guess, picked by its own cost: no attack sees the truth.
+
+    >>> import torch
+    >>> Reconstruction(torch.zeros(1, 3), torch.tensor([1]), loss=0.5).status
+    'finished'
+    """
+
+    inputs: Tensor
+    """Shape (batch size, *input shape), in normalised units."""
+    targets: Tensor
+    """The labels, or other targets, that it assumed or found, one row for each example."""
+    loss: float
+    """The attack's own cost at `inputs`."""
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, best cost so far), every so many steps."""
+    status: str = FINISHED
+    is_certain: bool = False
+    """Whether the attack's own equations confirm it, so that no other need be looked for."""
+
 
 Progress = Callable[[int, int, float], None]
 """Called with (step, steps in all, best own cost so far)."""
@@ -90,19 +123,7 @@ class Attack(ABC):
 
 
 class CallableAttack(Attack):
-    """A plain callable (observation, generator) -> Reconstruction as an attack.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> blank = lambda seen, generator: Reconstruction(torch.zeros(1, 3), seen.labels, loss=0.0)
-    >>> CallableAttack(blank)(seen).inputs
-    tensor([[0., 0., 0.]])
-    """
+    """A plain callable (observation, generator) -> Reconstruction as an attack."""
 
     def __init__(self, function: Callable[..., Reconstruction]) -> None:
         self.function = function
@@ -130,19 +151,7 @@ class CallableAttack(Attack):
 
 
 def as_attack(attack: Attack | Callable[..., Reconstruction]) -> Attack:
-    """The attack itself, or a plain callable of that signature as one.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> blank = lambda seen, generator: Reconstruction(torch.zeros(1, 3), seen.labels, loss=0.0)
-    >>> as_attack(blank)(seen).inputs
-    tensor([[0., 0., 0.]])
-    """
+    """The attack itself, or a plain callable of that signature as one."""
     if isinstance(attack, Attack):
         return attack
     if not callable(attack) or isinstance(attack, type):
@@ -152,6 +161,27 @@ def as_attack(attack: Attack | Callable[..., Reconstruction]) -> Attack:
             " an instance."
         )
     return CallableAttack(attack)
+
+
+def check_settings(
+    attack: object,
+    *,
+    counts: Sequence[str] = (),
+    positive: Sequence[str] = (),
+    not_negative: Sequence[str] = (),
+) -> None:
+    """Require fields of an attack to be what they are called; its time budget and progress, too."""
+    for names, check in (
+        (counts, check_count),
+        (positive, check_positive),
+        (not_negative, check_not_negative),
+    ):
+        for name in names:
+            check(getattr(attack, name), name)
+    if getattr(attack, "time_budget", None) is not None:
+        check_not_negative(attack.time_budget, "time_budget")  # type: ignore[attr-defined]
+    progress = getattr(attack, "progress", None)
+    check_optional_callable(progress, "progress", "Give a function, or None.")
 
 
 def shorter(own: float | None, other: float | None) -> float | None:

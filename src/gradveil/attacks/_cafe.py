@@ -1,24 +1,196 @@
-"""CAFE: large batches from vertical federated learning."""
+"""CAFE, and the small set-up of vertical federated learning that it attacks."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from gradveil._checks import check_count, check_kind, check_not_negative, check_optional_callable
+from gradveil._batches import check_batch, check_shape
+from gradveil._checks import check_count, check_kind
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil._typing import Tensors
+from gradveil.defenses import Defense
+from gradveil.messages import LossFunction
 
-from ._attack import Attack, Progress
-from ._evidence import total_variation
-from ._observation import Observation
-from ._reconstruction import FINISHED, Reconstruction
-from ._search import Point, Watch, clamp, minimise_lbfgs
-from ._vertical import Block, VerticalNet, VerticalObservation, VerticalWorker, of_all
+from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._descent import Watch, clamp
+from ._lbfgs import minimise_lbfgs
+from ._observation import Observation, ThreatModel, observe
+from ._priors import total_variation
 
-_CORNER = 1e-3  # of the total variation, for quasi-Newton steps
+Block = tuple[slice, ...]
+"""The entries of an example that one worker owns; of a batch with the examples' axis in front."""
+
+
+class VerticalNet(nn.Module):
+    """Workers' embeddings tanh(first(features(block))) of disjoint blocks, under the server's head.
+
+    As one module it is all that messages and defenses need: `GradientMessage` of it holds every
+    worker's gradients.
+
+    Args:
+        input_shape: (C, H, W) of images or (F,) of tables.
+        num_classes: Number of logits.
+        workers: How many; for images whose number is a square, a grid, otherwise strips.
+        hidden: Outputs of each worker's first fully connected layer.
+        channels: Channels of a smooth 3x3 convolution before it; `None`: it reads the block itself.
+
+    >>> VerticalNet((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        *,
+        workers: int = 4,
+        hidden: int = 64,
+        channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        counts = {"workers": workers, "hidden": hidden, "num_classes": num_classes}
+        for name, value in {**counts, "channels": 1 if channels is None else channels}.items():
+            check_count(value, name)
+        check_shape(input_shape, "input_shape")
+        if not input_shape:
+            raise ValueError(
+                "Parameter `input_shape` should be (C, H, W) or (F,). Found `input_shape = ()`."
+            )
+        self.blocks = [(slice(None), *own) for own in split_blocks(tuple(input_shape), workers)]
+        self.features, self.first = nn.ModuleList(), nn.ModuleList()
+        for block in self.blocks:
+            example, features = torch.zeros(1, *input_shape)[block], nn.Sequential()
+            if channels is not None:
+                features.append(nn.Conv2d(example.shape[1], channels, 3, padding=1))
+                features.append(nn.Tanh())
+            self.features.append(features.append(nn.Flatten()))
+            self.first.append(nn.Linear(features(example).shape[1], hidden))
+        self.head = nn.Linear(hidden * workers, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits."""
+        workers = zip(self.blocks, self.features, self.first, strict=True)
+        sent_up = [torch.tanh(first(features(inputs[own]))) for own, features, first in workers]
+        logits: Tensor = self.head(torch.cat(sent_up, dim=1))
+        return logits
+
+
+def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[Block]:
+    """Disjoint blocks that cover an example.
+
+    >>> len(split_blocks((3, 32, 32), 4)), split_blocks((6,), 2)
+    (4, [(slice(0, 3, None),), (slice(3, 6, None),)])
+    """
+
+    def runs(length: int, count: int) -> list[slice]:
+        if count > length:
+            raise ValueError(
+                "Parameter `workers` should leave at least one entry for each. Found"
+                f" {count} parts of {length} entries. Use fewer workers."
+            )
+        edges = [round(i * length / count) for i in range(count + 1)]
+        return [slice(a, b) for a, b in pairwise(edges)]
+
+    side = isqrt(workers)
+    if len(input_shape) == 3 and side * side == workers:
+        rows, columns = runs(input_shape[1], side), runs(input_shape[2], side)
+        return [(slice(None), row, column) for row in rows for column in columns]
+    leading = (slice(None),) * (len(input_shape) - 1)
+    return [(*leading, run) for run in runs(input_shape[-1], workers)]
+
+
+@dataclass(frozen=True)
+class VerticalObservation:
+    """Messages of several iterations with the same parameters, and which examples each one used.
+
+    In vertical federated learning all parties must agree on the examples of a batch, so the
+    server knows the indices.
+    """
+
+    observations: tuple[Observation, ...]
+    indices: tuple[Tensor, ...]
+    """For each iteration the numbers of its examples, from 0 to `size` - 1."""
+    size: int
+    """How many examples there are in all."""
+
+    def __post_init__(self) -> None:
+        lengths = [o.batch_size for o in self.observations]
+        if lengths != [len(i) for i in self.indices] or not lengths:
+            raise ValueError(
+                "Parameter `indices` should hold one index for each example of each observation."
+                f" Found {[len(i) for i in self.indices]} indices for batches of {lengths}."
+            )
+        if len({id(o.model) for o in self.observations}) > 1:
+            raise ValueError(
+                "Parameter `observations` should be of one model, with the same parameters. Found"
+                " several. Observe iterations between two updates."
+            )
+
+    def usage(self) -> Tensor:
+        """S, 1 where an iteration (row) used an example; an error where that leaves some open."""
+        reference = next(iter(self.observations[0].sent.values()))
+        usage = reference.new_zeros(len(self.indices), self.size)
+        for row, chosen in zip(usage, self.indices, strict=True):
+            row[chosen.to(row.device)] = 1
+        if (rank := int(torch.linalg.matrix_rank(usage))) < self.size:
+            raise ValueError(
+                f"Parameter `observation` should determine {self.size} examples. Found"
+                f" {len(usage)} iterations whose indices have rank {rank}. Observe more iterations,"
+                " with other batches."
+            )
+        return usage
+
+    def sent(self, name: str) -> Tensor:
+        """What was sent of a parameter, one row for each iteration."""
+        return torch.stack([o.sent[name] for o in self.observations])
+
+
+def observe_vertical(
+    model: VerticalNet,
+    loss_fn: LossFunction,
+    data: tuple[Tensor, Tensor],
+    defense: Defense,
+    *,
+    num_classes: int,
+    batch_size: int,
+    iterations: int,
+    input_range: tuple[Tensor, Tensor] | None = None,
+    generator: torch.Generator,
+) -> VerticalObservation:
+    """Play the federation: random batches of the data, each message defended. No labels leave.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
+    >>> seen = observe_vertical(
+    ...     VerticalNet((1, 8, 8), 2), cross_entropy, data, NoDefense(), num_classes=2,
+    ...     batch_size=2, iterations=8, generator=generator,
+    ... )
+    >>> CAFE(steps=5)(seen, generator).inputs.shape
+    torch.Size([4, 1, 8, 8])
+    """
+    check_kind(model, "model", VerticalNet, "Use `VerticalNet(input_shape, num_classes)`.")
+    inputs, targets = check_batch(data, "data")
+    check_count(batch_size, "batch_size")
+    check_count(iterations, "iterations")
+    order = [torch.randperm(len(inputs), generator=generator) for _ in range(iterations)]
+    indices = tuple(each[:batch_size] for each in order)
+    observations = [
+        observe(
+            model, loss_fn, (inputs[chosen], targets[chosen]), defense,
+            threat=ThreatModel(labels="unknown"), num_classes=num_classes,
+            input_range=input_range, generator=generator,
+        )
+        for chosen in indices
+    ]  # fmt: skip
+    return VerticalObservation(tuple(observations), indices, len(inputs))
 
 
 @dataclass(frozen=True)
@@ -35,7 +207,7 @@ class CAFE(Attack):
        before, which follow from V (no label and nobody else's network is needed), + λ TV(x).
 
     The paper descends in the first two steps; these are least squares problems, solved here at
-    once. The parameters must be the same in all iterations.
+    once. The parameters must be the same in all iterations; `observe_vertical` has an example.
 
     Reference: Jin et al., "CAFE: Catastrophic Data Leakage in Vertical Federated Learning",
     NeurIPS 2021, Algorithm 1 and Theorems 1 and 2.
@@ -46,18 +218,8 @@ class CAFE(Attack):
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of the present worker's block.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe_vertical, vertical_net
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
-    >>> model = vertical_net((1, 8, 8), 2)
-    >>> seen = observe_vertical(
-    ...     model, cross_entropy, data, NoDefense(), num_classes=2, batch_size=2, iterations=8,
-    ...     generator=generator,
-    ... )
-    >>> CAFE(steps=5)(seen, generator).inputs.shape
-    torch.Size([4, 1, 8, 8])
+    >>> CAFE(steps=50).total_variation
+    1e-06
     """
 
     steps: int = 200
@@ -66,11 +228,7 @@ class CAFE(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.steps, "steps")
-        check_not_negative(self.total_variation, "total_variation")
-        if self.time_budget is not None:
-            check_not_negative(self.time_budget, "time_budget")
-        check_optional_callable(self.progress, "progress", "Give a function, or None.")
+        check_settings(self, counts=("steps",), not_negative=("total_variation",))
 
     def __call__(
         self,
@@ -80,96 +238,62 @@ class CAFE(Attack):
         """Attack a `VerticalObservation`; the targets are -1: CAFE recovers no labels."""
         check_kind(observation, "observation", VerticalObservation, "Use `observe_vertical`.")
         assert isinstance(observation, VerticalObservation)
-        first = observation.observations[0]
-        if not isinstance(first.model, VerticalNet):
+        seen, model = observation.observations[0], observation.observations[0].model
+        if not isinstance(model, VerticalNet):
             raise TypeError(
                 "Parameter `observation` should be of a `VerticalNet`. Found a"
-                f" {type(first.model).__name__}. Make one with `vertical_net`."
+                f" {type(model).__name__}. Use `VerticalNet(input_shape, num_classes)`."
             )
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        usage = _usage(observation)
-        reference = next(iter(first.sent.values()))
-        inputs = reference.new_zeros(observation.size, *first.input_shape)
-        points = []
-        for number, block in enumerate(first.model.blocks):
-            start = normal_like(inputs[of_all(block)], generator) * 0.1
-            point = self._worker(observation, usage, number, block, start, watch)
-            inputs[of_all(block)] = point.variables[0]
+        shape, usage = (observation.size, *seen.input_shape), observation.usage()
+        inputs, points = usage.new_zeros(shape), []
+        for number, block in enumerate(model.blocks):
+            start = normal_like(inputs[block], generator) * 0.1
+            low, high = (b if b is None else b.expand(shape)[block] for b in (seen.low, seen.high))
+            deltas = _least_squares(usage, observation.sent(f"first.{number}.bias"))
+            rows = torch.cat([(deltas * used[:, None]).T for used in usage])
+            weight = observation.sent(f"first.{number}.weight")
+            features = _least_squares(rows, weight.flatten(0, 1))
+            if not list(model.features[number].parameters()):
+                start = clamp(features.view(start.shape), low, high)
+                features = start.flatten(1)
+            cost = self._cost(observation, model, number, deltas, features)
+            point = minimise_lbfgs(
+                cost, (start,), steps=self.steps, watch=watch, progress=self.progress
+            )
+            inputs[block] = clamp(point.variables[0], low, high)
             points.append(point)
-        return _assembled(observation, inputs, points)
+        history = [each for point in points for each in point.history]
+        status = next((p.status for p in points if p.status != FINISHED), FINISHED)
+        targets = torch.full((observation.size,), -1, device=inputs.device)
+        return Reconstruction(inputs, targets, sum(p.cost for p in points), history, status)
 
-    def _worker(
+    def _cost(
         self,
         observation: VerticalObservation,
-        usage: Tensor,
+        model: VerticalNet,
         number: int,
-        block: Block,
-        start: Tensor,
-        watch: Watch,
-    ) -> Point:
-        first = observation.observations[0]
-        assert isinstance(first.model, VerticalNet)
-        worker = first.model.workers[number]
-        assert isinstance(worker, VerticalWorker)
-        prefix = f"workers.{number}."
-        sent = [_part(o.sent, f"{prefix}first.") for o in observation.observations]
-        deltas = _least_squares(usage, torch.stack([g["bias"] for g in sent]))
-        layer_inputs = _layer_inputs(usage, deltas, [g["weight"] for g in sent])
-        low, high = (_block_of(b, block, first.input_shape) for b in (first.low, first.high))
-        if not list(worker.features.parameters()):
-            start = clamp(layer_inputs.reshape(start.shape), low, high)
-            layer_inputs = start.flatten(1)
-        lower = [_part(o.sent, f"{prefix}features.") for o in observation.observations]
-        cost = _BlockCost(worker, usage, deltas, layer_inputs, lower, self.total_variation)
-        point = minimise_lbfgs(
-            cost, (start,), steps=self.steps, watch=watch, progress=self.progress
-        )
-        point.variables = (clamp(point.variables[0], low, high),)
-        return point
-
-
-class _BlockCost:
-    """What step 3 minimises over one worker's block of all examples."""
-
-    def __init__(
-        self,
-        worker: VerticalWorker,
-        usage: Tensor,
         deltas: Tensor,
-        layer_inputs: Tensor,
-        sent: list[Tensors],
-        total_variation: float,
-    ) -> None:
-        self.worker, self.usage, self.total_variation = worker, usage, total_variation
-        self.layer_inputs = layer_inputs
-        self.totals = {k: torch.stack([g[k] for g in sent]).sum(dim=0) for k in sent[0]}
-        weight = worker.first.weight.detach()
-        self.feature_deltas = deltas @ weight
-        self.parameters = {k: p.detach() for k, p in worker.features.named_parameters()}
+        features: Tensor,
+    ) -> Callable[[Tensor], Tensor]:
+        """What step 3 minimises over one worker's block of all examples."""
+        net, weight = model.features[number], model.first[number].weight.detach()  # type: ignore[operator]
+        parameters = {name: p.detach() for name, p in net.named_parameters()}
+        totals = {n: observation.sent(f"features.{number}.{n}").sum(0) for n in parameters}
+        slopes, usage = deltas @ weight, observation.usage()
 
-    def __call__(self, block: Tensor) -> Tensor:
-        features = functional_call(self.worker.features, self.parameters, (block,))
-        cost = relative_misfit(features, self.layer_inputs)
-        if self.totals:
-            cost = cost + self._gradient_distance(block)
-        return cost + self.total_variation * total_variation(block, corner=_CORNER)
+        def made(parameters: Tensors, block: Tensor) -> Tensor:
+            found: Tensor = functional_call(net, parameters, (block,))
+            return found
 
-    def _gradient_distance(self, block: Tensor) -> Tensor:
-        """Of the layers before the first fully connected one, over all iterations."""
+        def cost(block: Tensor) -> Tensor:
+            total = relative_misfit(made(parameters, block), features)
+            if totals:  # of the layers before the first fully connected one, over all iterations
+                pulled = grad(lambda own: (usage @ (made(own, block) * slopes)).sum())(parameters)
+                total = total + relative_misfit(pulled, totals)
+            return total + self.total_variation * total_variation(block, corner=1e-3)
 
-        def pulled(parameters: Tensors) -> Tensor:
-            features = functional_call(self.worker.features, parameters, (block,))
-            total: Tensor = (self.usage @ (features * self.feature_deltas)).sum()
-            return total
-
-        whole: Tensors = grad(pulled)(self.parameters)
-        return relative_misfit(whole, self.totals)
-
-
-def _layer_inputs(usage: Tensor, deltas: Tensor, weights: list[Tensor]) -> Tensor:
-    """H from Σ_n S_tn v_n h_nᵀ = ∂L/∂W_t for all t, by least squares."""
-    rows = torch.cat([(deltas * used[:, None]).T for used in usage])  # (iterations · units, N)
-    return _least_squares(rows, torch.cat(weights))
+        return cost
 
 
 def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
@@ -184,36 +308,3 @@ def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
     padded = torch.cat([right, right.new_zeros(size, right.shape[1])])
     solution: Tensor = torch.linalg.solve_triangular(factors.R, factors.Q.T @ padded, upper=True)
     return solution
-
-
-def _usage(observation: VerticalObservation) -> Tensor:
-    """S, and a clear error where it does not determine the examples."""
-    reference = next(iter(observation.observations[0].sent.values()))
-    usage = reference.new_zeros(len(observation.indices), observation.size)
-    for row, chosen in zip(usage, observation.indices, strict=True):
-        row[chosen.to(row.device)] = 1
-    rank = int(torch.linalg.matrix_rank(usage))
-    if rank < observation.size:
-        raise ValueError(
-            f"Parameter `observation` should determine {observation.size} examples. Found"
-            f" {len(usage)} iterations whose indices have rank {rank}. Observe more iterations,"
-            " with other batches."
-        )
-    return usage
-
-
-def _part(values: Tensors, prefix: str) -> Tensors:
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-
-
-def _block_of(bound: Tensor | None, block: Block, shape: tuple[int, ...]) -> Tensor | None:
-    return None if bound is None else bound.expand(shape)[block]
-
-
-def _assembled(
-    observation: VerticalObservation, inputs: Tensor, points: list[Point]
-) -> Reconstruction:
-    history = [(step, cost) for point in points for step, cost in point.history]
-    status = next((p.status for p in points if p.status != FINISHED), FINISHED)
-    targets = torch.full((observation.size,), -1, device=inputs.device)
-    return Reconstruction(inputs, targets, sum(p.cost for p in points), history, status)

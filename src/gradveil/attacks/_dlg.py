@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from gradveil._random import generator_or_fresh
 
+from ._attack import Reconstruction
+from ._lbfgs import LBFGSMatching
 from ._observation import Observation, check_observation
-from ._reconstruction import Reconstruction
-from ._search import LBFGSMatching, SoftTargets, blank_inputs, clamp, message_distance, soft_targets
+from ._targets import SoftTargets, soft_targets
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,15 @@ class DLG(LBFGSMatching):
     ) -> Reconstruction:
         """Attack; the targets returned are numbers, or the likeliest classes."""
         check_observation(observation)
-        generator, blank = generator_or_fresh(generator), blank_inputs(observation)
-        soft = _soft(observation, blank, generator)
-
-        def cost(inputs: Tensor, variables: Tensor) -> Tensor:
-            return message_distance(observation, inputs, soft.relaxed(variables))
-
-        best = self._search(cost, (blank, soft.blank), generator)
-        inputs = clamp(best.variables[0], observation.low, observation.high)
-        targets = soft.settled(best.variables[1])
-        return Reconstruction(inputs, targets, best.cost, best.history, best.status)
+        generator = generator_or_fresh(generator)
+        return self._matched(observation, _soft(observation, generator), generator)
 
 
-def _soft(observation: Observation, blank: Tensor, generator: torch.Generator) -> SoftTargets:
+def _soft(observation: Observation, generator: torch.Generator) -> SoftTargets:
     if observation.task != "classification":
         return soft_targets(observation, generator)
-    logits = blank.new_zeros(observation.batch_size, observation.num_classes)
-    _check_soft_labels(observation, logits)
-    return SoftTargets(logits, -1)
-
-
-def _check_soft_labels(observation: Observation, logits: Tensor) -> None:
+    like = next(iter(observation.sent.values()))
+    logits = like.new_zeros(observation.batch_size, observation.num_classes)
     try:
         observation.loss_fn(logits, logits.softmax(dim=-1))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -72,3 +60,4 @@ def _check_soft_labels(observation: Observation, logits: Tensor) -> None:
             f" {tuple(logits.shape)} as targets, because DLG optimises them. Found that it fails"
             f" with `{type(error).__name__}: {error}`. Use cross-entropy, or `IDLG`."
         ) from error
+    return SoftTargets(logits, -1)

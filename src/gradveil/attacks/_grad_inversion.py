@@ -5,30 +5,25 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    check_choice,
-    check_count,
-    check_not_negative,
-    check_optional_callable,
-)
+from gradveil._checks import check_choice
 from gradveil._random import generator_or_fresh
 
-from ._attack import Attack, Progress
-from ._evidence import DISTANCES, BatchNormDistance, total_variation
-from ._observation import Observation, check_observation
-from ._reconstruction import FINISHED, INTERRUPTED, Reconstruction
-from ._search import (
+from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._descent import (
     Cost,
     Descent,
     Minimum,
     Watch,
     consensus,
-    labels_of,
     message_of,
     minimise,
     noise_start,
     sent_row,
 )
+from ._matching import DISTANCES
+from ._observation import Observation, check_observation
+from ._priors import BatchNormDistance, total_variation
+from ._targets import labels_of
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,10 @@ class GradInversion(Attack):
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.seeds, "seeds")
-        check_count(self.rounds, "rounds")
-        check_count(self.steps, "steps")
+        weights = ("total_variation", "l2", "batch_norm", "group")
+        check_settings(self, counts=("seeds", "rounds", "steps"), not_negative=weights)
         self._descent(0, None)
-        if self.time_budget is not None:
-            check_not_negative(self.time_budget, "time_budget")
-        check_optional_callable(self.progress, "progress", "Give a function, or None.")
         check_choice(self.distance, "distance", tuple(DISTANCES))
-        for name in ("total_variation", "l2", "batch_norm", "group"):
-            check_not_negative(getattr(self, name), name)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

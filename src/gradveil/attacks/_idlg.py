@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from gradveil._random import generator_or_fresh
 
+from ._attack import Reconstruction
 from ._labels import recover_labels
+from ._lbfgs import LBFGSMatching
 from ._observation import Observation, check_observation
-from ._reconstruction import Reconstruction
-from ._search import LBFGSMatching, blank_inputs, clamp, message_distance
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,4 @@ class IDLG(LBFGSMatching):
         """Attack; all randomness comes from the generator."""
         check_observation(observation)
         generator = generator_or_fresh(generator)
-        targets = recover_labels(observation, generator)
-
-        def cost(inputs: Tensor) -> Tensor:
-            return message_distance(observation, inputs, targets)
-
-        best = self._search(cost, (blank_inputs(observation),), generator)
-        inputs = clamp(best.variables[0], observation.low, observation.high)
-        return Reconstruction(inputs, targets, best.cost, best.history, best.status)
+        return self._matched(observation, recover_labels(observation, generator), generator)

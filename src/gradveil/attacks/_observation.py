@@ -1,4 +1,4 @@
-"""What an attacker sees and knows; the private batch is not part of it."""
+"""What an attacker sees and is granted; the private batch is not part of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from gradveil._checks import (
     check_choice,
     check_count,
     check_finite,
+    check_flag,
     check_kind,
     check_structure,
     check_values,
@@ -43,7 +44,46 @@ from gradveil.messages import (
     trainable_parameters,
 )
 
-from ._threat import ThreatModel
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """What the attacker knows. The model, the loss, the batch size and the shapes are always known.
+
+    Args:
+        labels: "known" (in the client's order), "counts" (how often each class occurs), or
+            "unknown". Where targets are numbers, or several labels for each example, these are
+            meant, and there are no counts.
+        mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
+            or planned from the private batch; a plan that is not private is known to everybody);
+            or "realised" (the worst case: the very noise levels or mask of a plan made from the
+            private batch, which nobody sends).
+        statistics: Whether the mean, the standard deviation and so the range of the normalised
+            inputs are known.
+        server: "honest" (it follows the protocol, and reads what it gets) or "malicious" (it sends
+            whatever model serves it: what `Imprint.plant` or `Fishing.plant` makes).
+
+    >>> ThreatModel(mechanism="known").labels
+    'known'
+    """
+
+    labels: str = "known"
+    mechanism: str = "unknown"
+    statistics: bool = True
+    server: str = "honest"
+
+    def __post_init__(self) -> None:
+        check_choice(self.labels, "labels", ("known", "counts", "unknown"))
+        check_choice(self.mechanism, "mechanism", ("unknown", "known", "realised"))
+        check_flag(self.statistics, "statistics")
+        check_choice(self.server, "server", ("honest", "malicious"))
+
+    def check_task(self, task: Task) -> None:
+        """Require knowledge that there can be of these targets: counts are those of classes."""
+        if self.labels == "counts" and task != "classification":
+            raise ValueError(
+                "Parameter `threat` should have labels='known' or 'unknown' where targets are not"
+                f" one class label for each example. Found labels='counts' with {task}."
+            )
 
 
 @dataclass(frozen=True)
@@ -176,6 +216,15 @@ def check_observation(observation: object, *, tokens: bool = False) -> None:
         )
 
 
+def check_known(observation: Observation) -> None:
+    """Require one that tells the defense or the mechanism."""
+    if observation.defense is None and observation.mechanism is None:
+        raise ValueError(
+            "Parameter `observation` should tell the defense or the mechanism. Found neither. Use"
+            " ThreatModel(mechanism='known') or 'realised', or an unaware attack."
+        )
+
+
 def observe(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -254,7 +303,7 @@ def observe(
         defended = defense.respond(message, inputs, generator)
     else:
         defended = _respond_with(public_mechanism, defense, message, inputs, generator)
-    public = public_mechanism is not None or not defense.plan_is_private
+    public = public_mechanism is not None or not defense.about.private
     known = threat.mechanism == "realised" or (threat.mechanism == "known" and public)
     return replace(
         blank,
@@ -290,6 +339,6 @@ def _respond_with(
     generator: torch.Generator,
 ) -> Defended:
     """The defended step with a mechanism that was planned before."""
-    defense.check_plans("with a public mechanism")
+    defense.check_parts("with a public mechanism")
     values, _ = defense.observe(message, inputs, generator)
     return Defended(values, mechanism, mechanism.apply(values, generator))

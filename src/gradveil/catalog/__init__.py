@@ -6,29 +6,31 @@ name registered entries only; import paths need `allow_imports`, in the local us
 >>> from gradveil.catalog import build_defense, spec_of
 >>> build_defense("optimal-noise(scale=0.1)").scale
 0.1
->>> spec_of(build_defense("cached(optimal-noise(0.1, plan='private'), refresh_every=5)"))
-"cached(optimal-noise(scale=0.1, plan='private'), refresh_every=5)"
+>>> spec_of(build_defense("optimal-noise(0.1, source=from-server(floor=0.1))"))
+'optimal-noise(scale=0.1, source=from-server(floor=0.1))'
 """
 
-from ._build import build_attack, build_defense, build_estimator
-from ._describe import name_of, spec_of
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, Entry
-from ._show import shown_amounts, shown_name, shown_text
+from ._build import (
+    build_attack,
+    build_defense,
+    build_estimator,
+    name_of,
+    shown_amounts,
+    shown_name,
+    shown_text,
+    spec_of,
+)
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
 from ._spec import Spec
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
     "ATTACKS",
     "DEFENSES",
     "ESTIMATORS",
-    "EVERYTHING",
-    "Entry",
     "Spec",
     "build_attack",
     "build_defense",
     "build_estimator",
-    "name_of",
-    "shown_amounts",
-    "shown_name",
-    "shown_text",
     "spec_of",
 ]

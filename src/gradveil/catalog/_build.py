@@ -1,11 +1,117 @@
-"""Builders of defenses, attacks and estimators from specifications."""
+"""Things from their specifications, and specifications from things."""
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any
 
 from gradveil._imports import AllowImports
-from gradveil.attacks import Attack
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
 
-from ._spec import Spec
+from ._entries import EVERYTHING
+from ._spec import Spec, Unwritable
+
+if TYPE_CHECKING:  # who builds defenses imports no attack
+    from gradveil.attacks import Attack
+
+
+def spec_of(thing: object) -> str:
+    """The specification of a defense, an attack or an estimator: what differs from the defaults.
+
+    >>> from gradveil import OptimalNoise
+    >>> spec_of(OptimalNoise(0.1, cap=10.0))
+    'optimal-noise(scale=0.1, cap=10.0)'
+    """
+    return str(describe(thing))
+
+
+def describe(thing: object) -> Spec:
+    """The same as a `Spec`."""
+    name = name_of(type(thing))
+    given: dict[int | str, Any] = {k: _value(v) for k, v in _changed(thing).items()}
+    return Spec(name, given)
+
+
+def name_of(kind: type) -> str:
+    """The name of a class in specifications: as registered, or its import path.
+
+    >>> from gradveil import OptimalNoise
+    >>> name_of(OptimalNoise)
+    'optimal-noise'
+    """
+    package = kind.__module__.removeprefix("gradveil.").partition(".")[0]
+    for entry in EVERYTHING.values():
+        if entry.package == package and entry.build is kind:
+            return entry.name
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _changed(thing: object) -> dict[str, Any]:
+    """The options that are not at their defaults."""
+    if dataclasses.is_dataclass(thing):
+        pairs = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]
+    else:
+        parameters = inspect.signature(type(thing)).parameters.values()
+        pairs = [(p.name, p.default) for p in parameters if hasattr(thing, p.name)]
+    now = {name: getattr(thing, name) for name, _ in pairs}
+    changed = [name for name, default in pairs if not _same(now[name], default)]
+    return {name: now[name] for name in changed}
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _same(value: object, default: object) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _value(value: object) -> Any:
+    words = getattr(value, "spec_words", None)
+    if words is not None:  # samples, networks and shapes have no specification
+        return Unwritable(words)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_value(part) for part in value)
+    return value if isinstance(value, (bool, int, float, str, type(None))) else describe(value)
+
+
+def shown_name(text: str) -> str:
+    """The name without its arguments.
+
+    >>> shown_name("adaptive(prior=None)"), shown_name("<b>no specification</b>")
+    ('adaptive', '<b>no specification</b>')
+    """
+    spec = _read(text)
+    return text if spec is None else spec.name
+
+
+def shown_text(text: str) -> str:
+    """The specification with numbers of four digits.
+
+    >>> shown_text("clamped-noise(scale=0.009054506197571754, clip=0.5)")
+    'clamped-noise(scale=0.009055, clip=0.5)'
+    """
+    spec = _read(text)
+    return text if spec is None else str(spec.rounded())
+
+
+def shown_amounts(text: str) -> list[tuple[str, float]]:
+    """How much a defense does; see `Spec.amounts`.
+
+    >>> shown_amounts("optimal-noise(target_error=0.1, prior=<Gaussian>)")
+    []
+    """
+    spec = _read(text)
+    return [] if spec is None else spec.amounts
+
+
+def _read(text: str) -> Spec | None:
+    try:
+        return Spec.parse(text, allow_words=True)
+    except ValueError:
+        return None
 
 
 def build_defense(spec: str | Spec, *, allow_imports: AllowImports = False) -> Defense:
@@ -23,7 +129,7 @@ def build_defense(spec: str | Spec, *, allow_imports: AllowImports = False) -> D
     return made
 
 
-def build_attack(spec: str | Spec, *, allow_imports: AllowImports = False) -> Attack:
+def build_attack(spec: str | Spec, *, allow_imports: AllowImports = False) -> "Attack":
     """An attack from its specification; arguments as for `build_defense`.
 
     >>> build_attack("inverting-gradients(steps=100, total_variation=1e-2)").steps

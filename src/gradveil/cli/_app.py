@@ -6,12 +6,10 @@ from typing import Annotated
 import typer
 
 from ._audit import run_audit
-from ._bench import bench
 from ._bound import bound
 from ._list import list_names
 from ._main import report_error
 from ._options import USER_ERRORS, check_values_given
-from ._reproduce import reproduce
 from ._train import train
 
 
@@ -43,9 +41,7 @@ def _root(
 app.command("audit")(run_audit)
 app.command()(bound)
 app.command("list")(list_names)
-app.command()(reproduce)
 app.command()(train)
-app.add_typer(bench, name="bench")
 
 
 def run() -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, Entry
 
-from ._format import Format
+from ._options import Format
 
 Row = dict[str, str]
 

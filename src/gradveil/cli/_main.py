@@ -5,7 +5,7 @@ import sys
 
 from gradveil._extras import require
 
-_NEED_AUDIT = ("audit", "bench", "reproduce")
+_NEED_AUDIT = ("audit",)
 """Commands that need more than the command line's own packages."""
 
 

@@ -1,8 +1,25 @@
-"""Errors that name command-line options, and a check for options without effect."""
+"""What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from gradveil._checks import WrongArgument
+
+Tell = Callable[[str, float], None]
+"""Takes (what is running, the share that is done)."""
+
+
+class Format(str, Enum):
+    """A table to read, or JSON for machines."""
+
+    table = "table"
+    json = "json"
+
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
 """What a mistake of the user's raises; everything else is a mistake of ours."""
@@ -17,8 +34,8 @@ def option(name: str, *parameters: str) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        text = in_options(str(error), dict.fromkeys(parameters, name))
-        raise _again(error, text if f"`{name}`" in text else f"Option `{name}`: {text}") from error
+        found, named = _in_options(error, dict.fromkeys(parameters, name))
+        raise (found if named else _again(error, f"Option `{name}`: {error}")) from error
 
 
 @contextmanager
@@ -27,22 +44,31 @@ def options(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        text = in_options(str(error), names)
-        if any(text.startswith(f"Parameter `{name}`") for name in MISSPELT):
-            text = f"Option `--defense`: {text}"
-        raise _again(error, text) from error
+        if isinstance(error, WrongArgument) and error.argument in MISSPELT:
+            raise ValueError(f"Option `--defense`: {error}") from error
+        raise _in_options(error, names)[0] from error
 
 
-def in_options(text: str, names: Mapping[str, str]) -> str:
-    """An error's text with options in place of parameters.
+def _in_options(error: Exception, names: Mapping[str, str]) -> tuple[Exception, bool]:
+    """The error of an option in place of that of its parameter, and whether it is one of these.
 
-    >>> in_options("Parameter `lr` should be above 0. Found `lr = 0`.", {"lr": "--lr"})
-    'Option `--lr` should be above 0. Found `--lr = 0`.'
+    Packages whose errors are texts still say "Parameter `name`"; what they say is kept, with the
+    option's name in it.
+
+    >>> from gradveil._checks import WrongValue
+    >>> wrong = WrongValue("lr", "be above 0", "0", assigned=True)
+    >>> print(_in_options(wrong, {"lr": "--lr"})[0])
+    Option `--lr` should be above 0. Found `--lr = 0`.
     """
+    if isinstance(error, WrongArgument):
+        name = names.get(error.argument)
+        same = error.argument in names.values()
+        return (error, same) if name is None else (error.renamed(name), True)
+    text = str(error)
     for parameter, name in names.items():
         text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
         text = text.replace(f"`{parameter} = ", f"`{name} = ")
-    return text
+    return _again(error, text), text != str(error)
 
 
 def own_options(*names: str) -> dict[str, str]:
@@ -84,9 +110,38 @@ def data_source(
     return "--dataset", default if dataset is None else dataset
 
 
-def _again(error: BaseException, text: str) -> Exception:
+def _again(error: Exception, text: str) -> Exception:
     """The same kind of error with another text."""
     try:
         return type(error)(text)  # type: ignore[return-value]
     except TypeError:  # one that takes more than a text
         return ValueError(text)
+
+
+@contextmanager
+def bar(console: Console) -> Iterator[Tell]:
+    """What is running, how much is done, the time left; a line for each part where it is a file."""
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as shown:
+        task = shown.add_task("starting", total=1.0)
+        yield lambda what, share: shown.update(task, description=what, completed=share)
+
+
+def _lines(console: Console) -> Tell:
+    last = ""
+
+    def tell(what: str, share: float) -> None:
+        nonlocal last
+        if what != last:
+            last = what
+            console.print(f"{share:4.0%} {what}", highlight=False)
+
+    return tell

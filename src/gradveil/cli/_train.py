@@ -1,20 +1,21 @@
 """`gradveil train`: federated training behind a defense."""
 
 import dataclasses
+import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from gradveil._checks import check_count
 from gradveil._extras import require
 
-from ._format import Format
-from ._options import data_source, option, options, own_options, useless
-from ._train_show import draw, show
+from ._options import Format, data_source, option, options, own_options, useless
 
 if TYPE_CHECKING:
     from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
@@ -24,8 +25,8 @@ NAMES = {
     **own_options(
         "model", "defense", "clients", "batch_size", "rounds", "partition", "alpha", "fraction",
         "optimizer", "lr", "local_steps", "local_lr", "local_batch_size", "limit", "held_out",
-        "evaluate_every", "sampling", "target_epsilon", "delta", "seed", "device", "out",
-        "checkpoint_every", "resume",
+        "evaluate_every", "sampling", "sample_rate", "target_epsilon", "delta", "seed", "device",
+        "out", "checkpoint_every", "resume",
     ),
     "held_out_start": "--held-out",
     "loss_fn": "--model",
@@ -102,6 +103,13 @@ def train(
             show_default="poisson with private-noise",
         ),
     ] = None,
+    sample_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Each example's chance to be in a batch (Poisson), a public number.",
+            show_default="batch size over a client's examples, whose number is public then",
+        ),
+    ] = None,
     target_epsilon: Annotated[
         float | None,
         typer.Option(help="With private-noise: solve for the noise, end before ε exceeds this."),
@@ -163,6 +171,7 @@ def train(
             limit=limit,
             held_out=held_out,
             sampling=sampling,
+            sample_rate=sample_rate,
             target_epsilon=target_epsilon,
             seed=0 if seed is None else seed,
             secure=seed is None,
@@ -184,7 +193,7 @@ def _checked_examples(
     config: "TrainingConfig", said: str, out: Path | None, resume: bool
 ) -> "Split":
     """The data, after all that the options name was built once, before anything is written."""
-    from gradveil.auditing.report import check_folder
+    from gradveil.audit.report import check_folder
     from gradveil.data import load_dataset
     from gradveil.federated import initial_model, private_defense, split_data
 
@@ -250,7 +259,7 @@ def _with_progress(
         def tell(row: "RoundMetrics") -> None:
             seen = {"loss": row.loss, "accuracy": row.accuracy}
             if row.epsilon is not None:
-                latest["ε"] = f"{row.epsilon:.3g}"
+                latest["ε" if config.secure else "simulated ε"] = f"{row.epsilon:.3g}"
             latest.update({k: f"{v:.3f}" for k, v in seen.items() if v is not None})
             text = "  ".join(f"{name} {value}" for name, value in latest.items())
             progress.update(task, completed=row.round, description=text)
@@ -271,3 +280,63 @@ def _with_progress(
             on_notice=lambda text: console.print(text, style="yellow"),
             allow_imports=True,
         )
+
+
+def draw(history: "TrainingHistory", out: Path) -> None:
+    """The curves of a run, as a picture in its folder."""
+    from gradveil.federated import draw_curves
+
+    draw_curves({history.config["defense"]: history}, out / "curves.png")
+
+
+def show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
+    """A table of some rounds and what they add up to, or everything as JSON."""
+    if format is Format.json:
+        print(json.dumps(dataclasses.asdict(history)))
+        return
+    names = ["round", "loss", "held_out_loss", "accuracy", "utility_first", "utility_second"]
+    if history.privacy is not None:
+        names.append("epsilon")
+    table = Table(title=escape(f"{history.config['defense']}: {history.config['data']}"))
+    for name in names:
+        simulated = name == "epsilon" and history.simulation
+        words = "simulated epsilon" if simulated else name.replace("_", " ")
+        table.add_column(words, justify="right")
+    every = max(1, len(history.rounds) // 10)
+    for row in history.rounds:
+        if row.round % every == 0 or row.round == len(history.rounds):
+            table.add_row(*[_cell(getattr(row, name)) for name in names])
+    Console().print(table)
+    print(_summary(history))
+    for line in _privacy(history):
+        print(line)
+    if out is not None:
+        print(f"Results, curves and weights are in {out}.")
+
+
+def _summary(history: "TrainingHistory") -> str:
+    sent = sum(row.bytes_sent for row in history.rounds)
+    text = f"{len(history.rounds)} rounds, {sent / 1e6:.1f} MB sent by clients"
+    gradient = sum(row.seconds_gradient or 0.0 for row in history.rounds)
+    defense = sum(row.seconds_defense or 0.0 for row in history.rounds)
+    if gradient:
+        text += f", {gradient:.1f} s of gradients, {defense:.1f} s of defense"
+    if history.skipped:
+        text += f"; clients were skipped {history.skipped} times"
+    return text + "."
+
+
+def _privacy(history: "TrainingHistory") -> list[str]:
+    """What the account says, why the run ended, and what a seed means."""
+    from gradveil.federated import SEEDED, privacy_statement
+
+    lines = [privacy_statement(history), history.stopped]
+    if history.privacy is None and not history.config["secure"]:
+        lines.append(SEEDED)
+    return [line for line in lines if line is not None]
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

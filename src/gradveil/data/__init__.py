@@ -7,25 +7,22 @@
 (torch.Size([2, 3, 32, 32]), [3, 8])
 """
 
-from gradveil.data._dataset import Dataset
-from gradveil.data._load import dataset_names, load_dataset
-from gradveil.data._normalization import (
+from ._dataset import (
     IDENTITY,
+    Dataset,
     Normalization,
     NormalizationLike,
     observed_normalization,
     resolve_normalization,
 )
-from gradveil.data._table_layout import TableLayout
+from ._load import dataset_names, load_dataset
+from ._table_layout import TableLayout
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
-    "IDENTITY",
     "Dataset",
     "Normalization",
-    "NormalizationLike",
     "TableLayout",
     "dataset_names",
     "load_dataset",
-    "observed_normalization",
-    "resolve_normalization",
 ]

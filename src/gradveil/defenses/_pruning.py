@@ -1,8 +1,10 @@
-"""The base class of the pruning defenses."""
+"""Pruning: by magnitude and optimal (Theorem 4), with noise on what is kept or without."""
 
-from abc import abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from gradveil._checks import (
@@ -13,45 +15,45 @@ from gradveil._checks import (
     check_ratio,
 )
 from gradveil._tensors import flatten, total, unflatten
-from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
+from gradveil.shapes import Needs, Shape, Source
 from gradveil.theory import GaussianPrior
 
-from ._base import Defense
-from ._gradient_noise import GradientNoise
-from ._optimal_noise import OptimalNoise
-from ._planning import (
-    NoiseDefense,
-    allowed_trace,
-    check_plan_from,
+from ._base import About, Defense, check_source
+from ._levels import (
+    check_shape_options,
+    in_order,
     keep_lowest,
     keep_within,
-    roots,
+    per_layer,
+    sensitivity_shape,
 )
+from ._noise import GradientNoise, NoiseDefense, OptimalNoise, allowed_trace, roots
+
+LIMIT_MARGIN = 1.5
+"""By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
 
 
 @dataclass(frozen=True)
-class PruningDefense(Defense):
+class PruningDefense(Defense, ABC):
     """Sends the entries with the lowest scores and 0 for the others.
 
     Exactly one of the three:
 
-    - `ratio`: the share of entries that is pruned, round(ratio · d) of them; ties go by position.
+    - `ratio`: the share of entries that is pruned, round(ratio · d) of them.
     - `utility_budget`: C with U1 = Σ_kept g_i² = C; the entry on the borderline is kept with the
       probability that meets it (a mixed defense).
     - `target_error`: the bound (trace form) on the mean squared error per entry of the inputs is
       at least this. Needs `noise`: pruning without noise has no bound.
 
     `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
-    then the root mean square over the kept entries.
+    then the root mean square over the kept entries, in the shape that also decides what is kept.
 
     >>> from gradveil import OptimalPruning
     >>> issubclass(OptimalPruning, PruningDefense)
     True
     """
-
-    amount_name = "ratio"
 
     ratio: float | None = None
     _: KW_ONLY
@@ -60,7 +62,7 @@ class PruningDefense(Defense):
     noise: NoiseDefense | None = None
     prior: GaussianPrior | None = None
     estimator: Estimator | str = "auto"
-    plan_from: str = "model"
+    source: Source | str = "model"
 
     def __post_init__(self) -> None:
         check_exactly_one(
@@ -78,7 +80,7 @@ class PruningDefense(Defense):
         if self.prior is not None:
             check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
         check_estimator(self.estimator)
-        check_plan_from(self.plan_from)
+        check_source(self)
         if self.target_error is not None:
             check_positive(self.target_error, "target_error")
             if self.noise is None:
@@ -88,60 +90,50 @@ class PruningDefense(Defense):
                     " example noise=GradientNoise(0.01)."
                 )
 
-    @property
-    def family(self) -> str:
-        """ "noisy pruning" where what is kept gets noise."""
-        return "pruning" if self.noise is None else "noisy pruning"
+    @cached_property
+    def about(self) -> About:
+        about, family = super().about, "pruning" if self.noise is None else "noisy pruning"
+        label = about.label.replace("pruning", family)
+        return replace(about, label=label, family=family, amount="ratio")
 
-    def check_amount_is_known(self) -> None:
-        """Its own amount, and that of the noise on what it keeps."""
-        super().check_amount_is_known()
-        if self.noise is not None:
-            self.noise.check_amount_is_known()
-
-    @property
-    def has_target_error(self) -> bool:
-        """Whether a `target_error` sets the ratio or the noise."""
-        noisy = self.noise is not None and self.noise.has_target_error
-        return noisy or self.target_error is not None
-
-    @property
-    def needs_sensitivities(self) -> bool:
+    @cached_property
+    def needs(self) -> Needs:
         """Magnitude pruning looks at sensitivities only for its noise or its target."""
-        noisy = self.noise is not None and self.noise.needs_sensitivities
-        return noisy or self.target_error is not None
-
-    @property
-    def needs_curvature(self) -> bool:
-        """Where its noise does."""
-        return self.noise is not None and self.noise.needs_curvature
+        noise = Needs(sensitivities=False) if self.noise is None else self.noise.about.needs
+        target = self.target_error is not None
+        own = "target_error" if target else None
+        return replace(
+            super().needs,
+            sensitivities=noise.sensitivities or target,
+            curvature=noise.curvature,
+            judged=noise.judged or target,
+            examples=(own if self.utility_budget is None else "utility_budget") or noise.examples,
+        )
 
     @abstractmethod
-    def scores(self, moments: Moments) -> Tensors:
-        """The lower the score, the sooner an entry is kept."""
+    def scores(self, shape: Shape, moments: Moments) -> Tensor:
+        """In one row: the lower the score, the sooner an entry is kept."""
 
-    def plan(self, moments: Moments) -> Mechanism:
+    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Keep the lowest scores, noise on what is kept."""
         check_moments(moments)
-        scores = flatten(self.scores(moments))
-        if self.ratio is not None:
-            kept = keep_lowest(scores, moments.size - round(self.ratio * moments.size))
-        elif self.utility_budget is not None:
-            kept = self._within_budget(scores, moments)
-        else:
-            kept = keep_lowest(scores, self._most_entries(scores, moments))
-        return self._mechanism(kept, moments)
-
-    def _mechanism(self, kept: Tensor, moments: Moments) -> Mechanism:
-        keep = unflatten(kept, moments.squared_values)
+        keep = unflatten(self._kept(shape, moments), moments.like)
         if self.noise is None:
-            return Mechanism(std=constant_like(0.0, moments.squared_values), keep=keep)
+            return Mechanism(std=constant_like(0.0, moments.like), keep=keep)
         support = {name: (share > 0).to(share.dtype) for name, share in keep.items()}
-        variances = self.noise.variances(moments, moments, support)
+        variances = self.noise.variances(shape, moments, support)
         return Mechanism(std=roots(variances, moments), keep=keep)
 
-    def _within_budget(self, scores: Tensor, moments: Moments) -> Tensor:
-        assert self.utility_budget is not None
+    def _kept(self, shape: Shape, moments: Moments) -> Tensor:
+        """In one row; of equal scores the larger entries are kept."""
+        scores, ties = self.scores(shape, moments), -flatten(moments.squared_values)
+        if self.ratio is not None:
+            return keep_lowest(scores, moments.size - round(self.ratio * moments.size), ties)
+        if self.utility_budget is None:
+            order = in_order(scores, ties)
+            kept = torch.zeros_like(scores)
+            kept[order[: self._most_entries(order, shape, moments)]] = 1
+            return kept
         most = float(total(moments.squared_values.values()))
         if self.utility_budget > most * (1 + 1e-6):
             raise ValueError(
@@ -149,15 +141,127 @@ class PruningDefense(Defense):
                 f" defense, {most:.6g} for these moments. Found `utility_budget ="
                 f" {self.utility_budget}`."
             )
-        return keep_within(scores, flatten(moments.squared_values), self.utility_budget)
+        return keep_within(scores, -ties, self.utility_budget, ties)
 
-    def _most_entries(self, scores: Tensor, moments: Moments) -> int:
+    def _most_entries(self, order: Tensor, shape: Shape, moments: Moments) -> int:
         """The largest number of kept entries whose bound meets the target.
 
         No bisection: noise of a given scale, spread over more entries, may reveal less.
         """
         assert self.noise is not None
         allowed = allowed_trace(self.target_error, moments, self.prior)
-        traces = self.noise.running_traces(scores.argsort(stable=True), moments)
+        traces = self.noise.running_traces(order, shape, moments)
         feasible = (traces <= allowed).nonzero()
         return int(feasible.max()) + 1 if len(feasible) else 0
+
+
+@dataclass(frozen=True)
+class GradientPruning(PruningDefense):
+    """Prunes the entries of smallest E g_i² (Eq. 17). No guarantee unless `noise` is added.
+
+    Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
+    entries are the largest is read off the private batch, as everybody does (source="private"), and
+    everybody can see which they are; with `Public` they are those of public examples.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> GradientPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
+    {'w': tensor([ 0., -9.])}
+    """
+
+    label = "pruning"
+
+    source: Source | str = "private"
+
+    @cached_property
+    def about(self) -> About:
+        about = super().about
+        return replace(about, varies=about.private and about.needs.sensitivities)
+
+    def shape(self, moments: Moments) -> Shape:
+        """That of its noise."""
+        return super().shape(moments) if self.noise is None else self.noise.shape(moments)
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """The least entry that was kept is the threshold.
+
+        With noise every kept entry g + std ε is above the threshold at least half of the time, so
+        that their median is a safe limit.
+        """
+        kept = sent[~pruned].abs()
+        limit = kept.min() if self.noise is None else kept.median()
+        return torch.full_like(sent, float(limit))
+
+    def scores(self, shape: Shape, moments: Moments) -> Tensor:
+        """The largest values first."""
+        return -flatten(moments.squared_values)
+
+
+@dataclass(frozen=True)
+class OptimalPruning(PruningDefense):
+    """Prunes the entries of LARGEST r_i² = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
+
+    At a given first-order utility Σ_kept g_i² the information Σ_kept s_i² is least when the
+    entries with the least s_i² per g_i² are kept: a fractional knapsack. Entries with E g_i² = 0
+    are worth nothing and go first. With optimal noise on what is kept the order is the same.
+
+    Args:
+        ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
+        noise: On what is kept. Without it there is no guarantee.
+        granularity: "parameter", or "layer" for one score per tensor.
+        floor: The least √E g_i² in the denominator, over the root mean square of the
+            entry's tensor.
+        estimator: How sensitivities are measured when the defense is called on a message.
+        source: Where the shape that decides which entries are sent comes from; see `OptimalNoise`.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments(
+    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
+    ... )
+    >>> OptimalPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
+    {'w': tensor([ 0., -9.])}
+    """
+
+    _: KW_ONLY
+    granularity: str = "parameter"
+    floor: float = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape_options(self.granularity, 1.0, self.floor)
+
+    @cached_property
+    def about(self) -> About:
+        return replace(super().about, twin=GradientPruning, prunes_by_sensitivity=True)
+
+    @cached_property
+    def needs(self) -> Needs:
+        return replace(super().needs, sensitivities=True)
+
+    def shape(self, moments: Moments) -> Shape:
+        """r_i = √(E‖∇_x g_i‖² / E g_i²), by entries where its noise differs by entries."""
+        fine = isinstance(self.noise, OptimalNoise) and self.noise.granularity == "parameter"
+        return sensitivity_shape(moments, "parameter" if fine else self.granularity, self.floor)
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """s_i over the threshold on s_i / |g_i|, which the kept entries show.
+
+        It is known only as well as the sensitivities are at the attacker's estimate: at a poor one
+        half of the true values were beyond it, so no limit is below the median of what was kept.
+        """
+        if sensitivity is None:
+            return super().pruned_limits(sent, pruned, sensitivity)
+        kept = sent[~pruned].abs()
+        ratios = (sensitivity[~pruned] / kept).sort().values
+        share = 0.98 if self.noise is None else 0.5
+        threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
+        return (LIMIT_MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
+
+    def scores(self, shape: Shape, moments: Moments) -> Tensor:
+        """r_i; infinite where the entry is 0."""
+        levels, squares = shape.levels(moments.like), moments.squared_values
+        if self.granularity == "layer":
+            return flatten(per_layer(levels, squares))
+        return torch.where(flatten(squares) > 0, flatten(levels), torch.inf)

@@ -9,7 +9,6 @@ torch.Size([64, 3])
 """
 
 from ._denoiser import Denoiser
-from ._learned_prior import LearnedPrior
-from ._learned_priors import LearnedPriors
+from ._learned_prior import LearnedPrior, LearnedPriors
 
 __all__ = ["Denoiser", "LearnedPrior", "LearnedPriors"]

@@ -1,24 +1,122 @@
 """The prior that a denoiser gives: how sharply examples are known, at some noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    check_callable,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_positive,
-)
+from gradveil._checks import check_callable, check_count, check_flag, check_inputs, check_positive
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil.theory import Prior
+from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
-from ._denoiser import Denoiser, check_samples
-from ._linear_score import LinearScore
-from ._score_moments import ScoreMoments, score_moments
+from ._denoiser import Denoiser, Progress, check_samples
+
+
+@dataclass(frozen=True)
+class LinearScore:
+    """ℓ(z) = -(C + τ²)⁻¹ (z - μ), of samples with covariance C (within classes) and noise τ."""
+
+    means: Tensor
+    """μ of each class, shape (classes, n), float64."""
+    information: Tensor
+    """(C + τ²)⁻¹."""
+    level: float
+
+    @classmethod
+    def fit(cls, samples: Tensor, labels: Tensor | None, level: float) -> "LinearScore":
+        """From samples, and their classes where the attacker is told them."""
+        prior = GaussianPrior.fit(samples, labels=labels)
+        smoothed = prior.covariance + level**2 * torch.eye(len(prior.covariance)).to(prior.mean)
+        information = torch.cholesky_inverse(torch.linalg.cholesky(smoothed))
+        if labels is None:
+            return cls(prior.mean[None], information, level)
+        flat, count = samples.flatten(1).double(), int(labels.max()) + 1
+        sums = flat.new_zeros(count, flat.shape[1]).index_add_(0, labels.to(flat.device), flat)
+        numbers = torch.bincount(labels.to(flat.device), minlength=count).clamp(min=1)
+        return cls(sums / numbers[:, None], information, level)
+
+    def __call__(self, noisy: Tensor, labels: Tensor | None) -> Tensor:
+        """One row for each example, float64."""
+        means = self.means[0] if labels is None else self.means[labels.to(self.means.device)]
+        return (means - noisy.flatten(1).double()) @ self.information
+
+
+AT_ONCE = 256
+"""Samples that are denoised together."""
+
+BANDS = 16
+"""Groups of directions that are calibrated, each by one number."""
+
+
+@dataclass(frozen=True)
+class ScoreMoments:
+    """What a learned score ŝ = (D(z) - z) / τ² shows beyond the best linear one ℓ, z = x + τn.
+
+    The true score is s = ℓ + q, where q has nothing in common with any linear function of z. So
+    J_P = E[s sᵀ] = (C + τ²)⁻¹ + E[q qᵀ]. What is learned of q is r = ŝ - ℓ.
+    """
+
+    linear: Tensor
+    """(C + τ²)⁻¹, the information of the Gaussian with the samples' covariance C."""
+    squares: Tensor
+    """M = E[r rᵀ]."""
+    products: Tensor
+    """A = E[r (t - ℓ)ᵀ] with t = -n / τ, whose mean given z is s: so A = E[r qᵀ]."""
+    error: float
+    """E‖D(z) - x‖² per entry."""
+
+    def information(self, level: float) -> Tensor:
+        """J_P as far as r shows it, never more than there is but for chance.
+
+        By Cauchy's inequality tr(P E[q qᵀ]) ≥ tr(P A)² / tr(P M) for every projection P, with
+        equality where r is proportional to q. P runs over bands of eigenvectors of M; within a band
+        the eigenvalues are M's, times (tr(P A) / tr(P M))². In the mean over many entries A is
+        known well; entry by entry it is not, for t is mostly noise. J_P is at most 1 / τ².
+        """
+        values, vectors = torch.linalg.eigh(self.squares)
+        shown = ((vectors.T @ self.products) * vectors.T).sum(1)
+        bands = torch.arange(len(values)).tensor_split(min(BANDS, len(values)))
+        factors = [_share(shown[band], values[band]) for band in bands]
+        beyond = (vectors * (values.clamp(min=0) * torch.cat(factors).square())) @ vectors.T
+        values, vectors = torch.linalg.eigh(self.linear + beyond)
+        matrix: Tensor = (vectors * values.clamp(max=level**-2)) @ vectors.T
+        return (matrix + matrix.T) / 2
+
+
+def _share(shown: Tensor, values: Tensor) -> Tensor:
+    """tr(P A) / tr(P M), for each direction of the band; 0 where nothing was learned."""
+    total = values.sum()
+    share = shown.sum() / total if bool(total > 0) else total
+    return share.clamp(min=0).expand(len(values))
+
+
+def score_moments(
+    denoiser: Callable[[Tensor, float, Tensor | None], Tensor],
+    linear: LinearScore,
+    samples: Tensor,
+    labels: Tensor | None,
+    draws: int,
+    generator: torch.Generator,
+) -> ScoreMoments:
+    """The moments over all samples, each with several draws of noise."""
+    size, level = samples[0].numel(), linear.level
+    squares, products = torch.zeros(2, size, size, dtype=torch.float64, device=samples.device)
+    error, count = 0.0, draws * len(samples)
+    for index in torch.arange(len(samples)).split(AT_ONCE):
+        clean, known = samples[index], None if labels is None else labels[index]
+        for _ in range(draws):
+            noise = normal_like(clean, generator)
+            noisy = clean + level * noise
+            with torch.no_grad():
+                guess = denoiser(noisy, level, known)
+            straight = linear(noisy, known)
+            beyond = (guess - noisy).flatten(1).double() / level**2 - straight
+            squares += beyond.T @ beyond / count
+            products += beyond.T @ (noise.flatten(1).double() / -level - straight) / count
+            error += float((guess - clean).square().sum()) / (count * size)
+    return ScoreMoments(linear.information, squares, products, error)
+
 
 Denoise = Callable[[Tensor, float, Tensor | None], Tensor]
 """From examples with noise, its level and their labels to guesses of the examples."""
@@ -150,3 +248,81 @@ def _name(level: float, count: int, seen: ScoreMoments, told: bool) -> str:
         f"learned{within}: a denoiser whose error at noise {level:.3g} is {seen.error:.3g} per"
         f" entry on {count} held-out samples (not the least possible, so the bound errs upwards)"
     )
+
+
+HELD_OUT = 5
+"""One sample in so many is kept back, to measure on."""
+
+
+@dataclass(frozen=True)
+class LearnedPriors:
+    """A denoiser and samples that it was not trained on: a `LearnedPrior` for each noise level.
+
+    >>> from gradveil.denoising import Denoiser
+    >>> samples = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    >>> denoiser = Denoiser.fit(samples[:32], steps=5, generator=torch.Generator().manual_seed(1))
+    >>> type(LearnedPriors(denoiser, samples[32:])).__name__
+    'LearnedPriors'
+    """
+
+    denoiser: Denoiser
+    samples: Tensor
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_samples(self.samples, self.labels)
+
+    @classmethod
+    def fit(
+        cls,
+        samples: Tensor,
+        labels: Tensor | None = None,
+        *,
+        steps: int = 2000,
+        generator: torch.Generator | None = None,
+        progress: Progress | None = None,
+    ) -> "LearnedPriors":
+        """Train a denoiser on four fifths of the samples and keep the rest to measure on.
+
+        Args:
+            samples: Public examples.
+            labels: Their classes, where the attacker is told them.
+            steps: Of the training.
+            generator: Of everything random.
+            progress: Called with (step, steps, loss).
+        """
+        check_samples(samples, labels, least=2 * HELD_OUT)
+        check_count(steps, "steps")
+        generator = generator_or_fresh(generator)
+        order = torch.randperm(len(samples), generator=generator).to(samples.device)
+        taught, kept = order[len(samples) // HELD_OUT :], order[: len(samples) // HELD_OUT]
+        known = (None, None) if labels is None else (labels[taught], labels[kept])
+        denoiser = Denoiser.fit(
+            samples[taught], known[0], steps=steps, generator=generator, progress=progress
+        )
+        return cls(denoiser, samples[kept], known[1])
+
+    def at(
+        self, level: float, *, draws: int = 8, generator: torch.Generator | None = None
+    ) -> LearnedPrior:
+        """The prior at noise τ, brought into the range that the denoiser was trained for."""
+        low, high = self.denoiser.levels
+        return LearnedPrior.measure(
+            self.denoiser,
+            self.samples,
+            self.labels,
+            level=min(max(level, low), high),
+            draws=draws,
+            generator=generator,
+        )
+
+    def covering(
+        self, cases: Sequence[BoundCase], generator: torch.Generator | None = None
+    ) -> LearnedPrior:
+        """The prior for what these batches tell: at noise 1 / √λ, λ the largest eigenvalue of J_D.
+
+        With less noise it is valid, too, and its bound smaller; with more it is not.
+        """
+        generator = generator_or_fresh(generator)
+        largest = largest_information(cases, generator)
+        return self.at(largest**-0.5 if largest > 0 else float("inf"), generator=generator)

@@ -10,36 +10,28 @@
 from gradveil._random import named_stream as stream
 from gradveil.messages import LocalSteps
 
-from ._build import (
+from ._client import Client, NoDataError
+from ._config import (
+    OPTIMIZERS,
     Split,
+    TrainingConfig,
     build_clients,
     build_planner,
     build_server,
+    count_rounds,
     initial_model,
     load_split,
     split_data,
     usual_planner,
 )
-from ._client import Client, NoDataError
-from ._config import OPTIMIZERS, TrainingConfig, count_rounds
-from ._evaluate import Evaluation, evaluate
+from ._federation import Federation
 from ._guard import ModelGuard, SuspiciousModelError
-from ._healthy import NoSignalError
-from ._incoming import load_received
 from ._limits import LimitError, Limits, RoundSettings
 from ._partition import partition
-from ._planning import PackedShape, Planner
-from ._private import (
-    SEEDED,
-    account_of,
-    budget_spent,
-    privacy_statement,
-    private_defense,
-    settled,
-)
-from ._reply import Costs, Reply
-from ._round import NoReplyError, play_round
-from ._run import FederatedRun
+from ._planner import PackedShape, Planner
+from ._private import SEEDED, account_of, budget_spent, privacy_statement, private_defense, settled
+from ._reply import Costs, NoSignalError, Reply, load_received
+from ._run import Evaluation, FederatedRun, NoReplyError, evaluate, play_round
 from ._sampling import sample_clients
 from ._server import Server, admit, aggregate
 from ._storage import (
@@ -58,14 +50,12 @@ from ._storage import (
 )
 from ._train import build_run, train
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
-    "OPTIMIZERS",
-    "SEEDED",
     "CheckpointError",
     "Client",
-    "Costs",
-    "Evaluation",
     "FederatedRun",
+    "Federation",
     "LimitError",
     "Limits",
     "LocalSteps",
@@ -73,46 +63,14 @@ __all__ = [
     "NoDataError",
     "NoReplyError",
     "NoSignalError",
-    "PackedShape",
     "Planner",
     "Reply",
     "RoundMetrics",
-    "RoundSettings",
     "Server",
-    "Skip",
-    "Split",
     "SuspiciousModelError",
     "TrainingConfig",
     "TrainingHistory",
-    "account_of",
-    "admit",
-    "aggregate",
-    "budget_spent",
-    "build_clients",
-    "build_planner",
-    "build_run",
-    "build_server",
-    "check_unused",
-    "count_rounds",
-    "digest",
-    "draw_curves",
     "evaluate",
-    "hold_folder",
-    "initial_model",
-    "load_checkpoint",
-    "load_received",
-    "load_split",
     "partition",
-    "play_round",
-    "privacy_statement",
-    "private_defense",
-    "sample_clients",
-    "save_checkpoint",
-    "save_history",
-    "save_weights",
-    "settled",
-    "split_data",
-    "stream",
     "train",
-    "usual_planner",
 ]

@@ -17,7 +17,7 @@ from gradveil._checks import (
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil.defenses import Defended, Defense, FromServer
+from gradveil.defenses import Defended, Defense
 from gradveil.messages import (
     GradientMessage,
     LocalSteps,
@@ -27,14 +27,14 @@ from gradveil.messages import (
     check_model,
     explained,
     gradient_of,
+    secluded,
     values_of,
 )
-from gradveil.plans import Shape
+from gradveil.shapes import FromServer, KeptSource, Shape
 from gradveil.theory import utility
 
 from ._guard import ModelGuard
-from ._healthy import check_signal, check_weights
-from ._reply import Costs, Reply
+from ._reply import Costs, Reply, check_signal, check_weights
 from ._sampling import Batches, fixed_size, is_private, told_size
 
 AnyMessage = GradientMessage | LocalUpdateMessage
@@ -54,14 +54,26 @@ class Client:
     So the state of a client is the number t and what its defense remembers (its `state_dict`), and
     any process that has both continues exactly.
 
-    Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
-    With ``seed=None`` the noise comes from a `SecureGenerator`, which is what a deployment needs.
+    Whoever knows the seed can compute the noise and take it off again: a seed is for simulations,
+    and a run of seeded clients with `PrivateNoise` says so in `TrainingHistory.privacy`. With
+    ``seed=None`` the noise comes from a `SecureGenerator`, which is what a deployment needs.
     (Without ``gradveil[privacy]`` it comes from a Mersenne Twister filled by the system, and
     `PrivateNoise` is refused.)
 
     With `PrivateNoise` the number of examples in a reply is fixed, and so is the denominator: who
     was drawn, and how many, is not told. A batch without examples, or with a gradient of 0, is
-    answered with noise alone.
+    answered with noise alone. So is every batch of a client without examples (of fewer than
+    `least`, where batches are shuffled): it looks like one whose only example is empty, or, with
+    unit="client", like one whose update is 0. Give its `inputs` the shape of an example, which a
+    guard needs: ``torch.empty(0, 28, 28)``.
+
+    What (ε, δ) of such a client is about is `batches.neighbours`: one example more or less where
+    `sample_rate` is given, one replaced by an empty one where the rate is made from the number of
+    examples, one replaced by another where batches are shuffled. In the last case the order may be
+    known, as it is with a known seed: the account has every example in every step, and gains
+    nothing from the order. Whatever it is, replacing one example moves one batch of an epoch by 2C
+    and no other, and each batch is paid for as if it were that one. With unit="client" all that a
+    client sends is clipped, in whatever order it was computed.
 
     Args:
         identifier: Of this client among the others, at least 0.
@@ -74,11 +86,12 @@ class Client:
         local: FedAvg's local steps; `None` for FedSGD's gradient.
         sampling: "shuffle" or "poisson". If `None`, "poisson" for `PrivateNoise` with
             unit="example", whose account means it, and "shuffle" for all others.
-        sample_rate: q of Poisson sampling; if `None`, batch_size over the number of examples,
-            which then counts as public. With a rate, choose a batch_size of about q times that
-            number.
+        sample_rate: q of Poisson sampling, a public number; if `None`, batch_size over the number
+            of examples, which is public then. With a rate, choose a batch_size of about q times
+            that number.
         secure: Whether noise and Poisson samples come from a `SecureGenerator`; if `None`, where
-            there is no seed. With a seed, it leaves that to the order of batches and to dropout.
+            there is no seed. With a seed, it leaves that to the order of shuffled batches and to
+            dropout; but with `PrivateNoise` dropout is secret wherever noise is.
         allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
             (`NoSignalError`), as it mostly means a broken model or loss; a batch that is fitted
             perfectly gives one, too.
@@ -132,6 +145,8 @@ class Client:
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate, least)
         self.batches.check_for(defense)
         self.defense = fixed_size(deepcopy(defense), batch_size)
+        if isinstance(self.defense.origin, KeptSource):  # each round's model is the federation's
+            self.defense.origin.any_model = True
         self.batch_size, self.seed, self.local = batch_size, seed, local
         self.secure = seed is None if secure is None else secure
         self.allow_zero, self.guard = allow_zero, guard
@@ -140,12 +155,12 @@ class Client:
         self._drawn: Tensor | None = None
 
     def use(self, shape: Shape) -> None:
-        """Take the server's shape for the replies to come, if the defense is `FromServer`.
+        """Take the server's shape for the replies to come, if the defense's source is `FromServer`.
 
         All other defenses plan by themselves, and nothing changes.
         """
-        if isinstance(self.defense, FromServer):
-            self.defense.use(shape)
+        if isinstance(self.defense.origin, FromServer):
+            self.defense.origin.use(shape)
 
     def reply(self, model: nn.Module, loss_fn: LossFunction) -> Reply:
         """The defended message of the next mini-batch, and its number of examples.
@@ -153,7 +168,7 @@ class Client:
         Raises:
             NonFiniteError: If the model's weights, its message or what would be sent is not finite.
             NoSignalError: If the loss depends on no parameter, or all of the message is 0.
-            NoDataError: If the client has no examples.
+            NoDataError: If the client has no examples, and its defense is not `PrivateNoise`.
             SuspiciousModelError: If the guard refuses the model.
         """
         message, inputs = self._next_message(model, loss_fn)
@@ -190,6 +205,8 @@ class Client:
     def next_indices(self) -> Tensor:
         """Which of the client's examples the next reply takes."""
         least = 1 if self.batches.rate is not None else self.batches.least
+        if len(self.inputs) < least and is_private(self.defense):
+            return torch.empty(0, dtype=torch.long, device=self.inputs.device)
         if len(self.inputs) < least:
             wanted, found = "one example" if least == 1 else f"{least} examples", len(self.inputs)
             raise NoDataError(
@@ -212,7 +229,8 @@ class Client:
         seed = named_stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
         message: AnyMessage = gradient_of(inputs)(model, loss_fn, targets, seed=seed)
         if self.guard is not None:
-            self.guard.check(message, inputs)
+            with secluded(message) as alone:
+                self.guard.check(alone, inputs)
         if self.local is not None:
             message = self.local.message(model, loss_fn, targets, seed=seed)
         return message, inputs
@@ -229,10 +247,13 @@ class Client:
         Where a defense fails on such a message, that is the reason which is told.
         """
         zero = self.allow_zero or is_private(self.defense)
+        if not len(inputs) and is_private(self.defense, "client"):
+            nothing = {n: torch.zeros_like(p) for n, p in message.parameters.items()}
+            return self.defense.respond(lambda _: nothing, torch.zeros(1, 1), self._generator())
         try:
             defended = self.defense.respond(message, inputs, self._generator())
         except ValueError:
-            if len(inputs):
+            if len(inputs) and not is_private(self.defense):
                 check_signal(message, inputs, values_of(message, inputs), allow_zero=zero)
             raise
         if len(inputs):
@@ -249,11 +270,12 @@ def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float | None, float]:
     """The loss of the batch, and the seconds of the undefended message; none if it is empty."""
     if not len(inputs):
         return None, 0.0
-    with torch.no_grad(), explained(message, inputs):
-        loss = message.loss(message.parameters, inputs, message.targets)
-    check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
-    start = _now(inputs.device)
-    values_of(message, inputs)
+    with secluded(message) as alone:
+        with torch.no_grad(), explained(alone, inputs):
+            loss = alone.loss(alone.parameters, inputs, alone.targets)
+        check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
+        start = _now(inputs.device)
+        values_of(alone, inputs)
     return float(loss), _now(inputs.device) - start
 
 

@@ -1,26 +1,34 @@
 """Federated training over many rounds, which can be stopped and resumed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gradveil._batches import check_pair
-from gradveil._checks import check_callable, check_count, check_kind, check_seed, check_tensor
-from gradveil.messages import LossFunction
+from gradveil._checks import (
+    NonFiniteError,
+    check_callable,
+    check_count,
+    check_kind,
+    check_seed,
+    check_tensor,
+)
+from gradveil.messages import LossFunction, check_match, gradient_of
 from gradveil.privacy import PrivacyAccount
 
-from ._client import Client
-from ._evaluate import evaluate
-from ._planning import Planner
-from ._private import budget_spent
-from ._round import play_round
+from ._client import Client, NoDataError
+from ._planner import Planner
+from ._private import budget_spent, check_relation
+from ._reply import Costs, NoSignalError, Reply
 from ._sampling import count_asked, sample_clients
-from ._server import Server
+from ._server import Server, admit
 from ._storage import (
     RoundMetrics,
+    Skip,
     TrainingHistory,
     describe,
     digest,
@@ -31,6 +39,119 @@ from ._storage import (
     run_fingerprint,
     save_checkpoint,
 )
+
+_CHUNK = 256
+
+
+class Evaluation(NamedTuple):
+    """Means over the examples."""
+
+    loss: float
+    accuracy: float | None
+    """`None` where outputs are no scores of classes."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor
+) -> Evaluation:
+    """The model in eval mode, whatever its mode; `loss_fn` is a mean over examples.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil.models import build_model
+    >>> model, targets = build_model("mlp", sizes=[3, 2]), torch.tensor([0, 0, 1, 1])
+    >>> evaluate(model, cross_entropy, torch.zeros(4, 3), targets).accuracy
+    0.5
+    """
+    check_kind(model, "model", nn.Module)
+    check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+    check_tensor(inputs, "inputs")
+    check_tensor(targets, "targets")
+    check_match(inputs, targets, tokens=gradient_of(inputs).takes_tokens)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    loss, right, scored = 0.0, 0, True
+    for chunk, labels in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        outputs = model(chunk)
+        loss += float(loss_fn(outputs, labels)) * len(chunk)
+        scored = scored and outputs.dim() == 2 and labels.dim() == 1
+        right += int((outputs.argmax(1) == labels).sum()) if scored else 0
+    for module, mode in modes.items():
+        module.training = mode
+    return Evaluation(loss / len(inputs), right / len(inputs) if scored else None)
+
+
+class NoReplyError(ValueError):
+    """A round in which no client's reply could be used."""
+
+
+def play_round(
+    number: int, server: Server, clients: Sequence[Client], loss_fn: LossFunction
+) -> RoundMetrics:
+    """Ask these clients, average what they send, take the server's step.
+
+    A client is skipped, with the reason in the result, if it has no data, if its loss or gradient
+    is not finite or says nothing (`NoSignalError`), or if the server refuses its reply.
+
+    Raises:
+        NoReplyError: If no reply is left. The model stays as it was.
+    """
+    replies: list[tuple[int, Reply]] = []
+    costs: dict[int, Costs] = {}
+    skipped: list[Skip] = []
+    for client in clients:
+        try:
+            reply, costs[client.identifier] = client.reply_with_costs(server.model, loss_fn)
+        except (NoDataError, NonFiniteError, NoSignalError) as error:
+            skipped.append(Skip(client.identifier, str(error)))
+        else:
+            replies.append((client.identifier, reply))
+    admitted, refused = admit(replies, server.parameters)
+    skipped += [Skip(identifier, reason) for identifier, reason in refused]
+    if not admitted:
+        raise NoReplyError(_nobody(number, skipped))
+    server.step(admitted)
+    return _metrics(number, dict(admitted), costs, skipped)
+
+
+def _nobody(number: int, skipped: Sequence[Skip]) -> str:
+    first = f" The first: {skipped[0].reason}" if skipped else ""
+    return (
+        f"Round {number} should have at least one usable reply. Found {len(skipped)} clients asked"
+        f" and all of them skipped.{first}"
+    )
+
+
+def _metrics(
+    number: int, replies: Mapping[int, Reply], costs: Mapping[int, Costs], skipped: list[Skip]
+) -> RoundMetrics:
+    examples = sum(reply.examples for reply in replies.values())
+    return RoundMetrics(
+        round=number,
+        clients=tuple(sorted(replies)),
+        skipped=tuple(skipped),
+        examples=examples,
+        bytes_sent=sum(reply.size for reply in replies.values()),
+        loss=_loss(replies, costs),
+        utility_first=_mean([costs[i].utility_first for i in replies]),
+        utility_second=_mean([costs[i].utility_second for i in replies]),
+        seconds_gradient=sum(costs[i].seconds_gradient for i in replies),
+        seconds_defense=sum(costs[i].seconds_defense for i in replies),
+    )
+
+
+def _loss(replies: Mapping[int, Reply], costs: Mapping[int, Costs]) -> float | None:
+    """The mean over examples; batches without examples have none."""
+    known = [(costs[i].loss, reply.examples) for i, reply in replies.items()]
+    summed = [(loss * count, count) for loss, count in known if loss is not None]
+    total = sum(count for _, count in summed)
+    return sum(part for part, _ in summed) / total if total else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
 
 OnRound = Callable[[RoundMetrics], None]
 
@@ -48,7 +169,9 @@ class FederatedRun:
         evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
         account: Counts each round as one step for every client, asked or not, before anything is
             released; `run` ends before a round that its budget does not allow. `None` for a run
-            without (ε, δ). The clients have to clip and to add the noise that it states.
+            without (ε, δ). The clients have to clip and to add the noise that it states, and to
+            sample at its rate at most; one of "add-remove" is refused where a client's rate is
+            made from its number of examples (`Batches.neighbours`).
         planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
 
     >>> import torch
@@ -84,6 +207,7 @@ class FederatedRun:
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
         if account is not None:
             check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
+            check_relation(account, clients)
         if held_out is not None:
             for part in check_pair(held_out, "held_out"):
                 check_tensor(part, "held_out")
@@ -170,9 +294,11 @@ class FederatedRun:
         if self.account is None:
             return TrainingHistory(tuple(self.rounds))
         short = len(self.rounds) < self._wanted and self._is_spent(1)
-        stopped = budget_spent(self.account, len(self.rounds)) if short else None
-        secure = all(client.secure for client in self.clients.values())
-        privacy = {**self.account.describe(), "secure": secure}
+        simulation = not all(client.secure for client in self.clients.values())
+        stopped = None
+        if short:
+            stopped = budget_spent(self.account, len(self.rounds), simulation=simulation)
+        privacy = {**self.account.describe(), "simulation": simulation}
         return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
 
     def _is_spent(self, rounds: int) -> bool:

@@ -8,9 +8,8 @@ from pathlib import Path
 from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._imports import AllowImports
 
-from ._build import Split, build_clients, build_server, load_split, usual_planner
-from ._config import TrainingConfig
-from ._planning import Planner
+from ._config import Split, TrainingConfig, build_clients, build_server, load_split, usual_planner
+from ._planner import Planner
 from ._private import account_of, settled
 from ._run import FederatedRun, OnRound
 from ._storage import (

@@ -22,24 +22,16 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is import
 
 require("gradveil.flower (on Python 3.11 or later)", "gradveil[flower]", "flwr")
 
-from gradveil.federated import Limits, LocalSteps, Planner
-
-from ._accountant import ClientAccountant
 from ._mod import DefendReply
 from ._records import reply_to
 from ._simulation import run_simulation_of
-from ._strategy import FedAvgUpdates, FedSGD, RoundReplies
+from ._strategy import FedAvgUpdates, FedSGD
 from ._train import train_function
 
 __all__ = [
-    "ClientAccountant",
     "DefendReply",
     "FedAvgUpdates",
     "FedSGD",
-    "Limits",
-    "LocalSteps",
-    "Planner",
-    "RoundReplies",
     "reply_to",
     "run_simulation_of",
     "train_function",

@@ -89,7 +89,7 @@ class DefendReply:
 
 
 def _check_defense(defense: object) -> None:
-    is_noise = isinstance(defense, GradientNoise | LaplaceNoise) and not defense.reads_moments
+    is_noise = isinstance(defense, GradientNoise | LaplaceNoise) and not defense.about.needs.moments
     is_private = isinstance(defense, PrivateNoise) and defense.unit == "client"
     if not is_noise and not is_private:
         raise TypeError(

@@ -10,17 +10,24 @@ from torch import Tensor
 from gradveil._checks import check_count, check_finite
 from gradveil._typing import Tensors
 from gradveil.federated import PackedShape, Reply
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 
 ARRAYS, METRICS, EXAMPLES = "arrays", "metrics", "num-examples"
+SIMULATION = "simulation"
+"""A metric of private replies whose noise has a seed; no others have it."""
 FAILED = 2
 """Flower's code for a ClientApp that raised an exception."""
 SHAPE = "gradveil.shape"
 """The record of the plan's shape in a train message, beside the model's."""
 
 
-def reply_to(message: Message, values: Tensors, examples: int) -> Message:
+def reply_to(
+    message: Message, values: Tensors, examples: int, *, simulation: bool = False
+) -> Message:
     """The answer to a train message: one ArrayRecord, one MetricRecord with one number.
+
+    A second number, "simulation", tells that private noise came from a seed, so that a server's
+    account can say so.
 
     For clients that call a defense themselves::
 
@@ -31,7 +38,10 @@ def reply_to(message: Message, values: Tensors, examples: int) -> Message:
     """
     check_finite(values, "values")
     check_count(examples, "examples")
-    content = RecordDict({ARRAYS: record_of(values), METRICS: MetricRecord({EXAMPLES: examples})})
+    metrics = MetricRecord({EXAMPLES: examples})
+    if simulation:
+        metrics[SIMULATION] = 1
+    content = RecordDict({ARRAYS: record_of(values), METRICS: metrics})
     return Message(content=content, reply_to=message)
 
 
@@ -44,7 +54,7 @@ def failure(message: Message) -> Message:
 def read_reply(message: Message, expected: Tensors) -> Reply:
     """What a client sent, in the types of `expected`; names and shapes are for others to check.
 
-    Other metrics than the number of examples are not looked at.
+    Of its metrics only the number of examples is looked at.
 
     Raises:
         ValueError: If the message is an error, or if its records are not those of a reply.
@@ -62,6 +72,11 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
         raise ValueError(f"A reply should tell `{EXAMPLES}` as an integer. Found {examples!r}.")
     values = tensors_of(next(iter(arrays.values())))
     return Reply({name: _as(value, expected.get(name)) for name, value in values.items()}, examples)
+
+
+def is_simulated(message: Message) -> bool:
+    """Whether a reply tells that its noise came from a seed."""
+    return any(SIMULATION in metrics for metrics in message.content.metric_records.values())
 
 
 def model_arrays(message: Message) -> Tensors:

@@ -3,32 +3,30 @@
 `context.state` stays with the node: Flower keeps it in the SuperNode and sends none of it.
 """
 
+import io
+from collections import OrderedDict
+from typing import Any
+
+import torch
 from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
 
 from gradveil.federated import Client
 
-from ._records import record_of, tensors_of
-from ._tree import read_tree, write_tree
-
-_NUMBERS = "gradveil"
-_TENSORS = "gradveil.defense"
+_RECORD = "gradveil"
 
 
 def save_client(client: Client, records: RecordDict) -> None:
     """Write the client's place in its data and what its defense remembers."""
     state = client.state_dict()
-    text, tensors = write_tree(state["defense"])
-    records[_NUMBERS] = ConfigRecord(
+    records[_RECORD] = ConfigRecord(
         {
             "root": state["root"],
             "step": state["step"],
-            "defense": text,
+            "defense": _written(state["defense"]),
             "defense.kind": _kind(client),
         }
     )
-    records.pop(_TENSORS, None)
-    if tensors:
-        records[_TENSORS] = record_of(tensors)
 
 
 def load_client(client: Client, records: RecordDict) -> None:
@@ -37,17 +35,37 @@ def load_client(client: Client, records: RecordDict) -> None:
     A defense of another class than the last one, as a round's configuration may ask for, starts
     with its own fresh state.
     """
-    if _NUMBERS not in records:
+    if _RECORD not in records:
         return
-    numbers = records.config_records[_NUMBERS]
+    kept = records.config_records[_RECORD]
     remembered = client.defense.state_dict()
-    if numbers["defense.kind"] == _kind(client):
-        record = records.array_records.get(_TENSORS)
-        tensors = {} if record is None else tensors_of(record)
-        remembered = read_tree(str(numbers["defense"]), tensors)
-    client.load_state_dict(
-        {"root": numbers["root"], "step": numbers["step"], "defense": remembered}
-    )
+    if kept["defense.kind"] == _kind(client):
+        written = kept["defense"]
+        assert isinstance(written, bytes)
+        remembered = torch.load(io.BytesIO(written), weights_only=True)
+    client.load_state_dict({"root": kept["root"], "step": kept["step"], "defense": remembered})
+
+
+def _written(remembered: dict[str, Any]) -> bytes:
+    """What `torch.load` reads without running code."""
+    _check_plain(remembered)
+    buffer = io.BytesIO()
+    torch.save(remembered, buffer)
+    return buffer.getvalue()
+
+
+def _check_plain(value: object) -> None:
+    """Require types that `torch.load` knows by itself; not classes derived from them."""
+    if type(value) in (dict, OrderedDict):
+        value = [*value, *value.values()]  # type: ignore[misc,attr-defined]
+    if type(value) in (list, tuple):
+        for part in value:  # type: ignore[attr-defined]
+            _check_plain(part)
+    elif type(value) not in (bool, int, float, str, type(None)) and not isinstance(value, Tensor):
+        raise TypeError(
+            "A defense's `state_dict` should hold tensors, numbers, text and `None`, in dicts,"
+            f" lists and tuples. Found {type(value).__name__}. Turn it into these."
+        )
 
 
 def _kind(client: Client) -> str:

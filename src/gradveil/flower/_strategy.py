@@ -14,7 +14,7 @@ from gradveil._checks import check_kind
 from gradveil.federated import Planner, Reply, Server, admit, budget_spent
 from gradveil.privacy import PrivacyAccount
 
-from ._records import SHAPE, read_reply, record_of, shape_record, tensors_of
+from ._records import SHAPE, is_simulated, read_reply, record_of, shape_record, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -49,6 +49,7 @@ class DefendedStrategy(FedAvg):
         self.server, self.planner, self.account = server, planner, account
         self.last_round = 0
         self.stopped: str | None = None
+        self.simulation = False
         self.shape_bytes: int | None = None
         self.rounds: list[RoundReplies] = []
         self._questions: list[Metadata] = []
@@ -90,7 +91,8 @@ class DefendedStrategy(FedAvg):
             evaluate_fn,
         )
         if self.account is not None and self.last_round < num_rounds:
-            self.stopped = budget_spent(self.account, len(self.rounds))
+            rounds = len(self.rounds)
+            self.stopped = budget_spent(self.account, rounds, simulation=self.simulation)
             _log.warning("%s", self.stopped)
         return result
 
@@ -142,12 +144,22 @@ class DefendedStrategy(FedAvg):
         if counted:
             self.server.step(counted)
         arrays = record_of(self.model.state_dict()) if counted else None
-        return arrays, _metrics(summary, self.epsilon)
+        return arrays, _metrics(summary, self.epsilon, self.simulation)
 
     @property
     def epsilon(self) -> float | None:
         """ε(δ) of all rounds so far; `None` without an account."""
         return None if self.account is None else self.account.epsilon()
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the account is about, and whether this is a simulation; `None` without an account.
+
+        It is one as soon as a node has told that its noise has a seed: ε protects nobody then.
+        """
+        if self.account is None:
+            return None
+        return {**self.account.describe(), "simulation": self.simulation}
 
     def client_of(self, node: int) -> int:
         """The identifier by which replies are told apart, ordered and counted."""
@@ -165,6 +177,7 @@ class DefendedStrategy(FedAvg):
             node = self.client_of(asked.get(answer.reply_to_message_id, answer.src_node_id))
             try:
                 received.append((node, read_reply(message, expected)))
+                self.simulation = self.simulation or is_simulated(message)
             except ValueError as error:
                 failed.append((node, str(error)))
         return received, failed
@@ -191,12 +204,15 @@ class FedSGD(DefendedStrategy):
         optimizer: Over the model's parameters.
         options: Of Flower's `FedAvg`: `fraction_train`, `min_train_nodes` (1), and
             `min_available_nodes` (2), which is waited for before the first round only.
-        planner: Plans the shape of the noise for clients whose defense is `FromServer`, once a
+        planner: Plans the shape of the noise for clients whose source is `FromServer`, once a
             round for all of them, and sends it with the model; other clients ignore it.
         account: Counts each round as one step for every client, before it is asked for; `start`
-            ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon").
-            It believes what it is told: the clients have to clip, to sample and to add noise as it
-            states (`train_function` with `PrivateNoise`), each with its rate at most.
+            ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon"),
+            and whether noise came from a seed ("simulation", 0 or 1; `privacy` says it, too). It
+            believes what it is told: the clients have to clip, to sample and to add noise as it
+            states (`train_function` with `PrivateNoise`), each with its rate at most. With clients
+            whose rate is made from their number of examples (no `sample_rate`) give
+            neighbours="zero-out".
 
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[3, 2])
@@ -228,7 +244,8 @@ class FedAvgUpdates(DefendedStrategy):
         model: The global model, moved in place.
         optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
         planner: As for `FedSGD`; with the clients' local steps.
-        account: As for `FedSGD`, with unit="client" and a rate of 1.
+        account: As for `FedSGD`, with unit="client", a rate of 1 and neighbours="zero-out", as
+            everybody sees which clients answer.
         options: As for `FedSGD`.
 
     >>> from gradveil.models import build_model
@@ -257,8 +274,8 @@ def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -
     )
 
 
-def _metrics(replies: RoundReplies, epsilon: float | None) -> MetricRecord:
-    spent = {} if epsilon is None else {"epsilon": epsilon}
+def _metrics(replies: RoundReplies, epsilon: float | None, simulation: bool) -> MetricRecord:
+    spent = {} if epsilon is None else {"epsilon": epsilon, "simulation": int(simulation)}
     return MetricRecord(
         {
             "num-examples": replies.examples,

@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from gradveil.data import Dataset
-from gradveil.defenses import Defense, FromServer
+from gradveil.defenses import Defense, PrivateNoise
 from gradveil.federated import (
     Client,
     Limits,
@@ -52,11 +52,12 @@ def train_function(
     The noise comes from a `SecureGenerator`, made afresh for each message (without
     ``gradveil[privacy]`` from the operating system; `PrivateNoise` needs it): a server that knew
     its seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
-    `--node-config`), which is for tests: never the message, nor the run's configuration.
+    `--node-config`), which is for tests: never the message, nor the run's configuration. Replies
+    of `PrivateNoise` then say that they are a simulation, and so does the server's account.
 
     From the server comes the model's state, which must have the names, shapes and types of the
     client's own model and finite numbers. Its round configuration is not looked at, unless `limits`
-    say what it may choose; what is outside of them is refused. Only for a `FromServer` defense the
+    say what it may choose; what is outside of them is refused. Only for the source `FromServer` the
     plan's shape is taken from the message as well: one that does not fit the model is refused, and
     what `FromServer` guarantees holds for every other.
 
@@ -69,7 +70,8 @@ def train_function(
         loss_fn: Maps (outputs, targets) to one number, a mean over examples.
         data: The client's own examples, or what loads them from the context: a pair of tensors, a
             `gradveil.data.Dataset`, or a loader of batches, which is read once from start to end
-            and should not shuffle.
+            and should not shuffle. There may be none: with `PrivateNoise` the answer is noise, see
+            `Client`.
         defense: The defense, or what makes it from the context. Of the context, only the node's
             configuration is the client's own: what the run's configuration asks for should pass
             through `Limits.defense`.
@@ -81,9 +83,10 @@ def train_function(
         sampling: "shuffle" or "poisson"; if `None`, "poisson" for `PrivateNoise` with
             unit="example"; see `Client`. Of a Poisson sample neither who was in nor how many is
             told.
-        sample_rate: The rate of Poisson sampling, or what gives it from the context; if `None`,
-            batch_size over the number of examples. An account of the server's has to be about this
-            rate at least.
+        sample_rate: The rate of Poisson sampling, a public number, or what gives it from the
+            context; if `None`, batch_size over the number of examples, which is public then. An
+            account of the server's has to be about this rate at least, and without a `sample_rate`
+            about neighbours="zero-out".
         allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
         guard: Looks at the server's model before it is answered; see `Client`.
 
@@ -133,20 +136,18 @@ def answer(
 ) -> Message:
     """The reply of the client that `make` makes, or an error that tells nothing."""
     try:
-        reply = _reply(message, context, make, loss_fn)
-        return reply_to(message, reply.values, reply.examples)
+        client, model = make()
+        reply = _reply(message, context, client, model, loss_fn)
+        seeded = isinstance(client.defense, PrivateNoise) and not client.secure
+        return reply_to(message, reply.values, reply.examples, simulation=seeded)
     except Exception:
         _log.exception("gradveil: this client could not answer; the server is not told why")
         return failure(message)
 
 
 def _reply(
-    message: Message,
-    context: Context,
-    make: Callable[[], tuple[Client, nn.Module]],
-    loss_fn: LossFunction,
+    message: Message, context: Context, client: Client, model: nn.Module, loss_fn: LossFunction
 ) -> Reply:
-    client, model = make()
     load_client(client, context.state)
     load_received(model, model_arrays(message))
     _take_shape(client, model, message)
@@ -161,7 +162,7 @@ def _take_shape(client: Client, model: nn.Module, message: Message) -> None:
 
     The last shape stays where a message has none. Other defenses do not look at it.
     """
-    if not isinstance(client.defense, FromServer):
+    if client.defense.about.source != "server":
         return
     shape = read_shape(message)
     if shape is not None:
@@ -180,7 +181,10 @@ def _tensors(data: Data) -> tuple[Tensor, Tensor]:
         return data.inputs, data.targets
     if isinstance(data, tuple):
         return data
-    inputs, targets = zip(*data, strict=True)
+    batches = list(data)
+    if not batches:
+        return torch.empty(0, 1), torch.empty(0, dtype=torch.long)
+    inputs, targets = zip(*batches, strict=True)
     return torch.cat(inputs), torch.cat(targets)
 
 

@@ -1,14 +1,11 @@
 """What all mechanisms without noise have in common."""
 
 from abc import ABC, abstractmethod
-from typing import TypeVar
 
 import torch
 
 from gradveil._checks import check_values
 from gradveil._typing import Tensors
-
-Own = TypeVar("Own", bound="DeterministicMechanism")
 
 
 class DeterministicMechanism(ABC):
@@ -31,7 +28,3 @@ class DeterministicMechanism(ABC):
         """Infinite: what is sent is a noise-free function of the values."""
         check_values(values)
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
-
-    def with_least_noise(self: Own, share: float) -> Own:
-        """The same: there is no noise."""
-        return self

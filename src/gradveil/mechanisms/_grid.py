@@ -8,9 +8,8 @@ from torch import Tensor
 from gradveil._secure import GRID_BITS, release_on_grid
 from gradveil._typing import Tensors
 
-from ._levels import level_of
+from ._levels import as_tensors, level_of
 from ._mechanism import Mechanism
-from ._reading import as_tensors
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,13 @@ class GridMechanism(Mechanism):
                 f" `clip = {self.clip}`. Use `Mechanism`."
             )
 
-    def _send(self, name: str, value: Tensor, generator: torch.Generator) -> Tensor:
+    def _normals(self, values: Tensors, generator: torch.Generator) -> Tensors:
+        """None: noise is discrete."""
+        return {}
+
+    def _send(
+        self, name: str, value: Tensor, generator: torch.Generator, drawn: Tensor | None
+    ) -> Tensor:
         value, dtype = value.to(torch.float64), self._dtype(name, value)
         if self.keep is None:
             return release_on_grid(value, level_of(self.std, name), generator, self.bits).to(dtype)

@@ -1,19 +1,15 @@
 """The mechanism of Laplace noise."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_finite, check_structure, check_values
+from gradveil._checks import check_finite, check_values
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._typing import Level, Tensors
 
-from ._doubt import Doubt, doubt_on_levels
-from ._levels import check_level, check_level_structure, level_of, raised
-from ._likelihood import rounding_error
-from ._reading import Reading, all_sent, as_tensors
+from ._levels import as_tensors, check_level, check_level_structure, level_of
 
 
 @dataclass(frozen=True)
@@ -57,37 +53,6 @@ class LaplaceMechanism:
     def information(self, values: Tensors) -> Tensors:
         """w_i = 2 / std_i²; infinite where an entry has no noise."""
         return {name: 2 / variance for name, variance in self.variance(values).items()}
-
-    def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
-        """Σ_i -|y_i - g_i| / b_i - log 2b_i in float64.
-
-        An entry without noise is a point, as in `Mechanism`. Levels are taken as they are: those of
-        Laplace noise are given, and nobody is in doubt about them.
-        """
-        self._check(values)
-        check_structure(sent, values, "sent", "values")
-        terms = [self._log_likelihood(name, v, sent[name]) for name, v in values.items()]
-        return torch.stack(terms).sum()
-
-    def doubt(self, other: "LaplaceMechanism", like: Tensors) -> Doubt:
-        """How far another plan from the same values is from this one; `like` gives the shapes."""
-        return doubt_on_levels(as_tensors(self.std, like), as_tensors(other.std, like))
-
-    def read(self, sent: Tensors, realised: bool = True) -> Reading:
-        """Noise around the sent values, for searches that take it for Gaussian of this variance."""
-        self._check(sent)
-        return all_sent(sent, sent, as_tensors(self.std, sent))
-
-    def with_least_noise(self, share: float) -> "LaplaceMechanism":
-        """No standard deviation below this share of the root mean square of those above 0."""
-        return LaplaceMechanism(raised(self.std, share))
-
-    def _log_likelihood(self, name: str, value: Tensor, sent: Tensor) -> Tensor:
-        misfit = (sent.double() - value.double()).abs()
-        b = self._level(name, misfit) / math.sqrt(2)
-        exact = -0.5 * (misfit / rounding_error(sent)).square()
-        safe = torch.where(b > 0, b, 1.0)
-        return torch.where(b > 0, -misfit / safe - (2 * safe).log(), exact).sum()
 
     def _level(self, name: str, like: Tensor) -> Tensor:
         return torch.as_tensor(level_of(self.std, name), dtype=like.dtype, device=like.device)

@@ -34,25 +34,13 @@ def level_of(level: Level, name: str) -> Tensor | float:
     return float(level)
 
 
-def raised(level: Level, share: float) -> Level:
-    """No level below this share of the root mean square of those above 0; one number stays."""
-    if not isinstance(level, dict):
-        return level
-    square = torch.stack([s.square().sum() for s in level.values()]).sum()
-    entries = sum(int((s > 0).sum()) for s in level.values())
-    if entries == 0:
-        return level
-    least = share * float((square / entries).sqrt())
-    return {name: s.clamp(min=least) for name, s in level.items()}
-
-
-def same_level(one: Level | None, other: Level | None) -> bool:
-    """Whether two levels are the same number, or the same tensors."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return one is other or (isinstance(one, float | int) and one == other)
-    if one is other:
-        return True
-    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+def as_tensors(level: Level, like: Mapping[str, Tensor]) -> Tensors:
+    """A level as one tensor for each parameter, in its shape, dtype and place."""
+    levels = {n: (level_of(level, n), v) for n, v in like.items()}
+    return {
+        n: torch.as_tensor(found, dtype=v.dtype, device=v.device).expand(v.shape)
+        for n, (found, v) in levels.items()
+    }
 
 
 def check_level(level: Level, name: str, low: float, high: float) -> None:

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_finite, check_structure, check_values
+from gradveil._checks import check_count, check_finite, check_values
 from gradveil._random import bernoulli, generator_or_fresh
 from gradveil._typing import Tensors
-
-from ._doubt import Doubt
-from ._likelihood import rounding_error
-from ._reading import Reading, all_sent
-
-TOLERANCE = 1e-3
-"""How far from a whole number of steps an entry may be, in steps, because of rounding."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +50,6 @@ class QuantisationMechanism:
         check_values(values)
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 
-    def log_likelihood(self, values: Tensors, sent: Tensors, doubt: Doubt | None = None) -> Tensor:
-        """log P(sent | values) in float64: Σ_i log max(0, 1 - |y_i - g_i| / a).
-
-        Entries that the values cannot lead to, be it by their level or because the norm is another,
-        add so large a negative number that nothing outweighs it. The number of levels is public:
-        there is nothing to be in doubt about.
-        """
-        check_values(values)
-        check_structure(sent, values, "sent", "values")
-        terms = [self._log_likelihood(value, sent[name]) for name, value in values.items()]
-        return torch.stack(terms).sum()
-
-    def doubt(self, other: "QuantisationMechanism", like: Tensors) -> Doubt:
-        """None: nothing is planned."""
-        return Doubt()
-
-    def read(self, sent: Tensors, realised: bool = True) -> Reading:
-        """Noise around the sent values, of one level for each tensor.
-
-        The coarsest grid that holds all entries has the step a, and ‖g‖ = levels · a. As
-        E‖y‖² = ‖g‖² + Σ_i Var[y_i], the mean variance is (‖y‖² - ‖g‖²) / n. In a small tensor all
-        entries may lie on a coarser grid, and then its noise is taken for too small. That the noise
-        has another shape, and that the norm is known exactly, is not used.
-        """
-        check_values(sent, "sent")
-        std = {name: self._deviation(y) for name, y in sent.items()}
-        return all_sent(sent, sent, std)
-
-    def with_least_noise(self, share: float) -> "QuantisationMechanism":
-        """The same: its noise is what it is."""
-        return self
-
     def _step(self, value: Tensor) -> Tensor:
         return value.double().square().sum().sqrt() / self.levels
 
@@ -106,33 +67,3 @@ class QuantisationMechanism:
     def _variance(self, value: Tensor) -> Tensor:
         step, _, part = self._places(value)
         return (step.square() * part * (1 - part)).to(value.dtype)
-
-    def _log_likelihood(self, value: Tensor, sent: Tensor) -> Tensor:
-        y, v, step = sent.double(), value.double(), self._step(value)
-        error = rounding_error(sent, step)
-        unit = torch.where(step > 0, step, 1.0)
-        off_grid = (y - step * (y / unit).round()).abs()
-        beyond = ((y - v).abs() - step).clamp(min=0)
-        misfit = torch.maximum(off_grid, beyond)
-        chance = (1 - (y - v).abs() / unit).clamp(min=torch.finfo(sent.dtype).eps)
-        possible = misfit <= 4 * error
-        return torch.where(possible, chance.log(), -0.5 * (misfit / error).square()).sum()
-
-    def _deviation(self, sent: Tensor) -> Tensor:
-        y = sent.double()
-        power, norm = y.square().sum(), self.levels * _grid_step(y, self.levels)
-        variance = (power - norm**2).clamp(min=0) / max(1, y.numel())
-        return variance.sqrt().to(sent.dtype).expand(sent.shape)
-
-
-def _grid_step(sent: Tensor, levels: int) -> Tensor:
-    """The largest a of which all entries are multiples; 0 where all of them are 0."""
-    sizes = sent.abs()[sent != 0]
-    if not sizes.numel():
-        return sent.new_zeros(())
-    least = sizes.min()
-    for parts in range(1, levels + 1):
-        steps = sizes * parts / least
-        if bool(((steps - steps.round()).abs() <= TOLERANCE * parts).all()):
-            return least / parts
-    return least

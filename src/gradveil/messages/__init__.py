@@ -22,62 +22,31 @@ from ._functional import (
     trainable_parameters,
 )
 from ._gradient import GradientMessage
-from ._layers import (
-    ConvUse,
-    EmbeddingUse,
-    LayerUse,
-    LinearUse,
-    Recording,
-    ScaleUse,
-    record,
-)
+from ._layers import ConvUse, LayerUse, LinearUse, Recording, ScaleUse, record
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._mapped import MappedMessage
-from ._protocol import Message, MovableMessage, movable, separates, takes_tokens, values_of
-from ._size import size_in_bytes
+from ._mixing import couples_examples
+from ._protocol import (
+    Message,
+    MovableMessage,
+    movable,
+    secluded,
+    separates,
+    size_in_bytes,
+    takes_tokens,
+    values_of,
+)
 from ._tokens import TokenGradient, embedded, find_lookups, gradient_of, over_rows, random_ids
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
     "AdaptedModel",
     "ClippedMessage",
     "ClippedUpdate",
-    "ConvUse",
-    "EmbeddingUse",
-    "FunctionalLoss",
     "GradientMessage",
-    "LayerUse",
-    "LinearUse",
     "LocalSteps",
     "LocalUpdateMessage",
     "LossFunction",
-    "MappedMessage",
     "Message",
-    "Metric",
     "ModelError",
-    "MovableMessage",
-    "Recording",
-    "ScaleUse",
-    "TokenGradient",
-    "check_finite_message",
-    "check_loss",
-    "check_match",
-    "check_message",
-    "check_model",
-    "described_outputs",
-    "embedded",
-    "example_gradients",
-    "explained",
-    "find_lookups",
-    "gradient_of",
-    "is_transformed",
-    "movable",
-    "outputs_of",
-    "over_rows",
-    "random_ids",
-    "record",
-    "separates",
-    "size_in_bytes",
-    "takes_tokens",
-    "trainable_parameters",
-    "values_of",
 ]

@@ -21,11 +21,12 @@ from gradveil._checks import (
     check_inputs,
     check_values,
     first_line,
+    is_ours,
 )
 from gradveil._memory import is_out_of_memory
 
 from ._adapted_model import described_outputs
-from ._functional import check_match
+from ._functional import FunctionalLoss, apart, check_match
 from ._protocol import takes_tokens
 
 EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
@@ -60,8 +61,8 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         _raise_cause(message, inputs)
-        if isinstance(error, (ValueError, TypeError)) and "Found" in str(error):
-            raise  # one of ours: the message works, and something else was wrong
+        if isinstance(error, (ValueError, TypeError)) and is_ours(error):
+            raise  # the message works, and something else was wrong
         raise ModelError(_not_differentiable(message, error)) from error
 
 
@@ -85,9 +86,11 @@ def _raise_cause(message: Any, inputs: Any) -> None:
     tokens = takes_tokens(message)
     check_inputs(inputs, tokens=tokens)
     loss = getattr(message, "loss", None)
-    if hasattr(loss, "loss_of_outputs"):
+    if isinstance(loss, FunctionalLoss):
         check_match(inputs, message.targets, tokens=tokens)
-        outputs = _outputs(loss, inputs)
+        loss = loss.secluded(loss.seed)
+        with apart(loss.model):  # its code may write into the model
+            outputs = _outputs(loss, inputs)
         _loss(loss, outputs, message.targets)
     else:
         _custom(message, inputs)
@@ -146,7 +149,7 @@ def _loss(loss: Any, outputs: Any, targets: Any) -> None:
     except _PASSED_ON:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and "Parameter `loss_fn`" in str(error):
+        if isinstance(error, ValueError) and is_ours(error):
             raise
         raise ModelError(
             f"Parameter `loss_fn` should take the model's outputs ({_seen(outputs)}) and `targets`"
@@ -184,14 +187,9 @@ def _seen(thing: Any) -> str:
 def _not_differentiable(message: Any, error: BaseException) -> str:
     model = getattr(getattr(message, "loss", None), "model", None)
     what = "model" if model is not None else "message"
-    advice = "Replace that operation, or use a defense that needs no sensitivities."
-    if "saved tensor hooks" in str(error) or "setup_context" in str(error):
-        advice = (
-            "Activation checkpointing and autograd functions without `setup_context` cannot be"
-            " differentiated so: switch checkpointing off, or use a defense that needs no"
-            " sensitivities."
-        )
     return (
         f"Parameter `{what}` should be made of operations that torch can differentiate with respect"
-        f" to inputs and weights together. Found `{first_line(error)}`. {advice}"
+        f" to inputs and weights together. Found `{first_line(error)}`. Replace that operation (of"
+        " activation checkpointing: switch checkpointing off; an autograd function needs"
+        " `setup_context`), or use a defense that needs no sensitivities."
     )

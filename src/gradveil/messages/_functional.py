@@ -1,8 +1,9 @@
 """A user's module as a pure function of its parameters and inputs."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -10,10 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
-from gradveil._checks import REAL, WHOLE, check_callable, check_inputs, check_seed
+from gradveil._checks import REAL, WHOLE, check_callable, check_inputs, check_seed, first_line
 from gradveil._typing import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -27,6 +26,9 @@ class FunctionalLoss:
     that does) draws the same ones at every evaluation, from `seed`: the message is one function,
     and the global generator keeps its state.
     """
+
+    seed: int | None
+    """`None`: what the model draws comes from the global generator as it is (`secluded`)."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction, seed: int) -> None:
         check_model(model)  # an unusable model is an error now, not at the first call
@@ -56,6 +58,13 @@ class FunctionalLoss:
         wide._moved = None if self._moved is None else wide._cast(self._moved)
         return wide
 
+    def secluded(self, seed: int | None = None) -> "FunctionalLoss":
+        """The same loss for runs inside of `apart`; of a compiled model without its compiler."""
+        alone = copy(self)
+        alone.model = _uncompiled(self.model)
+        alone.seed = seed
+        return alone
+
     def outputs(self, parameters: Tensors, inputs: Tensor) -> Any:
         """What the model returns with these parameters."""
         return self.outputs_and_draws(parameters, inputs)[0]
@@ -76,10 +85,15 @@ class FunctionalLoss:
         return call_with(self.model, tensors, _own(inputs))
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is the model's loss at its own weights, in their own precision."""
+        return self._moved is None and self._dtype is None
+
+    @property
     def is_plain(self) -> bool:
         """Whether the module itself can be called: at its own weights, without buffers to keep."""
         has_buffers = next(self.model.buffers(), None) is not None
-        return self._moved is None and self._dtype is None and not has_buffers
+        return self.is_own and not has_buffers
 
     def of_model(self, inputs: Tensor, targets: Any) -> Tensor:
         """The same loss by a call of the module, which costs less than one as a function."""
@@ -142,6 +156,89 @@ def _own(inputs: Tensor) -> Tensor:
     return inputs if inputs.is_leaf and inputs.requires_grad else inputs.clone()
 
 
+@contextmanager
+def apart(model: nn.Module) -> Iterator[None]:
+    """Let a module hold copies of all that it holds: weights, buffers, attributes.
+
+    Whatever its code writes inside, even in hooks of the backward pass, the user's own is there
+    again afterwards, and what it stores of one run is not there in the next.
+    """
+    before = [(module, vars(module).copy()) for module in model.modules()]
+    kept: dict[int, Any] = {id(module): module for module, _ in before}
+    copies = [
+        {
+            name: _copied(value, f"{type(module).__name__}.{name}", kept)
+            for name, value in own.items()
+        }
+        for module, own in before
+    ]
+    try:
+        for (module, _), own in zip(before, copies, strict=True):
+            _exchange(module, own | {"_compiled_call_impl": None})
+        yield
+    finally:
+        for module, own in before:
+            _exchange(module, own)
+
+
+def _exchange(module: nn.Module, contents: dict[str, Any]) -> None:
+    vars(module).clear()
+    vars(module).update(contents)
+
+
+def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, *_LOCKS)):
+        return value
+    if isinstance(value, dict) and not value:
+        return type(value)()
+    if isinstance(value, Tensor) and not value.is_leaf:  # a result of an earlier call
+        return kept.setdefault(id(value), value.detach().clone())
+    try:
+        return deepcopy(value, kept)
+    except Exception as error:
+        raise TypeError(
+            "Parameter `model` should hold what can be copied, so that nothing is written into"
+            f" yours. Found that `copy.deepcopy` of `{name}` fails with `{first_line(error)}`. Keep"
+            " it out of the module."
+        ) from error
+
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+class _Plain(nn.Module):
+    """A compiled module without its compiler; names are those of `torch.compile`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+        self.training = module.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module itself returns."""
+        return self._orig_mod(*args, **kwargs)
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """A module into which transforms can look."""
+    compiled = getattr(model, "_orig_mod", None)
+    return _Plain(compiled) if isinstance(compiled, nn.Module) else model
+
+
+@contextmanager
+def unwritten(model: nn.Module) -> Iterator[None]:
+    """Require that the parameters are not changed in place inside."""
+    before = [(name, p, p._version) for name, p in model.named_parameters() if not p.is_inference()]
+    yield
+    written = [name for name, p, version in before if p._version != version]
+    if written:
+        raise ValueError(
+            "Parameter `model` should leave its weights as they are while a message is computed:"
+            " what is written into them would tell of the private batch. Found that"
+            f" `{written[0]}` was changed in place. Do that after the optimizer's step."
+        )
+
+
 def in_double(thing: Any) -> Any:
     """The same in float64, if it is a floating-point tensor."""
     return thing.double() if isinstance(thing, Tensor) and thing.is_floating_point() else thing
@@ -194,11 +291,24 @@ def check_model(model: nn.Module) -> None:
             "Parameter `model` should be a module in Python, whose weights can be replaced. Found"
             f" a scripted one ({type(model).__name__}). Pass the module that it was made from."
         )
+    _check_tables(model)
     if not _check_weights(model):
         raise ValueError(
             "Parameter `model` should have at least one parameter with `requires_grad=True`."
             " Found none. Unfreeze a layer, or add one."
         )
+
+
+def _check_tables(model: nn.Module) -> None:
+    """Refuse embeddings that rewrite the rows of the tokens they read."""
+    for name, module in model.named_modules():
+        if getattr(module, "max_norm", None) is not None:
+            raise ValueError(
+                "Parameter `model` should not write into its weights when it is called. Found the"
+                f" layer `{name}` ({type(module).__name__}, max_norm={module.max_norm}), which"
+                " rescales the rows of the tokens it reads, and so tells which these are. Leave"
+                " max_norm out, and limit the rows after the optimizer's step."
+            )
 
 
 def _check_weights(model: nn.Module) -> bool:
@@ -237,19 +347,13 @@ def check_match(inputs: Tensor, targets: Any, *, tokens: bool = False) -> None:
         )
 
 
-def couples_examples(model: nn.Module) -> bool:
-    """Whether a layer mixes the examples of a batch, or draws one random mask for all of them."""
-    return any(
-        (isinstance(m, _BatchNorm) and (m.training or m.running_mean is None))
-        or (isinstance(m, _DropoutNd) and m.training and m.p > 0)
-        for m in model.modules()
-    )
-
-
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[torch.Generator]:
+def _seeded(seed: int | None, device: torch.device) -> Iterator[torch.Generator]:
     """The device's global generator, from `seed` for now and as it was afterwards."""
-    generator = _global_generator(device)
+    generator = global_generator(device)
+    if seed is None:
+        yield generator
+        return
     before = generator.get_state()
     generator.manual_seed(seed)
     try:
@@ -258,7 +362,8 @@ def _seeded(seed: int, device: torch.device) -> Iterator[torch.Generator]:
         generator.set_state(before)
 
 
-def _global_generator(device: torch.device) -> torch.Generator:
+def global_generator(device: torch.device) -> torch.Generator:
+    """What the operations of torch draw from on this device."""
     if device.type != "cuda":
         return torch.default_generator
     index = torch.cuda.current_device() if device.index is None else device.index

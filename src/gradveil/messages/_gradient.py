@@ -18,12 +18,17 @@ from ._functional import (
     FunctionalLoss,
     LossFunction,
     check_match,
-    couples_examples,
     in_double,
     is_transformed,
     requires_grad,
+    unwritten,
 )
-from ._loss import is_sum_over_examples, loss_reduction
+from ._mixing import (
+    couples_examples,
+    is_sum_over_examples,
+    loss_reduction,
+    rows_are_independent,
+)
 
 _INDEPENDENT: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
 """Whether a model treats examples one by one, found out once for each shape and mode."""
@@ -147,7 +152,8 @@ class GradientMessage:
         known = _INDEPENDENT.setdefault(model, {})
         key = (inputs.shape[1:], tuple(module.training for module in model.modules()))
         if key not in known:  # a failure is not remembered: it may be these inputs' or weights'
-            if not self._rows_are_independent(inputs):
+            apart = rows_are_independent(self.loss, self.parameters, inputs[:2])
+            if not apart or not self._takes_one(inputs[:1]):
                 return False
             known[key] = True
         return self.reduction is not None or self._loss_separates(inputs)
@@ -157,7 +163,7 @@ class GradientMessage:
         check_match(inputs, self.targets, tokens=self.takes_tokens)
         parameters = self.parameters
         if not is_transformed(inputs, *parameters.values()):
-            with explained(self, inputs):
+            with explained(self, inputs), unwritten(self.loss.model):
                 recorded = self._recorded(parameters, inputs)
             if recorded is not None:
                 return recorded
@@ -169,7 +175,7 @@ class GradientMessage:
         check_match(inputs, self.targets, tokens=self.takes_tokens)
         values = None
         if self.loss.is_plain and not is_transformed(inputs):
-            with explained(self, inputs), torch.enable_grad():
+            with explained(self, inputs), unwritten(self.loss.model), torch.enable_grad():
                 values = self._plain(inputs.detach())
         if values is not None:
             return values
@@ -185,7 +191,7 @@ class GradientMessage:
         gradients = torch.autograd.grad(
             loss, list(own.values()), allow_unused=True, materialize_grads=True
         )
-        return {name: _dense(g) for name, g in zip(own, gradients, strict=True)}
+        return {name: dense(g) for name, g in zip(own, gradients, strict=True)}
 
     def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
         """The gradient by plain autograd, which costs half a transform's time on a small batch.
@@ -207,7 +213,7 @@ class GradientMessage:
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return {name: _dense(g) for name, g in zip(own, gradients, strict=True)}
+        return {name: dense(g) for name, g in zip(own, gradients, strict=True)}
 
     def output_gradient(self, inputs: Tensor) -> Tensor:
         """δ = ∇_outputs L, one row for each example."""
@@ -239,17 +245,13 @@ class GradientMessage:
         return alone
 
     @torch.no_grad()
-    def _rows_are_independent(self, inputs: Tensor) -> bool:
-        """Whether the model returns the same for an example alone as beside another one."""
+    def _takes_one(self, example: Tensor) -> bool:
+        """Whether the model returns one row for a single example."""
         try:
-            beside, drew = self.loss.outputs_and_draws(self.parameters, inputs[:2])
-            alone = self.loss.outputs(self.parameters, inputs[:2][-1:])
-        except (RuntimeError, ValueError, IndexError):  # not made for a single example
+            outputs = self.loss.outputs(self.parameters, example)
+        except (RuntimeError, ValueError, IndexError):
             return False
-        if drew or not isinstance(beside, Tensor) or beside.shape[:1] != inputs[:2].shape[:1]:
-            return False
-        tolerance = torch.finfo(beside.dtype).eps ** 0.5 * float(beside.abs().max())
-        return bool(torch.allclose(beside[-1:], alone, rtol=0.0, atol=tolerance))
+        return isinstance(outputs, Tensor) and outputs.shape[:1] == (1,)
 
     def _loss_separates(self, inputs: Tensor) -> bool:
         with torch.no_grad():
@@ -257,6 +259,6 @@ class GradientMessage:
         return is_sum_over_examples(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
 
 
-def _dense(gradient: Tensor) -> Tensor:
+def dense(gradient: Tensor) -> Tensor:
     """As it is, or with all rows: `nn.Embedding(sparse=True)` gives those of its tokens only."""
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -120,7 +120,7 @@ class LocalUpdateMessage:
 
     def gradient_at(self, parameters: Tensors, targets: Any) -> GradientMessage:
         """The gradient that a step at these parameters takes."""
-        message = GradientMessage(self.loss.model, self.loss.loss_fn, targets, seed=self.loss.seed)
+        message = GradientMessage(self.loss.model, self.loss.loss_fn, targets)
         message.loss = self.loss.at(parameters)
         return message
 

@@ -1,4 +1,4 @@
-"""A message whose inputs or values are changed on the way."""
+"""A message that is changed before or behind."""
 
 from collections.abc import Callable
 from typing import Any

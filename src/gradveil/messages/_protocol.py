@@ -1,10 +1,15 @@
 """The protocols of messages and of messages that are sums over examples."""
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from gradveil._typing import Tensors
+
+from ._functional import FunctionalLoss, apart
 
 
 @runtime_checkable
@@ -21,6 +26,9 @@ class Message(Protocol):
     def __call__(self, inputs: Tensor) -> Tensors:
         """The values g(x), by parameter name."""
         ...
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 @runtime_checkable
@@ -71,6 +79,22 @@ def movable(message: Message) -> MovableMessage:
     return message
 
 
+@contextmanager
+def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
+    """The message, its model holding copies for now: nothing is written into the user's.
+
+    For private data whose traces in the model would say more than is promised.
+    """
+    loss = getattr(message, "loss", None)
+    if not isinstance(loss, FunctionalLoss):
+        yield message
+        return
+    alone = copy(message)
+    alone.loss = loss.secluded(loss.seed)  # type: ignore[attr-defined]
+    with apart(alone.loss.model):  # type: ignore[attr-defined]
+        yield alone
+
+
 def values_of(message: Message, inputs: Tensor) -> Tensors:
     """The message's values where no derivative is wanted, by its own shortcut if it has one."""
     shortcut = getattr(message, "values", message)
@@ -81,3 +105,13 @@ def values_of(message: Message, inputs: Tensor) -> Tensors:
 def separates(message: Message, inputs: Tensor) -> bool:
     """Whether examples enter the message as a sum, and it can be taken apart."""
     return isinstance(message, SeparableMessage) and message.separates(inputs)
+
+
+def size_in_bytes(values: Tensors) -> int:
+    """Bytes of the values, tensor by tensor: dense, or as index and value where that is less."""
+    total = 0
+    for value in values.values():
+        each = value.element_size()
+        sparse = int(value.count_nonzero()) * (each + 4)  # an index has four bytes
+        total += min(value.numel() * each, sparse)
+    return total

@@ -11,41 +11,26 @@ not touch the global random state, and returns the model in eval mode, as the pa
 False
 """
 
-from gradveil.models._bottleneck import VariationalBottleneck, with_bottleneck
-from gradveil.models._conv_net import ConvNet
-from gradveil.models._fitting import (
+from ._conv_nets import ConvNet, LeNet, SimpleConvNet
+from ._mlp import MLP
+from ._registry import (
     build_fitting_model,
+    build_loss,
+    build_model,
     count_classes,
     count_outputs,
     default_model,
+    loss_names,
+    model_names,
 )
-from gradveil.models._le_net import LeNet
-from gradveil.models._losses import build_loss, loss_names
-from gradveil.models._mlp import MLP
-from gradveil.models._patch_transformer import PatchTransformer
-from gradveil.models._registry import build_model, model_names, model_options
-from gradveil.models._res_net import ResNet
-from gradveil.models._simple_conv_net import SimpleConvNet
-from gradveil.models._token_transformer import TokenTransformer, next_token_loss
+from ._res_net import ResNet, VariationalBottleneck, with_bottleneck
+from ._transformers import PatchTransformer, TokenTransformer, next_token_loss
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
-    "MLP",
-    "ConvNet",
-    "LeNet",
-    "PatchTransformer",
-    "ResNet",
-    "SimpleConvNet",
-    "TokenTransformer",
-    "VariationalBottleneck",
-    "build_fitting_model",
     "build_loss",
     "build_model",
-    "count_classes",
-    "count_outputs",
-    "default_model",
-    "loss_names",
     "model_names",
-    "model_options",
     "next_token_loss",
     "with_bottleneck",
 ]

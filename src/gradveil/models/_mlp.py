@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from gradveil.models._activations import build_activation
+from ._conv_nets import build_activation
 
 
 class MLP(nn.Module):

@@ -11,8 +11,14 @@ from gradveil._checks import (
     check_positive,
 )
 
-from ._checks import UNITS, check_delta, check_neighbours, check_probability
-from ._epsilon import epsilon_after
+from ._epsilon import (
+    NEIGHBOURS,
+    UNITS,
+    check_delta,
+    check_neighbours,
+    check_probability,
+    epsilon_after,
+)
 from ._grid import epsilon_on_grid
 
 
@@ -29,7 +35,9 @@ class PrivacyAccount:
     Args:
         noise_multiplier: z.
         sample_rate: q, the probability with which each example (or client) takes part in a step,
-            drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
+            drawn anew and independently (`poisson_sample`); 1 if all take part in all steps. A
+            public number; one that is made from the number of examples needs
+            neighbours="zero-out".
             Batches of a fixed size, or a shuffled data set, are not this: account for them with 1
             and neighbours="replace-one", because an example that is added there pushes another one
             out, and the sum moves by 2C. Add-remove would understate ε.
@@ -37,8 +45,9 @@ class PrivacyAccount:
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).
         budget: The largest ε(δ) that may be spent; `None` for no limit.
-        neighbours: Data sets that differ by one more or less ("add-remove"), or by one that is
-            another ("replace-one").
+        neighbours: Data sets that differ by one more or less ("add-remove"), by one that is empty
+            instead, how many there are being public ("zero-out"), or by one that is another
+            ("replace-one"). See `epsilon_after` for which of them is right.
         grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
             otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
             sent.
@@ -47,8 +56,8 @@ class PrivacyAccount:
     >>> account.step(16)
     >>> round(account.epsilon(), 3), account.would_exceed()
     (4.377, True)
-    >>> account.sampling
-    'none: every example in every step'
+    >>> account.sampling, account.hides
+    ('none: every example in every step', 'one example more or less')
     """
 
     def __init__(
@@ -79,6 +88,11 @@ class PrivacyAccount:
         if self.sample_rate == 1:
             return f"none: every {self.unit} in every step"
         return f"Poisson: each {self.unit} with probability {self.sample_rate:g}, independently"
+
+    @property
+    def hides(self) -> str:
+        """By what two data sets differ that (ε, δ) makes alike, in words."""
+        return NEIGHBOURS[self.neighbours].format(unit=self.unit)
 
     def epsilon(self, more: int = 0) -> float:
         """ε(δ) of the steps so far, and of so many more."""
@@ -133,6 +147,7 @@ class PrivacyAccount:
             "neighbours": self.neighbours,
             "grid": self.grid,
             "sampling": self.sampling,
+            "hides": self.hides,
         }
 
     def state_dict(self) -> dict[str, Any]:

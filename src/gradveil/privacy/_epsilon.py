@@ -1,19 +1,140 @@
-"""ε(δ) of a number of releases, and the noise for a given ε."""
+"""(ε, δ) of Gaussian noise over many releases."""
 
 import math
 from collections.abc import Callable
 from functools import lru_cache
 
+import torch
+from torch import Tensor
+
 from gradveil._checks import (
+    called,
+    check_choice,
     check_count,
     check_not_negative,
     check_not_negative_count,
+    check_number,
     check_positive,
 )
+from gradveil._extras import require
+from gradveil._random import bernoulli
 
-from ._checks import check_delta, check_neighbours, check_probability, require_scipy
-from ._gaussian import gaussian_delta, gaussian_epsilon
 from ._opacus import loss_curve, renyi_epsilon
+
+NEIGHBOURS = {
+    "add-remove": "one {unit} more or less",
+    "zero-out": "one {unit} replaced by an empty one; how many there are is not hidden",
+    "replace-one": "one {unit} replaced by another",
+}
+"""The relations of neighbouring data sets, in words."""
+UNITS = ("example", "client")
+
+
+def check_delta(delta: float, name: str = "delta") -> None:
+    """Require a number in (0, 1).
+
+    >>> check_delta(1e-5)
+    """
+    check_number(delta, name)
+    if not 0 < delta < 1:
+        raise ValueError(
+            f"{called(name)} should be in (0, 1), below one over the number of examples. Found"
+            f" `{name} = {delta}`. Use for example 1e-5."
+        )
+
+
+def check_probability(value: float, name: str) -> None:
+    """Require a number in (0, 1]."""
+    check_number(value, name)
+    if not 0 < value <= 1:
+        raise ValueError(
+            f"{called(name)} should be in (0, 1]. Found `{name} = {value}`."
+            " For percentages, divide by 100."
+        )
+
+
+def check_neighbours(neighbours: str) -> None:
+    """Require a known relation of neighbouring data sets."""
+    check_choice(neighbours, "neighbours", tuple(NEIGHBOURS))
+
+
+def require_scipy() -> None:
+    """Require what the closed forms need."""
+    require("privacy accounting", "gradveil[privacy]", "scipy")
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), for one Gaussian release with Δ/σ = μ.
+
+    T releases of noise multiplier z are one with μ = √T / z. Reference: Balle and Wang, "Improving
+    the Gaussian Mechanism for Differential Privacy", 2018, Theorem 8.
+
+    >>> round(gaussian_delta(0.0, 1.0), 4)  # the total variation, 2 Φ(1/2) - 1
+    0.3829
+    """
+    require_scipy()
+    from scipy.special import log_ndtr  # only accounting needs it
+
+    check_positive(mu, "mu")
+    first, second = log_ndtr(mu / 2 - epsilon / mu), log_ndtr(-mu / 2 - epsilon / mu)
+    return max(0.0, float(math.exp(first) - math.exp(min(0.0, epsilon + second))))
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """The smallest ε ≥ 0 with δ(ε) ≤ δ, see `gaussian_delta`.
+
+    >>> round(gaussian_epsilon(1e-5, 1.0), 3)
+    4.377
+    """
+    require_scipy()
+    from scipy.optimize import brentq
+
+    check_delta(delta)
+    check_positive(mu, "mu")
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    most = mu * (mu / 2 + 40)  # where δ(ε) is below Φ(-40)
+    return float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, most, xtol=1e-12))
+
+
+def gaussian_tradeoff(guess: float, mu: float) -> float:
+    """Φ(Φ⁻¹(κ) + μ): the most probable that an event of probability κ becomes.
+
+    Reference: Dong, Roth and Su, "Gaussian Differential Privacy", 2022.
+
+    >>> round(gaussian_tradeoff(0.1, 1.0), 3)
+    0.389
+    """
+    require_scipy()
+    from scipy.special import ndtr, ndtri
+
+    check_probability(guess, "guess")
+    return float(ndtr(ndtri(guess) + mu))
+
+
+def check_sample_rate(rate: float, name: str = "sample_rate") -> None:
+    """Require a probability above 0.
+
+    >>> check_sample_rate(0.01)
+    """
+    check_probability(rate, name)
+
+
+def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tensor:
+    """The places of those of `count` examples that are in, each with probability `rate`.
+
+    Independently of each other and of other calls; there may be none, or all. This is the sampling
+    that accountants mean. It helps only as long as nobody learns who was in: give a
+    `SecureGenerator`, and a denominator that does not depend on the number drawn.
+
+    >>> poisson_sample(4, 1.0, torch.Generator().manual_seed(0))
+    tensor([0, 1, 2, 3])
+    """
+    check_not_negative_count(count, "count")
+    check_probability(rate, "rate")
+    chances = torch.full((count,), float(rate), dtype=torch.float64)
+    return bernoulli(chances, generator).nonzero().flatten()
+
 
 PRECISION = 1e-3
 """Of a noise multiplier that is solved for: it is at most so much larger than needed."""
@@ -37,12 +158,24 @@ def epsilon_after(
     divergences. Where an example is replaced, g_b moves by 2C: μ = 2√T/z for q = 1; for q < 1 two
     steps of add-remove, (2ε, (1 + e^ε) δ(ε)), which is about twice as large.
 
+    **The neighbours.** "add-remove" (one example more or less) is right where q is a public number.
+    A rate that is made from the number of examples, q = B/n, is not: one example less changes the
+    chances of all others. With B, z, T = 16, 5, 25 and all gradients of norm C, going from n = 17
+    to 16 has ε ≥ 9.78 at δ = 10⁻⁵, where the account at either says 4.38 at most. Then n is public,
+    and "zero-out" is right: one record is replaced by an empty one, whose gradient is 0, and n and
+    q are as they were. *Proof that ε is that of add-remove at the same q:* let M_q(D) be one step
+    on D. Whether the empty record is drawn changes nothing of the sum, and all others are drawn
+    independently of it, with the same q. So M_q(D with g_b = 0) = M_q(D without b) in
+    distribution: the pair is one that add-remove at a fixed q is about, its sum moves by
+    ‖g_b‖ ≤ C where b is drawn, and it is dominated by the same (1 - q) N(0, z²) + q N(1, z²) and
+    N(0, z²), in every step, whatever the steps before have said. For q = 1 that is μ = √T/z.
+
     Args:
         noise_multiplier: z; without noise ε is infinite.
         sample_rate: q, the probability of each example (Poisson sampling); 1 if all are in.
         steps: T.
         delta: δ.
-        neighbours: "add-remove" or "replace-one".
+        neighbours: "add-remove", "zero-out" or "replace-one".
 
     >>> round(epsilon_after(4.0, 1.0, 16, 1e-5), 3)
     4.377
@@ -57,31 +190,11 @@ def epsilon_after(
     if noise_multiplier == 0:
         return math.inf
     if sample_rate == 1:
-        moved = 1 if neighbours == "add-remove" else 2
+        moved = 2 if neighbours == "replace-one" else 1
         return gaussian_epsilon(delta, moved * math.sqrt(steps) / noise_multiplier)
     if neighbours == "replace-one":
         return _replaced(noise_multiplier, sample_rate, steps, delta)
     return _sampled(noise_multiplier, sample_rate, steps, delta)
-
-
-def delta_after(noise_multiplier: float, sample_rate: float, steps: int, epsilon: float) -> float:
-    """δ(ε) after T releases, for add-remove neighbours: an upper bound, exact for q = 1.
-
-    >>> round(delta_after(4.0, 1.0, 16, 0.0), 4)
-    0.3829
-    """
-    check_not_negative(noise_multiplier, "noise_multiplier")
-    check_probability(sample_rate, "sample_rate")
-    check_not_negative_count(steps, "steps")
-    check_not_negative(epsilon, "epsilon")
-    if steps == 0:
-        return 0.0
-    if noise_multiplier == 0:
-        return 1 - (1 - sample_rate) ** steps  # whether the example was ever in
-    if sample_rate == 1:
-        return gaussian_delta(epsilon, math.sqrt(steps) / noise_multiplier)
-    curve = loss_curve(sample_rate, noise_multiplier, steps, delta_error=1e-10)
-    return 1.0 if curve is None else curve.delta(epsilon)
 
 
 def solve_noise_multiplier(

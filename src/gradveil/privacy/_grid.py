@@ -84,7 +84,7 @@ def epsilon_on_grid(
         sample_rate: q.
         steps: T.
         delta: δ.
-        neighbours: "add-remove" or "replace-one".
+        neighbours: "add-remove", "zero-out" or "replace-one".
         numbers: That are sent in all steps together, at most: entries of a message times T.
         bits: The fineness of the grid, at least.
 

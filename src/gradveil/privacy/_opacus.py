@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import require_opacus
+from gradveil._extras import require
 
 FINE, COARSE = 1e-3, 1e-2
 """The error of ε that is aimed at, and that which is put up with where it saves time."""
@@ -20,11 +20,17 @@ FEW_POINTS, MANY_POINTS, WIDEST = 1 << 18, 1 << 22, 500.0
 """Of a discretised loss: where time is saved, at most, and its largest range."""
 
 
+def require_opacus() -> None:
+    """Require the accountant of sampled releases."""
+    require("privacy accounting", "gradveil[privacy]", "scipy", "opacus")
+
+
 @dataclass(frozen=True)
 class LossCurve:
     """The privacy loss L = ln(P/Q) of T sampled releases, discretised, and its errors.
 
-    P is the output with the example in the data, Q that without it. The true loss is within
+    P is the output with the example in the data, Q that without it, or with an empty one in its
+    place: q is the same in both. The true loss is within
     `epsilon_error` of this one, except with probability `delta_error` (Gopi, Lee and Wutschitz,
     "Numerical Composition of Differential Privacy", 2021, Theorem 5.5).
     """
@@ -72,7 +78,7 @@ class LossCurve:
 
 
 def renyi_epsilon(sample_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
-    """ε(δ) by Rényi divergences, for add-remove neighbours: an upper bound, fast and not tight."""
+    """ε(δ) by Rényi divergences, for add-remove or zero-out: an upper bound, not tight."""
     require_opacus()
     from opacus.accountants.analysis.rdp import get_privacy_spent
 

@@ -7,42 +7,33 @@
 0.01
 """
 
-from ._against_guess import (
+from ._intervals import (
     CANNOT_JUDGE,
     MARGIN,
     AgainstGuess,
+    Interval,
+    Nested,
     against_guess,
+    bootstrap_interval,
     gain_over_guess,
+    paired_interval,
+    share_interval,
 )
-from ._intervals import Interval, Nested, bootstrap_interval, paired_interval
-from ._match import match
-from ._quality import PSNR_LIMIT, psnr, structural_similarity
-from ._scores import Distance, Guess, Scores, score
-from ._shares import share_interval
+from ._scores import Scores, match, psnr, score, structural_similarity
 from ._tables import TableScores, score_table
 from ._tokens import TokenScores, score_tokens
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
-    "CANNOT_JUDGE",
-    "MARGIN",
-    "PSNR_LIMIT",
-    "AgainstGuess",
-    "Distance",
-    "Guess",
     "Interval",
-    "Nested",
     "Scores",
     "TableScores",
     "TokenScores",
-    "against_guess",
     "bootstrap_interval",
-    "gain_over_guess",
     "match",
     "paired_interval",
     "psnr",
     "score",
     "score_table",
     "score_tokens",
-    "share_interval",
-    "structural_similarity",
 ]

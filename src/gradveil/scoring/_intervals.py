@@ -1,4 +1,4 @@
-"""Intervals of means over seeds, batches and images."""
+"""Means, shares and differences with intervals."""
 
 import math
 from collections.abc import Sequence
@@ -182,3 +182,93 @@ def _subtract(first: Nested, second: Nested) -> Nested:
 
 def _shape(values: Nested) -> str:
     return f"{type(values).__name__} of length {len(values)}"
+
+
+def share_interval(successes: int, count: int, *, level: float = 0.95) -> Interval:
+    """The Clopper-Pearson interval: it holds the true rate at least as often as it says.
+
+    Its ends are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k) for k of n successes.
+
+    Reference: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
+    case of the binomial", 1934.
+
+    >>> print(share_interval(20, 20))
+    1 [0.8316, 1]
+    """
+    check_count(count, "count")
+    check_number(successes, "successes")
+    if not 0 <= successes <= count:
+        raise ValueError(
+            f"Parameter `successes` should be from 0 to `count = {count}`. Found `successes ="
+            f" {successes}`."
+        )
+    check_number(level, "level")
+    if not 0 < level < 1:
+        raise ValueError(f"Parameter `level` should be in (0, 1). Found `level = {level}`.")
+    require("an interval", "gradveil[audit]", "scipy")
+    from scipy.stats import beta  # only intervals need it
+
+    tail = (1 - level) / 2
+    low = float(beta.ppf(tail, successes, count - successes + 1)) if successes else 0.0
+    high = 1.0
+    if successes < count:
+        high = float(beta.ppf(1 - tail, successes + 1, count - successes))
+    return Interval(successes / count, low, high, level)
+
+
+MARGIN = 1.0
+"""Decibels by which an attack's error is to be below a blind guess's in the mean (a fifth less),
+the whole interval being above 0."""
+COPY = 10.0
+"""Decibels from which on an example counts as a near copy; a single one shows that it works."""
+
+CANNOT_JUDGE = "these attacks cannot judge this model"
+
+
+@dataclass(frozen=True)
+class AgainstGuess:
+    """How far the errors of an attack are below those of a blind guess, example by example.
+
+    >>> from gradveil.scoring import Interval
+    >>> AgainstGuess(Interval(3.0, 2.0, 4.0), copies=0, examples=4).gain.mean
+    3.0
+    """
+
+    gain: Interval
+    """Decibels, 10 log₁₀ of the guess's squared error over the attack's, in the mean."""
+    copies: int
+    """Examples with a gain of `COPY` and more."""
+    examples: int
+
+    @property
+    def works(self) -> bool:
+        """Whether the attack beats the guess by a clear margin: a single example by a copy only."""
+        clear = self.gain.mean >= MARGIN and self.gain.low > 0
+        return self.copies > 0 or (self.examples > 1 and clear)
+
+
+def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:
+    """10 log₁₀ (guess / error) of squared errors; both count as 1e-12 where they are less.
+
+    >>> gain_over_guess(torch.tensor([0.25, 2.0]), torch.tensor([0.5, 1.0])).tolist()
+    [3.0102..., -3.0102...]
+    """
+    guesses, errors = (torch.as_tensor(e).double().clamp(min=1e-12) for e in (guesses, errors))
+    return 10 * (guesses / errors).log10()
+
+
+def against_guess(gains: Nested, generator: torch.Generator | None = None) -> AgainstGuess:
+    """The gains of images, batches and seeds (`gain_over_guess`) with their interval.
+
+    >>> against_guess(torch.tensor([2.0, 3.0, 2.5])).works
+    True
+    >>> against_guess(torch.tensor([-2.0, 3.0, 2.5])).works
+    False
+    """
+    flat = _flat(gains)
+    gain = bootstrap_interval(gains, generator=generator)
+    return AgainstGuess(gain, int((flat >= COPY).sum()), len(flat))
+
+
+def _flat(values: Nested) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.cat([_flat(child) for child in values])

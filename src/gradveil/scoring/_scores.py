@@ -1,8 +1,8 @@
-"""Scores of a reconstruction: images are matched to the truth first."""
+"""Scores of reconstructed images: errors, PSNR, SSIM and label accuracy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,10 +14,78 @@ from gradveil._checks import (
     check_tensor,
     first_line,
 )
+from gradveil._extras import require
 from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
-from ._match import best_pairs, match
-from ._quality import psnr, structural_similarity
+
+def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
+    """For each image of the truth the place of its partner: least total squared error.
+
+    >>> match(torch.tensor([[0.0], [5.0]]), torch.tensor([[4.0], [1.0]])).tolist()
+    [1, 0]
+    """
+    a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, reconstruction))
+    errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
+    return best_pairs(errors).to(truth.device)
+
+
+def best_pairs(costs: Tensor) -> Tensor:
+    """For each row the column of its partner: the least total cost.
+
+    >>> best_pairs(torch.tensor([[1.0, 0.0], [0.0, 5.0]])).tolist()
+    [1, 0]
+    """
+    require("matching images", "gradveil[audit]", "scipy")
+    from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
+
+    return torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])
+
+
+PSNR_LIMIT = 120.0
+"""Where PSNR ends, in dB: a perfect copy would be infinite and spoil every mean."""
+
+_SIGMA, _SPREAD = 1.5, 3.5  # of SSIM's Gaussian window, and its radius in units of that
+
+
+def psnr(mse: Tensor) -> Tensor:
+    """10 log10(1 / mse) for errors in [0, 1] units, at most `PSNR_LIMIT`.
+
+    >>> psnr(torch.tensor([0.01, 0.0]))
+    tensor([ 20., 120.])
+    """
+    least = 10 ** (-PSNR_LIMIT / 10)
+    return -10 * torch.log10(mse.clamp_min(least))
+
+
+def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | None:
+    """SSIM of each pair of images in [0, 1] units; `None` for images smaller than 3x3.
+
+    The usual window is Gaussian, σ = 1.5, 11x11. Where an image is smaller than that, σ shrinks so
+    that the window still fits; such values compare with each other, not with those of large images.
+
+    Reference: Wang et al., "Image Quality Assessment: From Error Visibility to Structural
+    Similarity", IEEE TIP 2004.
+
+    >>> image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    >>> structural_similarity(image, image)
+    tensor([1.])
+    """
+    radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
+    if radius < 1:
+        return None
+    sigma = min(_SIGMA, radius / _SPREAD)
+    values: Tensor = _ssim()(
+        reconstruction, truth, gaussian_kernel=True, sigma=sigma, reduction="none", data_range=1.0
+    )
+    return values.reshape(len(truth))
+
+
+def _ssim() -> Any:
+    require("SSIM", "gradveil[audit]", "torchmetrics")
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    return structural_similarity_index_measure
+
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Maps two batches of images in [0, 1] units to one number for each pair, as LPIPS does."""

@@ -8,8 +8,7 @@ from torch import Tensor
 from gradveil._checks import check_positive
 from gradveil.data import TableLayout
 
-from ._match import best_pairs
-from ._scores import Guess
+from ._scores import Guess, best_pairs
 
 TOLERANCE = 0.319
 """In standard deviations: about a quarter of normal numbers are within it around their mean."""

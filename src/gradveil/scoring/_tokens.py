@@ -9,8 +9,7 @@ from torch import Tensor
 
 from gradveil._checks import check_inputs
 
-from ._match import best_pairs
-from ._scores import Guess
+from ._scores import Guess, best_pairs
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from ._along_steps import AlongSteps
 from ._auto import Auto
-from ._estimator import Estimator, Measurement, chunk_size, draw_probes
+from ._estimator import Estimator, Measurement, chunk_size, draw_probes, estimator_name
 from ._exact import Exact, unit_vectors
 from ._hidden import HiddenPathWarning, rounding_of, spread_of, values_at_others
 from ._measure import check_estimator, measure, measure_with_values
-from ._moments import Moments, check_moments
+from ._moments import Moments, SquaresOf, check_moments
 from ._per_example import PerExample
 from ._sketch import Sketch, directional_derivatives
 from ._structured import Structured

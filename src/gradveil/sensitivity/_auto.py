@@ -42,9 +42,12 @@ class Auto:
     Args:
         examples: Measure only the first so many examples, where they add up; enough for one level
             per tensor, at little more than the price of the gradient.
+        squares: Whether to take the squares of single examples' gradients, where they are found on
+            the way (`Measurement.example_squares`).
     """
 
     examples: int | None = None
+    squares: bool = False
 
     def __post_init__(self) -> None:
         if self.examples is not None:
@@ -54,7 +57,8 @@ class Auto:
         """Measure the message at these inputs."""
         part = self._part(message, inputs)
         if part is None:
-            estimators = candidates(message, inputs, cheap=self.examples is not None)
+            cheap = self.examples is not None
+            estimators = candidates(message, inputs, cheap=cheap, squares=self.squares)
             return _first_that_works(estimators, message, inputs, generator)
         return _scaled_up(message, inputs, part, generator)
 
@@ -69,14 +73,18 @@ class Auto:
 
 
 def candidates(
-    message: Message, inputs: Tensor, cheap: bool = False, with_values: bool = True
+    message: Message,
+    inputs: Tensor,
+    cheap: bool = False,
+    with_values: bool = True,
+    squares: bool = False,
 ) -> Iterator[Estimator]:
     """The estimators for this message, the preferred one first; cheap ones for averages."""
     if isinstance(message, LocalUpdateMessage):
         yield AlongSteps(Auto())
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
-            structured = Structured(split=not cheap)
+            structured = Structured(split=not cheap, examples=squares)
             yield structured.measure if with_values else structured.measure_squares
         yield PerExample(probes=1 if cheap else 2)
     yield Sketch()

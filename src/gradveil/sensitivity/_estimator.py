@@ -26,11 +26,13 @@ class Measurement(_MeasuredFields):
 
     estimator: str | None = None
     """What measured it, where that is not the estimator that was called (`estimator_name`)."""
+    example_squares: Tensors | None = None
+    """Σ_b c_b² over what single examples add to the message, where that was found on the way."""
 
     def by(self, estimator: str) -> "Measurement":
         """The same, measured by the estimator of that name."""
         same = Measurement(*self)
-        same.estimator = estimator
+        same.estimator, same.example_squares = estimator, self.example_squares
         return same
 
 

@@ -13,7 +13,9 @@ CHUNK = 2**22
 """Entries of the gradients of single examples that are in memory at once, in float64."""
 
 
-def example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
+def example_squares(
+    message: Message, inputs: Tensor, values: Tensors, known: Tensors | None = None
+) -> Tensors:
     """h_i = E_b g_{b,i}², with g_b the gradient of the loss of example b alone.
 
     The diagonal of the empirical Fisher matrix, which stands for that of the loss's second
@@ -24,6 +26,7 @@ def example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensor
         message: A sum over examples.
         inputs: The batch.
         values: The message at the batch, for the precision and the shape of what is returned.
+        known: Σ_b c_b², where an estimator has found it.
     """
     if not separates(message, inputs):
         raise ValueError(
@@ -32,14 +35,20 @@ def example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensor
             " training mode, dropout, local update steps, or a loss that compares examples). Use"
             " utility='variance', or match='utility' in an audit, which need none."
         )
+    sums = _summed(message, inputs, values) if known is None else known
+    examples = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
+    return {name: _as(examples * square, values[name]) for name, square in sums.items()}
+
+
+def _summed(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
+    """Σ_b c_b², some examples at a time."""
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in values.items()}
     size = chunk_size(values, CHUNK)
     for part in zip(inputs.split(size), delta.split(size), strict=True):
         for name, gradient in _gradients(message, *part).items():
             sums[name] += gradient.double().square().sum(0)
-    examples = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
-    return {name: _as(examples * square, values[name]) for name, square in sums.items()}
+    return sums
 
 
 def _gradients(message: Message, inputs: Tensor, delta: Tensor) -> Tensors:

@@ -109,6 +109,8 @@ def measure_with_values(
     chosen, generator = named(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
         seen, at = embedded(message, inputs)
+        if examples and seen is message and isinstance(chosen, Auto):
+            chosen = replace(chosen, squares=True)
         values, measured = measure_in_range(chosen, seen, at, generator)
     squares = over_rows(_checked(measured), message, inputs)
     second = _second_squares(seen, at, estimator, generator) if judged else None
@@ -123,7 +125,9 @@ def measure_with_values(
         second_squares=None if second is None else over_rows(second, message, inputs),
         hidden=0 if hidden is None else hidden.count,
         estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
-        squared_example_values=example_squares(message, inputs, values) if examples else None,
+        squared_example_values=example_squares(message, inputs, values, measured.example_squares)
+        if examples
+        else None,
     )
     return values, moments if clip is None else moments.clipped(clip)
 

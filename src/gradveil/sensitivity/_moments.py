@@ -93,6 +93,12 @@ class Moments:
         return cls({name: value.square() for name, value in values.items()}, None, input_size)
 
     @property
+    def like(self) -> Mapping[str, Tensor]:
+        """Tensors of the names and sizes of the entries, at no cost."""
+        squares = self.squared_values
+        return squares.values_by_name if isinstance(squares, SquaresOf) else squares
+
+    @property
     def known_squared_sensitivities(self) -> Tensors:
         """E‖∇_x g_i‖²; an error where only the values were taken."""
         if self.squared_sensitivities is None:
@@ -242,16 +248,16 @@ class SquaresOf(Mapping[str, Tensor]):
     """g_i² by name, computed when asked for: moments in passing take no memory for them."""
 
     def __init__(self, values: Tensors) -> None:
-        self._values = values
+        self.values_by_name = values
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._values[name].square()
+        return self.values_by_name[name].square()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.values_by_name)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values_by_name)
 
 
 _TENSOR_FIELDS = (

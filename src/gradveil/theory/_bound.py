@@ -1,4 +1,4 @@
-"""Lower bounds on the error of every reconstruction (Theorem 1, as corrected in docs/theory.md)."""
+"""Lower bounds on the error of any attacker, with what each rests on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,29 +7,43 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    check_choice,
-    check_count,
-    check_inputs,
-    check_kind,
-    check_methods,
-)
+from gradveil._checks import check_choice, check_count, check_inputs, check_kind, check_methods
 from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, embedded, takes_tokens, values_of
 
-from ._bound_case import BoundCase
 from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
-from ._evaluations import Evaluations
-from ._fisher import FisherInformation, MeanInformation
-from ._largest import largest_eigenvalue
+from ._fisher import BoundCase, FisherInformation, MeanInformation, largest_eigenvalue
 from ._prior import Prior
-from ._selection import SHOWN, selects, shows_selection
-from ._smoothness import Smoothness
+from ._smoothness import Evaluations, Smoothness
+from ._utility import SHOWN, selects, shows_selection
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
+
+
+def check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: object) -> None:
+    """Require batches of one shape, and a prior of such examples."""
+    if not cases:
+        raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
+    if prior is not None:
+        check_kind(prior, "prior", Prior, "Use `GaussianPrior.fit(samples)`.")
+    if planned_by is not None:
+        known = "`OptimalNoise(scale=0.1)`"
+        check_methods(planned_by, "planned_by", ("plan", "observe"), known)
+    for case in cases:
+        check_message(case.message)
+        check_inputs(case.inputs)
+        check_mechanism(case.mechanism)
+        if case.inputs.shape != cases[0].inputs.shape:
+            raise ValueError(
+                "Parameter `cases` should hold batches of one shape. Found"
+                f" {tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}."
+            )
+        if prior is not None:
+            prior.check_examples(case.inputs)
+
 
 DENSE_LIMIT = 1024
 """Up to how many input entries the full bound is computed with the dense matrix."""
@@ -50,15 +64,16 @@ class Bound:
     """
 
     total: float
-    """On E‖x̂ - x‖², summed over all m entries of the inputs. 0: no guarantee."""
+    """On E‖x̂ - x‖², place by place, over all m entries of the inputs. 0: no guarantee."""
     per_entry: float
-    """The same for one entry: `total` / m, to compare with the MSE that attacks report."""
+    """The same for one entry: `total` / m, the unit of the MSE that attacks report. Those are after
+    matching: compare them with `matched`."""
     method: str
     """"full": tr (J_D + J_P)⁻¹. "trace": from tr J_D alone (`trace_error`), never larger."""
     standard_error: float
     """Of `total`, where it was estimated with random probes; 0 where it was computed."""
     prior: str
-    """The prior it holds for. Under "flat" it is no guarantee: no real data are flat. Under a
+    """The prior it holds for. Under "flat" it is no guarantee, see `reason`. Under a
     Gaussian fitted to real data it is a reference, the error of the best linear estimate."""
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
@@ -72,6 +87,10 @@ class Bound:
     interval: tuple[float, float] | None = None
     """Of `per_entry`, 95 %, for the mean over the data from the scatter of the batches (bootstrap;
     the full form to first order in the information). `None` at one batch."""
+    matched: float = 0.0
+    """`per_entry` for errors after the examples of a batch were matched to the truth, as attacks
+    are scored: the choice among B! orders takes up to log B! nats off (`matched_error`). The same
+    for a batch of one. 0: none is known, as for several examples under a learned prior."""
 
     @property
     def holds(self) -> bool:
@@ -79,6 +98,10 @@ class Bound:
         return not self.reason
 
 
+FLAT = (
+    "nothing is taken as known of the data (a flat prior): with much noise the number exceeds the"
+    " error of guessing the mean"
+)
 TOKENS = (
     "the inputs are tokens, which an attacker only has to tell apart: the bound is on the error of"
     " embeddings that could be anything"
@@ -106,10 +129,10 @@ def reconstruction_bound(
     - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
     - which entries are pruned or clamped can be seen, and the plan is not public.
 
-    The number is given, and `reason` says that it is no guarantee, for tokens, where derivatives
-    explain less than nine tenths of how the message changes over small steps, of all inputs or of a
-    few features (ReLU, max-pooling, a feature behind `detach`), and at fewer than 8 batches, as
-    here.
+    The number is given, and `reason` says that it is no guarantee, without a prior, for tokens,
+    where derivatives explain less than nine tenths of how the message changes over small steps, of
+    all inputs or of a few features (ReLU, max-pooling, a feature behind `detach`), and at fewer
+    than 8 batches, as here.
 
     Args:
         message: What the client would send undefended.
@@ -177,7 +200,10 @@ def mean_bound(
     """
     tokens = any(takes_tokens(case.message) for case in cases)
     cases = [BoundCase(*_over_numbers(c.message, c.inputs), c.mechanism) for c in cases]
-    _check(cases, prior, method, solver, probes, planned_by)
+    check_choice(method, "method", ("full", "trace"))
+    check_choice(solver, "solver", ("auto", "dense", "iterative"))
+    check_count(probes, "probes")
+    check_cases(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     if prior is not None:
         cases = [case._replace(inputs=prior.drawn(case.inputs, generator)) for case in cases]
@@ -201,7 +227,7 @@ def mean_bound(
         formed = dense_bound(information, prior, planned_by)
     else:
         formed = iterative_bound(information, prior, planned_by, probes, generator)
-    total, error, ends = formed
+    total, error, ends, matched = formed
     return Bound(
         total=total,
         per_entry=total / information.size,
@@ -212,10 +238,16 @@ def mean_bound(
         batches=len(cases),
         explained=seen.explained,
         reason=(TOKENS if tokens else "")
-        or _reason(seen, shown, total, len(cases))
+        or _reason(seen, shown, total, len(cases), prior)
         or _excess(information, prior, planned_by, generator),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
+        matched=matched / information.size if _covers_orders(information, prior) else 0.0,
     )
+
+
+def _covers_orders(information: MeanInformation, prior: Prior | None) -> bool:
+    """Whether what is proved of errors after matching covers this prior, or nothing is matched."""
+    return information.examples == 1 or prior is None or prior.largest == float("inf")
 
 
 def _over_numbers(message: Message, inputs: Tensor) -> tuple[Message, Tensor]:
@@ -234,17 +266,20 @@ def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: s
     return Bound(0.0, 0.0, method, 0.0, name, False, len(cases), 0.0, reason)
 
 
-def _reason(seen: Smoothness, shown: bool, total: float, batches: int) -> str:
+def _reason(seen: Smoothness, shown: bool, total: float, batches: int, prior: Prior | None) -> str:
     if shown:
         return SHOWN
     if seen.reason or total == 0:
-        return seen.reason or "entries are sent without noise"
-    if batches < ENOUGH_BATCHES:
-        return (
+        found = seen.reason or "entries are sent without noise"
+    elif batches < ENOUGH_BATCHES:
+        found = (
             f"the information is the mean over {batches} of the at least {ENOUGH_BATCHES} batches"
             " that a bound needs"
         )
-    return ""
+    else:
+        found = ""
+    flat = FLAT if prior is None and total > 0 else ""
+    return "; ".join(why for why in (found, flat) if why)
 
 
 def _excess(
@@ -265,34 +300,3 @@ def _excess(
         f"the message tells {found:.3g} of one direction, where the prior was measured for at most"
         f" {prior.largest:.3g}: measure it at noise {found**-0.5:.3g} or less"
     )
-
-
-def _check(
-    cases: Sequence[BoundCase],
-    prior: Prior | None,
-    method: str,
-    solver: str,
-    probes: int,
-    planned_by: object,
-) -> None:
-    check_choice(method, "method", ("full", "trace"))
-    check_choice(solver, "solver", ("auto", "dense", "iterative"))
-    check_count(probes, "probes")
-    if not cases:
-        raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
-    if prior is not None:
-        check_kind(prior, "prior", Prior, "Use `GaussianPrior.fit(samples)`.")
-    if planned_by is not None:
-        known = "`OptimalNoise(scale=0.1)`"
-        check_methods(planned_by, "planned_by", ("plan", "observe"), known)
-    for case in cases:
-        check_message(case.message)
-        check_inputs(case.inputs)
-        check_mechanism(case.mechanism)
-        if case.inputs.shape != cases[0].inputs.shape:
-            raise ValueError(
-                "Parameter `cases` should hold batches of one shape. Found"
-                f" {tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}."
-            )
-        if prior is not None:
-            prior.check_examples(case.inputs)

@@ -1,5 +1,6 @@
 """The two forms of the bound, and the ways to compute them."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,20 +34,67 @@ class Formed(NamedTuple):
     """The standard error of random probes."""
     interval: tuple[float, float] | None
     """From the scatter of the batches."""
+    matched: float = 0.0
+    """On the same after matching (`matched_error`)."""
 
 
-def trace_error(trace: float, size: int, prior: Prior | None = None) -> float:
+def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched: int = 1) -> float:
     """The trace form, the largest k² / (tr J_D + tr_k J_P) over leading directions k of the prior.
 
     For any k orthogonal directions V the errors along them are at least
     tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
-    it is m² / (tr J_D + tr J_P).
+    it is m² / (tr J_D + tr J_P). For errors after matching B examples each is (B!)^(-2/k) of that,
+    by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
+
+    Args:
+        trace: tr J_D.
+        size: m, the entries of all inputs.
+        prior: What is known of each example; `None` is flat.
+        matched: B, if errors are counted after matching that many examples to the truth.
 
     >>> trace_error(trace=8.0, size=4)
     2.0
     """
-    entries, known = (size, 0.0) if prior is None else prior.leading(size, trace)
-    return entries**2 / (trace + known) if trace + known > 0 else float("inf")
+    choice = log_orders(matched)
+    entries, known = (size, 0.0) if prior is None else prior.leading(size, trace, choice)
+    if trace + known <= 0:
+        return float("inf")
+    return math.exp(-2 * choice / entries) * entries**2 / (trace + known)
+
+
+def log_orders(examples: int) -> float:
+    """log B!, the most that a choice among all orders of B examples can tell, in nats."""
+    return math.lgamma(examples + 1)
+
+
+def matched_error(errors: Tensor, examples: int) -> float:
+    """The least Σ_i D_i with Σ_i log (λ_i / D_i) ≤ 2 log B!, 0 < D_i ≤ λ_i: reverse water-filling.
+
+    It bounds E min_π Σ_b ‖x̂_π(b) - x_b‖², the error of any attacker after the truth has chosen the
+    order, from the eigenvalues λ of (J_D + J_P)⁻¹:
+
+    1. Let v be the coordinates of x along a set S of k eigenvectors, u the others. The density of
+       v_i / √λ_i given y and u has an information of k in the mean. Stam's inequality,
+       h ≥ k/2 log (2πe k / information), and Jensen's give (Efroimovich, 1979)
+       h(v | y) ≥ h(v | y, u) ≥ ½ Σ_S log (2πe λ_i).
+    2. The order π is one of B!, whatever it is chosen by: h(v | y, π) ≥ h(v | y) - log B!.
+    3. x̂ in the order π is a function of y and π. With D_i its mean squared error along direction i,
+       the Gaussian's entropy being the largest, h(v | y, π) ≤ ½ Σ_S log (2πe D_i).
+
+    So Σ_S log (λ_i / D_i) ≤ 2 log B! for every S, and for the S where D_i < λ_i in particular. One
+    example has no order to choose: Σ λ_i, the full bound.
+
+    >>> round(matched_error(torch.ones(8), examples=8) / 8, 4)
+    0.0706
+    """
+    if examples == 1:
+        return float(errors.sum())
+    found = errors.double().flatten().sort(descending=True).values
+    found = found.clamp(min=torch.finfo(found.dtype).tiny)
+    counts = torch.arange(1, len(found) + 1, dtype=found.dtype, device=found.device)
+    levels = ((found.log().cumsum(0) - 2 * log_orders(examples)) / counts).exp()
+    lowered = int((found >= levels).sum())
+    return float(lowered * levels[lowered - 1] + found[lowered:].sum())
 
 
 def trace_bound(
@@ -70,10 +118,11 @@ def trace_bound(
     trace = float(traces.mean())
     entries, known = (m, 0.0) if prior is None else prior.leading(m, trace)
     if trace + known <= 0:
-        return Formed(float("inf"), 0.0, None)
+        return Formed(float("inf"), 0.0, None, float("inf"))
     total = entries**2 / (trace + known)
-    inverse = (traces + known) / entries**2
-    return Formed(total, 0.0 if error == 0 else total * error / (trace + known), _spread(inverse))
+    error = 0.0 if error == 0 else total * error / (trace + known)
+    matched = trace_error(trace, m, prior, matched=information.examples)
+    return Formed(total, error, _spread((traces + known) / entries**2), matched)
 
 
 def _data_traces(
@@ -114,10 +163,13 @@ def dense_bound(
     matrix = sum(kept or each, torch.zeros(())) / len(information.parts)
     inverse = _inverse_root(matrix, prior, information)
     if inverse is None:
-        return Formed(float("inf"), 0.0, None)
+        return Formed(float("inf"), 0.0, None, float("inf"))
     total = float(inverse.square().sum())
     pulled = [float(((one @ inverse) * (inverse @ (inverse.T @ inverse))).sum()) for one in kept]
-    return Formed(total, 0.0, _reciprocal_spread(total, pulled))
+    examples, matched = information.examples, total
+    if examples > 1:
+        matched = matched_error(torch.linalg.svdvals(inverse).square(), examples)
+    return Formed(total, 0.0, _reciprocal_spread(total, pulled), matched)
 
 
 def _matrices(information: MeanInformation, planned_by: "Defense | None") -> Iterator[Tensor]:
@@ -157,6 +209,11 @@ def iterative_bound(
     With a prior of covariance L Lᵀ, A⁻¹ = L (1 + Lᵀ J_D L)⁻¹ Lᵀ. An unfinished solve is below the
     true zᵀ A⁻¹ z, so the result stays a lower bound; without a prior it may never finish, which is
     an error.
+
+    After matching it is the larger of the trace form and of this less the most that matching takes,
+    that without a message: `matched_error` is the least Σ λ_i exp(-t_i) over t ≥ 0 with
+    Σ t_i = 2 log B!, so what it takes, Σ λ_i (1 - exp(-t_i)), grows with λ, and A⁻¹ is at most the
+    prior's covariance.
     """
     if planned_by is not None:
         raise ValueError(
@@ -176,7 +233,22 @@ def iterative_bound(
         solved = _solved_in_white(information, prior, signs)
     total, error = _mean_and_error((signs * solved).sum(1))
     pulled = [float((solved * part(solved)).sum(1).mean()) for part in information.parts]
-    return Formed(total, error, _reciprocal_spread(total, pulled))
+    matched = total if information.examples == 1 else _matched(information, prior, signs, total)
+    return Formed(total, error, _reciprocal_spread(total, pulled), matched)
+
+
+def _matched(
+    information: MeanInformation, prior: Prior | None, signs: Tensor, total: float
+) -> float:
+    """The bound after matching, of the full one that only its sum is known of."""
+    size, examples = information.size, information.examples
+    trace = float(torch.stack([part.squares(signs) for part in information.parts]).mean())
+    least = trace_error(trace, size, prior, matched=examples)
+    if prior is None:
+        return least
+    variances = prior.variances.repeat(examples)
+    taken = float(variances.sum()) - matched_error(variances, examples)
+    return max(least, total - taken)
 
 
 def _solved_in_white(information: MeanInformation, prior: Prior, signs: Tensor) -> Tensor:

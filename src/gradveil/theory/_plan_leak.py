@@ -35,7 +35,7 @@ def plan_information(
 
     >>> from gradveil import Exact, OptimalNoise
     >>> square = lambda inputs: {"w": inputs.square().sum(0)}
-    >>> private = OptimalNoise(scale=1.0, plan="private")
+    >>> private = OptimalNoise(scale=1.0, source="private")
     >>> plan_information(square, torch.tensor([[1.0, 2.0]]), private, Exact()).shape
     torch.Size([2, 2])
     """
@@ -67,7 +67,7 @@ def plan_information_trace(
 
     >>> from gradveil import Exact, OptimalNoise
     >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
-    >>> private = OptimalNoise(scale=1.0, plan="private")
+    >>> private = OptimalNoise(scale=1.0, source="private")
     >>> trace, error = plan_information_trace(square, inputs, private, estimator=Exact())
     >>> trace > 0
     True
@@ -114,7 +114,7 @@ def _std(
         inputs,
         estimator,
         generator=torch.Generator().manual_seed(0),
-        examples=getattr(defense, "needs_curvature", False),
+        examples=defense.about.needs.curvature,
     )
     std = getattr(defense.plan(moments), "std", None)
     if not isinstance(std, dict):

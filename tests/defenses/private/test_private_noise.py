@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import (
-    Cached,
     ClippedMessage,
     ClippedUpdate,
     GradientMessage,
@@ -19,7 +18,7 @@ from gradveil import (
     PrivateNoise,
 )
 from gradveil.catalog import build_defense, spec_of
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.messages.clipped.oracle import clipped_mean, norm, own_gradients, shapes
 from tests.messages.compare import assert_same
@@ -130,7 +129,7 @@ def test_without_a_size_the_number_of_examples_divides():
         open_(case.message(), case.inputs(), seeded()),
         fixed(case.message(), case.inputs(), seeded()),
     )
-    with pytest.raises(ValueError, match="`batch_size` should be given where noise is planned"):
+    with pytest.raises(ValueError, match="`batch_size` should be given where noise is made"):
         open_.plan(Moments({"w": torch.ones(2)}, None, 1))
 
 
@@ -183,18 +182,18 @@ def test_a_step_for_which_nobody_was_drawn_accumulates_noise_alone():
 
 
 def test_it_is_not_taken_apart():
-    """A cache would send values that are not clipped."""
-    with pytest.raises(TypeError, match="A defense to cache should plan from the message"):
-        Cached(PrivateNoise(1.0, 1.0))
+    """A mechanism alone would send values that are not clipped."""
+    with pytest.raises(TypeError, match="should send the message that it gets"):
+        PrivateNoise(1.0, 1.0).check_parts("with a public mechanism")
 
 
 def test_what_it_says_of_itself():
     defense = PrivateNoise(1.5, 0.25, batch_size=8)
-    assert (defense.plan_is_private, defense.plan_varies, defense.needs_sensitivities) == (
+    assert (defense.about.private, defense.about.varies, defense.about.needs.sensitivities) == (
         False, False, False)  # fmt: skip
-    assert defense.clamp is None
-    assert defense.label == "private noise"
-    assert "(ε, δ) for each example" in defense.formal_privacy
+    assert defense.about.clamp is None
+    assert defense.about.label == "private noise"
+    assert "(ε, δ) for each example" in defense.about.formal_privacy
     assert isinstance(defense.prepared(named("mlp").message()), ClippedMessage)
     client = PrivateNoise(1.0, 1.0, unit="client")
     assert isinstance(client.prepared(named("mlp").message()), ClippedUpdate)
@@ -205,14 +204,14 @@ def test_its_specification():
     assert defense == PrivateNoise(1.5, 0.25, batch_size=8)
     assert spec_of(defense) == "private-noise(noise_multiplier=1.5, clip=0.25, batch_size=8)"
     text = spec_of(PrivateNoise(1.0, 1.0, shaped("mlp")))
-    assert text == "private-noise(noise_multiplier=1.0, clip=1.0, shape=<shape of 29 numbers>)"
+    assert text == "private-noise(noise_multiplier=1.0, clip=1.0, metric=<shape of 29 numbers>)"
 
 
 WRONG = {
     "noise_multiplier": ({"noise_multiplier": 0.0}, r"`noise_multiplier` should be a finite"),
     "infinite": ({"noise_multiplier": float("inf")}, r"`noise_multiplier` should be a finite"),
     "clip": ({"clip": -1.0}, r"`clip` should be a finite number above 0"),
-    "shape": ({"shape": 1.0}, r"`shape` should be of type Shape"),
+    "metric": ({"metric": 1.0}, r"`metric` should be of type Shape"),
     "batch_size": ({"batch_size": 0}, r"`batch_size` should be an integer of at least 1"),
     "no room": ({"noise_multiplier": 1e-5}, r"at least 0\.0001 on a grid.*Use grid=False"),
     "grid": ({"grid": 20}, r"`grid` should be"),

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, PrivateNoise
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 
 
 def test_an_embedding_that_divides_by_counts_of_the_batch_is_refused():
@@ -30,7 +30,7 @@ def test_factors_whose_squares_vanish_are_refused():
     """Their product was 1, and an example of 3.3 C was not clipped."""
     factors = (torch.full((3, 1), 1e-37), torch.full((1, 6), 1e37))
     with pytest.raises(ValueError, match=r"should be in \[1e-08, 1e\+08\]"):
-        PrivateNoise(1.0, 1.0, shape=Shape({"weight": factors}))
+        PrivateNoise(1.0, 1.0, metric=Shape({"weight": factors}))
 
 
 def test_a_clip_whose_square_vanishes_is_refused():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradveil.federated import PackedShape
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 
 LIKE = {"w": torch.zeros(8, 5), "b": torch.zeros(8), "s": torch.zeros(())}
 

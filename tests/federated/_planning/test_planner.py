@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from gradveil import FromServer, GradientMessage, GradientNoise, OptimalNoise
 from gradveil._random import named_stream
 from gradveil.federated import FederatedRun, LocalSteps, PackedShape, Planner
-from gradveil.federated._planning._small import small_shape
+from gradveil.federated._planner import small_shape
 from gradveil.messages import trainable_parameters
 from gradveil.models import build_model
-from gradveil.plans import Shape, fit_shape, gather, trust_in
+from gradveil.shapes import Shape, fit_shape, gather, trust_in
 
 from ..small import assert_same, client, examples, model, run, server
 
@@ -105,7 +105,7 @@ def test_it_plans_every_so_many_rounds_and_the_same_for_the_same_round() -> None
 def test_fedavg_is_planned_for_the_updates_that_clients_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gradveil.federated._planning._planner.trust_in", lambda *_: 1.0)
+    monkeypatch.setattr("gradveil.federated._planner.trust_in", lambda *_: 1.0)
     local = LocalSteps(steps=2, lr=0.5)
     inputs, targets = examples(16, seed=9)
     seen = []
@@ -128,12 +128,12 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send(
 def test_clients_use_the_shape_and_other_defenses_do_not() -> None:
     served = FederatedRun(
         server(),
-        [client(0, FromServer(OptimalNoise(0.1))), client(1, GradientNoise(0.1))],
+        [client(0, OptimalNoise(0.1, source=FromServer())), client(1, GradientNoise(0.1))],
         cross_entropy,
         planner=planner(),
     )
     row = served.step()
-    first, second = served.clients[0].defense, served.clients[1].defense
+    first, second = served.clients[0].defense.source, served.clients[1].defense
     assert isinstance(first, FromServer)
     expected = planner().plan(1, model())
     assert first.shape is not None
@@ -146,7 +146,7 @@ def test_clients_use_the_shape_and_other_defenses_do_not() -> None:
 
 def served_run(refresh_every: int = 3) -> FederatedRun:
     options = {"fraction": 0.7, "planner": planner(refresh_every=refresh_every)}
-    return run(FromServer(OptimalNoise(0.05)), clients=3, **options)
+    return run(OptimalNoise(0.05, source=FromServer()), clients=3, **options)
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])

@@ -9,6 +9,7 @@ import torch
 from gradveil import PrivateNoise
 from gradveil.catalog import build_defense
 from gradveil.federated import (
+    SEEDED,
     TrainingConfig,
     TrainingHistory,
     account_of,
@@ -19,7 +20,7 @@ from gradveil.federated import (
     settled,
     train,
 )
-from gradveil.federated._private._accounting import largest_rate
+from gradveil.federated._private import largest_rate
 from gradveil.privacy import epsilon_on_grid
 
 from ..small import image_file
@@ -78,10 +79,20 @@ def test_units_and_neighbours():
         assert account is not None
         return account.unit, account.sample_rate, account.neighbours
 
-    assert told() == ("example", 0.2, "add-remove")
-    assert told(batch_size=64) == ("example", 1.0, "add-remove")
+    assert told() == ("example", 0.2, "zero-out")
+    assert told(batch_size=64) == ("example", 1.0, "zero-out")
+    assert told(sample_rate=0.3) == ("example", 0.3, "add-remove")
     assert told(sampling="shuffle") == ("example", 1.0, "replace-one")
-    assert told(local_steps=2) == ("client", 1.0, "add-remove")
+    assert told(local_steps=2) == ("client", 1.0, "zero-out")
+
+
+def test_the_account_and_the_clients_have_one_relation(images: str):
+    for options in ({}, {"sample_rate": 0.3}, {"sampling": "shuffle"}):
+        defense = "private-noise(1.0, 1.0)"
+        chosen = config(images, defense=defense, limit=40, held_out=0, clients=2, **options)
+        run = build_run(chosen, allow_imports=True)
+        assert run.account is not None
+        assert {c.batches.neighbours for c in run.clients.values()} == {run.account.neighbours}
 
 
 def test_a_target_needs_a_defense_that_can_meet_it():
@@ -101,12 +112,12 @@ def test_a_run_to_its_target(images: str, tmp_path: Path):
         epsilon_on_grid(z, 0.1, steps, 1e-5) for steps in (1, 2, 3, 4)
     ]
     assert all(row.examples == 10 for row in history.rounds)
-    assert (history.stopped, history.privacy["secure"]) == (None, True)
+    assert (history.stopped, history.privacy["simulation"]) == (None, False)
     assert history.rounds[-1].epsilon <= 2.0
     assert f"noise_multiplier={z}" in history.config["defense"]
     statement = privacy_statement(history)
     assert statement is not None
-    assert "at δ = 1e-05 after 4 rounds, for each example (one example more or less)" in statement
+    assert "at δ = 1e-05 after 4 rounds, for each example (one example replaced by an" in statement
     assert "Poisson: each example with probability 0.1, independently" in statement
 
 
@@ -117,6 +128,8 @@ def test_a_run_ends_before_it_exceeds_its_target(images: str):
     history = train(chosen, allow_imports=True)
     assert len(history.rounds) == 2
     assert history.stopped is not None
+    assert history.stopped.startswith("In this simulation, after 2 rounds")
+    assert "(one example replaced by an empty one; how many" in history.stopped
     assert history.rounds[-1].accuracy is not None
 
 
@@ -127,7 +140,7 @@ def test_a_run_of_local_steps_is_accounted_for_by_client(images: str):
     assert (history.privacy["unit"], history.privacy["sample_rate"]) == ("client", 1.0)
     statement = privacy_statement(history)
     assert statement is not None
-    assert "for each client" in statement
+    assert "for each client (one client replaced by an empty one" in statement
     assert "clipped as a whole" in statement
 
 
@@ -145,6 +158,28 @@ def test_clients_do_as_the_account_says(images: str):
 def test_a_run_without_an_account_has_no_statement(images: str):
     plain = config(images, defense="gradient-noise(0.1)", limit=40, held_out=0, rounds=1)
     assert privacy_statement(train(plain, allow_imports=True)) is None
+
+
+def test_a_seeded_run_is_a_simulation_in_all_that_it_leaves(images: str, tmp_path: Path):
+    for secure in (False, True):
+        chosen = config(images, limit=40, held_out=0, clients=2, rounds=2, target_epsilon=5.0)
+        out = tmp_path / str(secure)
+        history = train(replace(chosen, secure=secure), out=out, allow_imports=True)
+        stored = TrainingHistory.from_json((out / "history.json").read_text())
+        for told in (history, stored):
+            assert told.privacy is not None
+            assert told.privacy["simulation"] is told.simulation is (not secure)
+            assert (privacy_statement(told) or "").startswith(SEEDED) is (not secure)
+        header = (out / "rounds.csv").read_text().splitlines()[0].split(",")
+        assert ("epsilon" in header, "epsilon_simulated" in header) == (secure, not secure)
+
+
+def test_the_histories_of_before_are_read():
+    account = account_of(config(defense="private-noise(1.0, clip=1.0)"), TARGETS)
+    assert account is not None
+    for secure in (True, False):
+        old = TrainingHistory((), privacy={**account.describe(), "secure": secure})
+        assert old.simulation is (not secure)
 
 
 @pytest.mark.parametrize("grid", [True, False])

@@ -8,7 +8,7 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, PrivateNoise
-from gradveil.federated import Client, LocalSteps, NoDataError
+from gradveil.federated import Client, LocalSteps, ModelGuard, NoDataError
 from gradveil.federated._sampling import Batches
 from gradveil.messages import ClippedMessage, GradientMessage
 from gradveil.privacy import SecureGenerator, discrete_normal, poisson_sample
@@ -93,6 +93,48 @@ def test_one_example_more_changes_neither_the_divisor_nor_what_is_told(options):
         size = options.get("batch_size", 2)
         assert asked.defense.batch_size == size
         assert asked.reply(model(), cross_entropy).examples == size
+
+
+def test_the_relation_that_an_account_can_have():
+    assert Batches(10, 2, "poisson", 0.2).neighbours == "add-remove"
+    assert Batches(10, 2, "poisson").neighbours == "zero-out"
+    assert Batches(10, 20, "poisson").neighbours == "zero-out"
+    assert Batches(10, 2).neighbours == "replace-one"
+
+
+UNITS = {
+    "example": {},
+    "example, shuffled": {"sampling": "shuffle"},
+    "client": {"noise": PrivateNoise(1.0, 0.5, unit="client"), "local": LocalSteps(0.1, 2)},
+    "gradient of a client": {"noise": PrivateNoise(1.0, 0.5, unit="client")},
+}
+
+
+@pytest.mark.parametrize("options", UNITS.values(), ids=UNITS)
+def test_a_client_without_examples_is_like_one_with_an_empty_one(options):
+    """The same noise to the last bit, in all that is told."""
+    none, empty = client(0, **options), client(1, **options)
+    for _ in range(3):
+        nothing, costs = none.reply_with_costs(model(), cross_entropy)
+        zeroed = empty.reply(model(), lambda outputs, targets: 0 * cross_entropy(outputs, targets))
+        assert (nothing.examples, costs.loss) == (zeroed.examples, None)
+        assert nothing.values.keys() == zeroed.values.keys()
+        for name, value in zeroed.values.items():
+            assert bool(value.any())
+            torch.testing.assert_close(nothing.values[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", UNITS.values(), ids=UNITS)
+def test_a_client_without_examples_looks_at_the_model_as_well(options):
+    asked = client(0, guard=ModelGuard(), **options)
+    assert asked.reply(model(), cross_entropy).examples == 2
+
+
+def test_to_have_fewer_examples_than_a_reply_takes_is_not_told_of_a_client():
+    noise = PrivateNoise(1.0, 0.5, unit="client")
+    few, none = (client(n, noise=noise, least=3).reply(model(), cross_entropy) for n in (2, 0))
+    assert few.examples == none.examples == 2
+    assert all(torch.equal(value, none.values[name]) for name, value in few.values.items())
 
 
 def test_a_short_rest_of_an_epoch_is_left_out():

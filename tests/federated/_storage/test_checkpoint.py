@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradveil import Cached, GradientNoise, OptimalNoise
+from gradveil import GradientNoise, OptimalNoise
 from gradveil.federated import CheckpointError, FederatedRun, load_checkpoint, save_checkpoint
+from gradveil.shapes import ModelSource
 
 from ..small import assert_same, client, run, server
 
@@ -136,7 +137,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 
 def test_what_a_cached_defense_remembers_is_in_it(tmp_path: Path) -> None:
     def fresh() -> FederatedRun:
-        return run(Cached(OptimalNoise(0.1, plan="private"), refresh_every=4))
+        return run(OptimalNoise(0.1, source=ModelSource(4)))
 
     whole, one = fresh(), fresh()
     whole.run(6)

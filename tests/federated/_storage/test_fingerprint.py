@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import Cached, GaussianPrior, GradientNoise, OptimalNoise, Sketch
+from gradveil import GaussianPrior, GradientNoise, OptimalNoise, Sketch
 from gradveil.federated import FederatedRun, Server
 from gradveil.federated._storage import describe, digest
+from gradveil.shapes import ModelSource
 
 from ..small import client, examples, model, run
 
@@ -28,8 +29,8 @@ def things() -> list[object]:
         OptimalNoise(0.1, estimator=Sketch(3)),
         OptimalNoise(target_error=0.1, prior=prior(0)),
         OptimalNoise(target_error=0.1, prior=prior(1)),
-        Cached(OptimalNoise(0.1, plan="private")),
-        Cached(OptimalNoise(0.1, plan="private"), refresh_every=3),
+        OptimalNoise(0.1, source=ModelSource()),
+        OptimalNoise(0.1, source=ModelSource(3)),
         cross_entropy,
         nn.functional.mse_loss,
         nn.CrossEntropyLoss(label_smoothing=0.1),
@@ -63,7 +64,7 @@ def test_another_model_with_the_same_weights_is_another_run() -> None:
 
 
 def test_what_a_defense_remembers_is_no_part_of_it() -> None:
-    cached = Cached(OptimalNoise(0.1, plan="private"), refresh_every=2)
+    cached = OptimalNoise(0.1, source=ModelSource(2))
     one = run(cached)
     before = describe(one.clients[0].defense)
     one.step()
@@ -72,11 +73,12 @@ def test_what_a_defense_remembers_is_no_part_of_it() -> None:
 
 def test_it_is_the_same_in_another_process() -> None:
     code = (
-        "from gradveil import *; from tests.federated.small import run;"
-        'print(run(Cached(OptimalNoise(0.1, plan="private"))).fingerprint)'
+        "from gradveil import *; from gradveil.shapes import ModelSource;"
+        "from tests.federated.small import run;"
+        "print(run(OptimalNoise(0.1, source=ModelSource())).fingerprint)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == run(Cached(OptimalNoise(0.1, plan="private"))).fingerprint
+    assert done.stdout.strip() == run(OptimalNoise(0.1, source=ModelSource())).fingerprint
 
 
 def test_a_digest_sees_type_shape_and_numbers() -> None:

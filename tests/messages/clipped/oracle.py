@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradveil.plans import Shape
+from gradveil.shapes import Shape
 from tests.zoo import SEPARABLE, Case, MeanToken, named, token_labels
 
 Tensors = dict[str, Tensor]

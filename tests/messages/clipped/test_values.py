@@ -83,7 +83,7 @@ def test_a_small_room_gives_the_same(case: Case, monkeypatch: pytest.MonkeyPatch
     shape = shapes(case.message().parameters)["entries"]
     message = ClippedMessage(case.message(), 0.5, shape.factors)
     expected = message.values(case.inputs())
-    for module in (_clipped._norms, _clipped._sum):
+    for module in (_clipped._norms, _clipped._isolated):
         monkeypatch.setattr(module, "ROOM", 1)
     assert_same(message.values(case.inputs()), expected)
 

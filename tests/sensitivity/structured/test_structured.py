@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.memory import PeakMemory
 from gradveil import Defense, Exact, GradientMessage, OptimalNoise, measure, share_of_optimum
-from gradveil.bench import PeakMemory
 from gradveil.models import build_model
 from gradveil.sensitivity import Moments, Structured
 from gradveil.sensitivity._structured import _layout
@@ -13,7 +13,7 @@ from gradveil.sensitivity._structured._contractions import matrix_squares, posit
 from gradveil.sensitivity._structured._sweeps import TangentGraph
 from tests.zoo import COUPLED, SEPARABLE, Case, named
 
-PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0, plan="private")
+PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0, source="private")
 
 
 def share(exact: Moments, found: Moments) -> float:
@@ -132,7 +132,7 @@ def test_small_convolutional_models_can_be_held_to_the_same_limit():
     model = build_model("simple-conv-net")
     message = GradientMessage(model, nn.functional.cross_entropy, targets)
     size = 4 * sum(p.numel() for p in model.parameters())
-    defense = OptimalNoise(0.1, estimator=Structured(at_a_time=8), plan="private")
+    defense = OptimalNoise(0.1, estimator=Structured(at_a_time=8), source="private")
     assert extra_memory(message, inputs, defense) / size < 3
     assert extra_memory(message, inputs) / size > 3
 

@@ -7,12 +7,9 @@ from torch import Tensor
 from gradveil._typing import Tensors
 
 from .._gradient import GradientMessage
-from ._losses import check_targets, example_losses
-from ._separable import check_outputs, check_separable
-from ._sum import each_example
-
-ROOM = 2**23
-"""How many numbers of examples × parameters are made at a time."""
+from .._mixing import check_layers
+from ._isolated import isolated
+from ._message import check_targets
 
 
 def example_gradients(message: GradientMessage, inputs: Tensor) -> Iterator[Tensors]:
@@ -25,10 +22,6 @@ def example_gradients(message: GradientMessage, inputs: Tensor) -> Iterator[Tens
     [[[[1.0, 2.0]], [[3.0, 4.0]]]]
     """
     check_targets(message.targets, len(inputs))
-    check_separable(message, inputs)
-    outputs = message.loss.outputs(message.parameters, inputs)
-    check_outputs(outputs, len(inputs))
-    delta = example_losses(message.loss, outputs, message.targets)[0]
-    size = max(1, ROOM // sum(p.numel() for p in message.parameters.values()))
-    for part in zip(inputs.split(size), delta.split(size), strict=True):
-        yield each_example(message.example_gradient, *part)
+    check_layers(message.loss.model)
+    for part in isolated(message, inputs, taps=False):
+        yield part.others

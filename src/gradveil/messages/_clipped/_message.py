@@ -7,15 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_at_most, check_count, check_finite, check_kind, check_positive
+from gradveil._checks import (
+    check_at_most,
+    check_count,
+    check_finite,
+    check_kind,
+    check_positive,
+    check_seed,
+)
 from gradveil._typing import Tensors
 
 from .._explain import explained
 from .._functional import FunctionalLoss, check_match, is_transformed
 from .._gradient import GradientMessage
-from ._losses import check_targets, example_losses
+from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
+from ._isolated import known_of
 from ._metric import Factors, Metric, added, zeros
-from ._separable import check_outputs, check_separable
 from ._sum import clipped_sum, each_example
 
 
@@ -23,14 +30,16 @@ class ClippedMessage:
     """ĝ(x) = (1/B) Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖), g_b the gradient of the loss of example b.
 
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
-    replacing one by at most 2C. Rounding is on the safe side: C is taken smaller by 64 units in the
-    last place, and where the terms of a gradient cancel, what is added up is what was clipped. What
-    is left is the rounding of the sum itself, for continuous noise. For noise on a `grid`, B ĝ
-    moves by C at most *after* it was rounded to the grid: `values` adds examples up in float64
-    (n of them are off by n 2⁻⁵³ of their sizes), and C is smaller by √d steps, what rounding the
-    sums with and without an example may add, and by 2⁻¹² of itself for the last bits of the other
-    examples' gradients, which depend on the number of examples in some kernels. That share is an
-    allowance: it holds where these bits are worth less than 2⁻¹² C altogether.
+    replacing one by at most 2C, for every model whose code keeps nothing of an example outside of
+    itself: each g_b is computed from example b alone (`isolated` says how, and what is left).
+    Rounding is on the safe side: C is taken smaller by 64 units in the last place, and where the
+    terms of a gradient cancel, what is added up is what was clipped. What is left is the rounding
+    of the sum itself, for continuous noise. For noise on a `grid`, B ĝ moves by C at most *after*
+    it was rounded to the grid: `values` adds examples up in float64 (n of them are off by n 2⁻⁵³ of
+    their sizes), and C is smaller by √d steps, what rounding the sums with and without an example
+    may add, and by 2⁻¹² of itself for the last bits of the other examples' gradients, which depend
+    on the number of examples in some kernels. That share is an allowance: it holds where these bits
+    are worth less than 2⁻¹² C altogether.
 
     | batch | sent before noise |
     | --- | --- |
@@ -39,10 +48,13 @@ class ClippedMessage:
     | entries with r = 0 | 0, and no part of a norm |
     | an example with a NaN or infinite gradient | an error, nothing is sent |
     | fewer or more examples than B | the sum over those that are there, divided by B |
+    | a loss with a term of the parameters alone (λ‖Θ‖²) | its gradient is added, unclipped |
+    | a mean over targets, some of them ignored | the mean over those of each example |
 
     `values` is the fast form, for sending: no gradient of each example by itself where the layers
-    are linear, convolutions, embeddings or the scale and shift of a norm. Calling it gives the same
-    numbers as a function that can be differentiated with respect to the inputs, for bounds and
+    are linear, convolutions, embeddings or the scale and shift of a norm. What the model draws at
+    random (dropout) is fresh and known to nobody, unless there is a `seed`. Calling it gives the
+    same numbers as a function that can be differentiated with respect to the inputs, for bounds and
     attacks; then the model may draw no random numbers.
 
     Args:
@@ -53,6 +65,8 @@ class ClippedMessage:
         batch_size: The expected number B of examples, public and fixed. If `None`, the number of
             examples at hand, which is then known to whoever gets the message.
         grid: z of noise z C that will be drawn on a grid; `None` for continuous noise.
+        seed: For simulations: who knows what the model drew can undo the clip, as one example more
+            changes it for all that follow.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -69,6 +83,7 @@ class ClippedMessage:
         factors: Mapping[str, Factors] | None = None,
         batch_size: int | None = None,
         grid: float | None = None,
+        seed: int | None = None,
     ) -> None:
         check_kind(
             message,
@@ -84,7 +99,9 @@ class ClippedMessage:
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         self.message, self.clip, self.factors = message, clip, factors
-        self.batch_size, self.grid = batch_size, grid
+        if seed is not None:
+            check_seed(seed)
+        self.batch_size, self.grid, self.seed = batch_size, grid, seed
 
     @property
     def loss(self) -> FunctionalLoss:
@@ -118,14 +135,17 @@ class ClippedMessage:
         For noise on a grid they are in float64.
         """
         wide = self.grid is not None
+        metric, divisor = self._metric(), self._divisor(inputs)
         if len(inputs) == 0:
-            return zeros(self.parameters, torch.float64 if wide else None)
-        self._check(inputs)
-        metric = self._metric()
-        with explained(self, inputs):
-            summed = clipped_sum(self.message, inputs.detach(), metric, self.clip, wide=wide)
-        kept = metric.kept(summed)
-        values = {n: g / self._divisor(inputs) for n, g in kept.items()}
+            kept = zeros(self.parameters, torch.float64 if wide else None)
+        else:
+            self._check(inputs)
+            with explained(self, inputs), torch.inference_mode(False):
+                summed = clipped_sum(
+                    self.message, inputs.detach(), metric, self.clip, wide=wide, seed=self.seed
+                )
+            kept = metric.kept(summed)
+        values = self._with_penalty({n: g / divisor for n, g in kept.items()}, inputs)
         check_finite(values, "message(inputs)")
         return values
 
@@ -133,7 +153,8 @@ class ClippedMessage:
         """The clipped gradient; differentiable with respect to the inputs."""
         self._check(inputs)
         gradients = each_example(self._clipped, inputs, self.output_gradient(inputs))
-        return {n: g.sum(0) / self._divisor(inputs) for n, g in gradients.items()}
+        divisor = self._divisor(inputs)
+        return self._with_penalty({n: g.sum(0) / divisor for n, g in gradients.items()}, inputs)
 
     def separates(self, inputs: Tensor) -> bool:
         """Yes, where the divisor B is known: what mixes examples is an error when evaluated."""
@@ -143,7 +164,7 @@ class ClippedMessage:
         """∇_outputs L_b of each example's own loss."""
         outputs = self.loss.outputs(self.parameters, inputs)
         check_outputs(outputs, len(inputs))
-        return example_losses(self.loss, outputs, self.targets)[0]
+        return own_output_gradients(self.loss, outputs, self.targets)
 
     def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
         """What one example adds to the message."""
@@ -163,10 +184,41 @@ class ClippedMessage:
     def _check(self, inputs: Tensor) -> None:
         check_match(inputs, self.targets, tokens=self.takes_tokens)
         check_targets(self.targets, len(inputs))
+        check_layers(self.loss.model)
+        if self.message.declared_separable is False:
+            raise refusal("one that was declared not to be", "Leave `separable` out.")
         if is_transformed(inputs):  # inside of vmap nothing can be tested
             return
-        with explained(self, inputs):
-            check_separable(self.message, inputs)
+        if self.message.declared_separable is None and known_of(self.message, inputs).mixes:
+            raise refusal(
+                "that the model's outputs for one example change with another example",
+                "Look for a layer that mixes them.",
+            )
+
+    def _with_penalty(self, values: Tensors, inputs: Tensor) -> Tensors:
+        """The values with what the loss adds for the parameters alone, also in an empty batch."""
+        if is_transformed(inputs):
+            return values
+        known = known_of(self.message, inputs)
+        penalty = penalty_of(self.message, known.outputs, self._divisor(inputs))
+        if penalty and not known.batches:
+            raise ValueError(
+                "Parameter `loss_fn` should have no term of the parameters alone where model or"
+                " loss look at values: these could go into it, past the clip. Found one. Use"
+                " weight_decay of the optimizer."
+            )
+        return {n: v + penalty[n].to(v) if n in penalty else v for n, v in values.items()}
 
     def _divisor(self, batch: Any) -> int:
-        return len(batch) if self.batch_size is None else self.batch_size
+        return max(1, len(batch)) if self.batch_size is None else self.batch_size
+
+
+def check_targets(targets: Any, examples: int) -> None:
+    """Require one row of targets for each example, or none at all."""
+    if targets is None or (isinstance(targets, Tensor) and targets.shape[:1] == (examples,)):
+        return
+    found = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
+    raise ValueError(
+        f"Parameter `targets` should be a tensor with one row for each of the {examples} examples,"
+        f" so that each has a loss of its own. Found {found}."
+    )

@@ -10,7 +10,7 @@ from gradveil._checks import check_at_most, check_finite, check_positive, check_
 from gradveil._typing import Tensors
 
 from .._explain import check_message
-from .._protocol import Message, values_of
+from .._protocol import Message, secluded, values_of
 from ._metric import Factors, Metric
 
 
@@ -19,7 +19,8 @@ class ClippedUpdate:
 
     Formal guarantees: adding or removing the client moves the sum over clients by at most C in the
     norm of Σ, replacing it by another one by at most 2C, whatever the message is. Rounding as in
-    `ClippedMessage`.
+    `ClippedMessage`. A message with a model is computed on a copy of it: its code leaves nothing of
+    the client's data in the user's.
 
     Args:
         message: Anything that maps inputs to values, such as the update of local steps.
@@ -56,8 +57,8 @@ class ClippedUpdate:
 
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
-        with torch.no_grad():
-            values = values_of(self.message, inputs)
+        with torch.no_grad(), secluded(self.message) as alone:
+            values = values_of(alone, inputs)
             check_values(values, "message(inputs)")
             check_finite(values, "message(inputs)")
             clipped = self._clipped(values)

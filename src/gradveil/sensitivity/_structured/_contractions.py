@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gradveil.messages import LayerUse, LinearUse, ScaleUse
-from gradveil.sensitivity._shrinkage import TINY, smooth, smooth_sum
+
+from .._shrinkage import TINY, smooth, smooth_sum
 
 CHUNK = 2**23
 """How many numbers of per-example weight tangents are held at a time."""
@@ -98,7 +99,7 @@ def positions_squares(
     """
     total = torch.zeros(use.shape, dtype=use.signal.dtype, device=use.signal.device)
     exact, fourth = torch.zeros_like(total), total.new_zeros(())
-    for chunk in _chunks(use):
+    for chunk in chunks(use):
         for pair in rest:
             fourth += _add_squares(total, _moved(use, pair, chunk, with_signal, True))
         if along is not None:
@@ -132,7 +133,8 @@ def _add_squares(total: Tensor, moved: Tensor) -> Tensor:
     return squares.flatten().dot(squares.flatten())
 
 
-def _chunks(use: LayerUse) -> Iterator[slice]:
+def chunks(use: LayerUse) -> Iterator[slice]:
+    """Of so many examples that a matrix for each can be held."""
     size = max(1, CHUNK // max(1, use.shape.numel()))
     for start in range(0, len(use.signal), size):
         yield slice(start, start + size)

@@ -1,7 +1,7 @@
 """Sensitivities at the price of a few gradients, from tangents of layers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from gradveil.messages import (
     ScaleUse,
     separates,
 )
-from gradveil.sensitivity._estimator import Measurement
-from gradveil.sensitivity._shrinkage import smooth_matrix
 
-from ._contractions import Pair, energy, matrix_squares, positions_squares, vector_squares
+from .._estimator import Measurement, estimator_name
+from .._shrinkage import smooth_matrix
+from ._contractions import Pair, chunks, energy, matrix_squares, positions_squares, vector_squares
 from ._directions import Swept, is_matrix, reads, sweep_all
 from ._layout import layout_of
 from ._sweeps import TangentGraph
@@ -43,7 +43,7 @@ class Structured:
       entries differ only as far as the data prove it.
 
     The estimate is biased where it shrinks or leaves out a cross term (`matrix_squares`,
-    `positions_squares`); the price in the share of the optimum is what `gradveil bench sensitivity`
+    `positions_squares`); the price in the share of the optimum is what `benchmarks.sensitivity`
     shows. Use `Exact`, `Sketch` or `PerExample` where unbiased numbers are needed. Parameters
     outside known layers get a derivative along the probe of all examples that are measured at a
     time, denoised likewise.
@@ -54,6 +54,8 @@ class Structured:
         split: Whether to split off the direction that matters, and to take those further ones.
             Without, it costs `probes` sweeps always, which suits what is averaged over steps or
             tensors.
+        examples: Whether to take the squares of single examples' gradients on the way
+            (`Measurement.example_squares`), where all parameters lie in known layers.
         at_a_time: The most examples whose tangents are held at once. As many as take no more memory
             than 2²⁶ numbers, or twice the parameters if that is more, if `None`.
 
@@ -69,10 +71,12 @@ class Structured:
     probes: int = 1
     split: bool = True
     at_a_time: int | None = None
+    examples: bool = False
 
     def __post_init__(self) -> None:
         check_count(self.probes, "probes")
         check_flag(self.split, "split")
+        check_flag(self.examples, "examples")
         if self.at_a_time is not None:
             check_count(self.at_a_time, "at_a_time")
 
@@ -105,14 +109,19 @@ class Structured:
         at_a_time = self.at_a_time or layout.examples_at_a_time(sweeps)
         values: Tensors = {}
         squares: Tensors = {}
+        alone: Tensors = {}
         for part, own in message.parts(inputs, at_a_time):
             graph = TangentGraph(part, own, layout.opaque)
             if with_values:
                 _add(values, graph.gradients())
             _add(squares, self._squares(graph, generator))
+            if self.examples and not graph.others:
+                _add(alone, _example_squares(graph))
             del graph  # before the next one is made
         used = message.parameters
-        return Measurement(_complete(values, used), _complete(squares, used), None)
+        measured = Measurement(_complete(values, used), _complete(squares, used), None)
+        measured.example_squares = _complete(alone, used) if alone else None
+        return measured.by(estimator_name(replace(self, examples=False)))
 
     def _squares(
         self, graph: TangentGraph, generator: torch.Generator
@@ -128,6 +137,19 @@ class Structured:
 def _add(totals: Tensors, parts: Iterator[tuple[str, Tensor]]) -> None:
     for name, tensor in parts:
         totals[name] = totals[name] + tensor if name in totals else tensor
+
+
+def _example_squares(graph: TangentGraph) -> Iterator[tuple[str, Tensor]]:
+    """Σ_b c_b² of each parameter, in float64: squares of small numbers."""
+    for use in graph.uses:
+        signal, a = use.signal, use.a.detach()
+        if use.bias is not None:
+            yield use.bias, use.sums(signal).double().square_().sum(0)
+        if is_matrix(use):
+            yield use.weight, signal.double().square_().T @ a.double().square_()
+            continue
+        for chunk in chunks(use):
+            yield use.weight, use.products(signal[chunk], a[chunk]).double().square_().sum(0)
 
 
 def _complete(totals: Tensors, parameters: Tensors) -> Tensors:

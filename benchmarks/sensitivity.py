@@ -1,0 +1,224 @@
+"""Benchmark of sensitivity estimators: share of the optimum, and cost."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, save_figure
+from gradveil._timing import time_ratios
+from gradveil.defenses import Defense, GradientNoise, OptimalNoise
+from gradveil.mechanisms import Mechanism
+from gradveil.messages import GradientMessage
+from gradveil.sensitivity import Moments, PerExample, Sketch
+from gradveil.theory import share_of_optimum
+
+from .cases import Case, large_cases, paper_cases, update_cases
+from .memory import peak_of
+from .paper_algorithm import PaperAlgorithm
+from .tables import Out, report, tell
+
+
+@dataclass(frozen=True)
+class SensitivityRow:
+    """One estimator on one model and batch; ratios are to one plain gradient of the same batch."""
+
+    model: str
+    batch: int
+    estimator: str
+    time_ratio: float
+    share_of_optimum: float | None
+    peak_memory_ratio: float
+    extra_parameter_tensors: float
+    """Peak memory beyond the plain gradient's, in tensors of the size of all parameters."""
+
+
+def contenders() -> dict[str, Defense]:
+    """Everything counts: gradient, sensitivities, plan and noise."""
+
+    def noise(estimator: object, granularity: str = "parameter") -> OptimalNoise:
+        return OptimalNoise(
+            0.1,
+            cap=1e6,
+            estimator=estimator,  # type: ignore[arg-type]
+            granularity=granularity,
+            source="private",
+        )
+
+    return {
+        "isotropic noise": GradientNoise(0.1),
+        "paper's algorithm, 10 probes": noise(PaperAlgorithm()),
+        "sketch, 10 probes": noise(Sketch(10)),
+        "per example, 1 probe": noise(PerExample(1)),
+        "per example, 4 probes": noise(PerExample(4)),
+        "auto": noise("auto"),
+        "auto, one level per layer": noise("auto", "layer"),
+        "from the model": OptimalNoise(0.1, cap=1e6),
+    }
+
+
+def bench_sensitivity(
+    cases: Iterable[Case],
+    defenses: dict[str, Defense],
+    repeats: int = 5,
+    draws: int = 5,
+    reference_probes: int = 16,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[SensitivityRow]:
+    """A row for each case and defense.
+
+    Args:
+        cases: Models and batches.
+        defenses: By name; each runs as a client would call it.
+        repeats: Repetitions of the timing, interleaved; medians are reported.
+        draws: Random seeds over which the share of the optimum is averaged.
+        reference_probes: Probes for each example of a batch of 64, more for smaller ones, that
+            stand for exact sensitivities.
+        progress: Told the name of each case when it starts.
+    """
+    rows = []
+    for case in cases:
+        progress(f"{case.name}, batch of {len(case.inputs)}")
+        reference = case.reference(reference_probes) if case.graded else None
+        fitting = _fitting(case, defenses)
+        jobs = {name: _job(case, defense) for name, defense in fitting.items()}
+        once = {name: job for name, job in jobs.items() if not _is_kept(fitting[name])}
+        ratios = time_ratios(case.plain_gradient, once, repeats)
+        for name in jobs.keys() - once.keys():
+            ratios[name] = _amortised(case, fitting[name], jobs[name], repeats)
+        plain = peak_of(case.plain_gradient)
+        size = sum(4 * value.numel() for value in case.message.parameters.values())
+        for name, defense in fitting.items():
+            defense.reset()  # so that a plan is made
+            peak = peak_of(jobs[name])
+            rows.append(
+                SensitivityRow(
+                    model=case.name,
+                    batch=len(case.inputs),
+                    estimator=name,
+                    time_ratio=ratios[name],
+                    share_of_optimum=_share(case, defense, reference, draws),
+                    peak_memory_ratio=peak / plain,
+                    extra_parameter_tensors=(peak - plain) / size,
+                )
+            )
+    return rows
+
+
+def _fitting(case: Case, defenses: dict[str, Defense]) -> dict[str, Defense]:
+    """The defenses whose estimator can measure the case's message; on large models only "auto"."""
+    if not case.graded:
+        return {name: d for name, d in defenses.items() if d.estimator == "auto"}
+    if isinstance(case.message, GradientMessage):
+        return defenses
+    limited = (PaperAlgorithm, PerExample)
+    return {n: d for n, d in defenses.items() if not isinstance(d.estimator, limited)}
+
+
+def _job(case: Case, defense: Defense) -> Callable[[], object]:
+    generator = torch.Generator().manual_seed(0)
+    return lambda: defense(case.message, case.inputs, generator)
+
+
+def _is_kept(defense: Defense) -> bool:
+    """Whether its plan is one for several calls."""
+    return defense.about.needs.moments and not defense.about.private
+
+
+def _amortised(case: Case, defense: Defense, job: Callable[[], object], repeats: int) -> float:
+    """A call over a plain gradient, as the mean over the calls from one plan to the next."""
+
+    every = getattr(defense.origin, "refresh_every", 1)
+
+    def plain() -> None:
+        for _ in range(every):
+            case.plain_gradient()
+
+    def calls() -> None:
+        defense.reset()
+        for _ in range(every):
+            job()
+
+    return time_ratios(plain, {"calls": calls}, repeats)["calls"]
+
+
+def _share(case: Case, defense: Defense, reference: Moments | None, draws: int) -> float | None:
+    if reference is None:
+        return None
+    shares = []
+    for seed in range(draws if defense.about.needs.sensitivities else 1):
+        generator = torch.Generator().manual_seed(seed)
+        mechanism = defense.respond(case.message, case.inputs, generator).mechanism
+        assert isinstance(mechanism, Mechanism)
+        shares.append(share_of_optimum(reference, mechanism))
+    return sum(shares) / len(shares)
+
+
+def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
+    """One panel for each model and batch: cost to the right, quality upwards."""
+    colors = (BLACK, SKY, BLUE, ORANGE, PURPLE, RED, GREEN)
+    graded = [row for row in rows if row.share_of_optimum is not None]
+    panels = list(dict.fromkeys((row.model, row.batch) for row in graded))
+    names = list(dict.fromkeys(row.estimator for row in graded))
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = new_figure(3.4 * columns, 3.1 * lines)
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    markers = "oXPsD^v*<>"
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        for index, name in enumerate(names):
+            points = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
+            axis.plot(
+                [row.time_ratio for row in points],
+                [row.share_of_optimum for row in points],
+                markers[index % len(markers)],
+                color=colors[index % len(colors)],
+                markersize=8,
+                label=name,
+            )
+        axis.set_title(f"{panel[0]}\nbatch of {panel[1]}", fontsize=9)
+        axis.set_xscale("log")
+        axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+        axis.set_ylim(0, 1.04)
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
+        axis.set_xlabel("time / one plain gradient")
+        axis.tick_params(labelbottom=True)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of the optimal bound")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.09 if lines > 1 else 0.16, 1, 1))
+    save_figure(figure, path)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="Of each timing, in turns.", min=1)] = 7,
+    draws: Annotated[int, typer.Option(help="Seeds that shares are averaged over.", min=1)] = 5,
+    reference_probes: Annotated[
+        int, typer.Option(help="For each example of a batch of 64, in place of the truth.", min=1)
+    ] = 16,
+    mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
+    cifar: Annotated[str, typer.Option(help="CIFAR-10: embedded, a folder or .npz.")] = "cifar10",
+    large: Annotated[bool, typer.Option(help="Add transformers of up to 30 M.")] = False,
+    quick: Annotated[bool, typer.Option(help="The first case only.")] = False,
+    out: Out = None,
+) -> None:
+    """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
+    cases = chain(paper_cases(mnist, cifar), update_cases(mnist), large_cases() if large else ())
+    rows = bench_sensitivity(
+        islice(cases, 1 if quick else None), contenders(), repeats, draws, reference_probes, tell
+    )
+    report(rows, "sensitivity", out)
+    if out is not None:
+        draw_sensitivity(rows, out / "sensitivity.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,655 @@
+"""How the differences that a claim is about are measured and judged."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot, isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradveil._runner import Settings
+from gradveil.scoring import MARGIN, AgainstGuess, against_guess, gain_over_guess
+
+from .grids import NOISE, PRUNING, attacker_of
+from .numbers import (
+    CHANCE,
+    Pair,
+    Unit,
+    Units,
+    final_losses,
+    grouped,
+    interval,
+    name_and_level,
+    nested,
+    select,
+    units_of,
+)
+from .study import AllResults, Results
+
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
+NOT_TESTABLE = "not testable here"
+"""Of a claim about what attacks find, where they find no more than a guess without a defense."""
+NOT_TESTED, NOT_ASKED = "not tested", "-"
+"""Of a claim that could be tested, but was not; and of one that a setting does not change."""
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
+
+ONE_SEED = "one seed of the losses decides it"
+NOT_UNDEFENDED = "the attack was not run without a defense, so what it is worth is not known"
+
+MINIMUM_GROUPS = 6
+"""Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
+
+Measure = Callable[[AllResults], Units]
+
+
+class Judgement(NamedTuple):
+    """A verdict with the numbers behind it."""
+
+    verdict: str
+    mean: float | None
+    """The mean difference; positive where the claim says so."""
+    low: float | None
+    high: float | None
+    effect: float | None
+    """The mean over the standard deviation of the groups' differences (Cohen's d_z)."""
+    pairs: int
+    """Pairs of cells, by batch and seed."""
+    groups: int
+    """Independent groups: batches, or seeds where all share one batch."""
+    reason: str
+
+
+def judge(units: Units, margin: float | None = None, half_width: float = 0.0) -> Judgement:
+    """Test differences that are positive where a claim holds.
+
+    Without a margin the claim is that the mean is above 0: reproduced if the whole 95 % interval
+    is, not reproduced if the whole interval is below. With a margin the claim is that two things
+    are similar, |mean| < margin: reproduced if the interval is inside, not reproduced if it is
+    outside on one side. Anything else is undecided, and so is everything with too few groups;
+    without any pair the claim is not tested.
+
+    `half_width` is that of a 95 % interval of the mean for reasons that the units do not show; it
+    is added as independent errors are: both ends move to √((end - mean)² + half_width²). Where it
+    is infinite there is no interval, and nothing is decided.
+    """
+    groups = _groups(units)
+    if not groups:
+        return Judgement(NOT_TESTED, None, None, None, None, 0, 0, "no pairs that can be compared")
+    if not all(bool(torch.isfinite(values).all()) for group in groups for values in group):
+        reason = "a cell found a number that is not finite"
+        return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)
+    means = torch.stack([torch.stack([v.mean() for v in group]).mean() for group in groups])
+    if not isfinite(half_width):
+        mean, effect = float(means.mean()), _effect(means)
+        return Judgement(UNDECIDED, mean, None, None, effect, len(units), len(groups), ONE_SEED)
+    verdict = UNDECIDED
+    reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
+    low, high = None, None
+    if len(groups) > 1:
+        mean_interval = interval(groups)
+        mean, low, high = mean_interval.mean, mean_interval.low, mean_interval.high
+        low, high = mean - hypot(mean - low, half_width), mean + hypot(high - mean, half_width)
+        if len(groups) >= MINIMUM_GROUPS:
+            verdict, reason = _verdict(low, high, margin)
+    mean = float(means.mean())
+    return Judgement(verdict, mean, low, high, _effect(means), len(units), len(groups), reason)
+
+
+def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
+    """The judgement; none where its attack without a defense does not beat a blind guess.
+
+    Nor where that attack was not run (`None`): nobody knows what it is worth.
+    """
+    if judgement.mean is None:
+        return judgement
+    if found is None:
+        return judgement._replace(verdict=NOT_TESTED, reason=NOT_UNDEFENDED)
+    if found.works:
+        return judgement
+    gain = found.gain
+    reason = (
+        f"without a defense the attack is {gain.mean:+.1f} [{gain.low:.1f}, {gain.high:.1f}] dB"
+        f" below the error of a blank image, where {MARGIN:g} is asked for"
+    )
+    return judgement._replace(verdict=NOT_TESTABLE, reason=reason)
+
+
+def _groups(units: Units) -> list[list[Tensor]]:
+    groups = nested(units)
+    return [[values] for values in groups[0]] if len(groups) == 1 else groups
+
+
+def _verdict(low: float, high: float, margin: float | None) -> tuple[str, str]:
+    if margin is None:
+        if low > 0:
+            return REPRODUCED, "the whole interval is on the claim's side"
+        if high < 0:
+            return NOT_REPRODUCED, "the whole interval is on the other side"
+        return UNDECIDED, "no pair differs" if low == high == 0 else "the interval holds 0"
+    if -margin < low and high < margin:
+        return REPRODUCED, f"the whole interval is within ±{margin:g}"
+    if low > margin or high < -margin:
+        return NOT_REPRODUCED, f"the whole interval is beyond ±{margin:g}"
+    return UNDECIDED, f"the interval is neither within nor beyond ±{margin:g}"
+
+
+def _effect(means: Tensor) -> float | None:
+    if len(means) < 2 or float(means.std()) == 0:
+        return None
+    return float(means.mean() / means.std())
+
+
+Defense = tuple[str, float | None]
+ByDefense = Mapping[Defense, Units]
+"""The measured values of each defense and level."""
+
+
+CAPPED_ERROR = "capped_unmatched_mse"
+"""Images place by place, as in the paper, each error counted up to that of a blank image."""
+
+
+def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByDefense:
+    """A score of the attacks, by defense; of one attacker where several were run.
+
+    Anybody can answer with a blank image, so an error above that of one protects no better:
+    `CAPPED_ERROR` is min(error, error of a blank image), image by image and level by level; curves
+    at equal loss join what is capped.
+    """
+    cells = [pair for pair in select(results, "attack") if attacker in (None, attacker_of(pair[0]))]
+    errors = _by_defense(cells, uncapped(metric))
+    if metric != CAPPED_ERROR:
+        return errors
+    blanks = _by_defense(cells, "blank_mse")
+    return {
+        defense: {unit: torch.minimum(error, blanks[defense][unit]) for unit, error in own.items()}
+        for defense, own in errors.items()
+    }
+
+
+def uncapped(metric: str) -> str:
+    """The score itself, of one that is capped or not."""
+    return "unmatched_mse" if metric == CAPPED_ERROR else metric
+
+
+def losses_of(results: Results) -> ByDefense:
+    """The loss after the short trainings, by defense."""
+    return _by_defense(select(results, "short_training"), "after")
+
+
+def final_losses_of(results: Results) -> ByDefense:
+    """The loss at the end of the training runs, by defense."""
+    runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
+    return {defense: final_losses(pairs) for defense, pairs in runs.items()}
+
+
+def mean_losses_of(results: Results) -> ByDefense:
+    """The mean loss over the rounds of the training runs, by defense: the less, the faster."""
+    runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
+    return {
+        defense: {
+            (0, s["seed"]): torch.tensor(r["losses"], dtype=torch.float64).mean().view(1)
+            for s, r in pairs
+        }
+        for defense, pairs in runs.items()
+    }
+
+
+def difference(measured: ByDefense, first: Defense, second: Defense) -> dict[Unit, Tensor]:
+    """first - second on the batches and seeds that both have."""
+    ours, theirs = measured.get(first, {}), measured.get(second, {})
+    return {
+        unit: ours[unit] - theirs[unit]
+        for unit in ours
+        if unit in theirs and ours[unit].shape == theirs[unit].shape
+    }
+
+
+def at_equal_level(
+    measured: ByDefense, first: str, second: str, low: float = 0.0, high: float = float("inf")
+) -> dict[Unit, Tensor]:
+    """first - second at the same level, averaged over the levels in (low, high] both have."""
+    levels = [level for name, level in measured if name == first and level is not None]
+    each = [
+        difference(measured, (first, level), (second, level))
+        for level in levels
+        if low < level <= high
+    ]
+    return mean_of(each)
+
+
+def mean_value(units: Mapping[Any, Tensor]) -> float:
+    """The mean over all values."""
+    return float(torch.cat([*units.values()]).mean())
+
+
+def negated(units: Units) -> dict[Unit, Tensor]:
+    """For claims that something is lower."""
+    return {unit: -values for unit, values in units.items()}
+
+
+def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
+    """The mean over several levels, for each batch and seed that all of them have."""
+    each = [units for units in each if units]
+    if not each:
+        return {}
+    common = set.intersection(*(set(units) for units in each))
+    return {unit: torch.stack([units[unit] for units in each]).mean(0) for unit in sorted(common)}
+
+
+def _by_defense(pairs: Iterable[Pair], value: str) -> ByDefense:
+    groups = grouped(pairs, lambda s: name_and_level(s["defense"]))
+    return {defense: units_of(cells, value) for defense, cells in groups.items()}
+
+
+LEAST_OVERLAP = 1 / 3
+"""Of the shorter curve's losses: two curves that share less are not compared."""
+POINTS = 33
+"""At how many losses two trade-off curves are compared."""
+
+LEARNED = 0.1
+"""Of what a training without a defense gains over a guess: less counts as nothing learned."""
+
+
+class EqualLoss(NamedTuple):
+    """Differences where both train equally well, and what the losses' seeds leave open."""
+
+    units: Units
+    """Of each batch, at losses that are means over seeds."""
+    half_width: float
+    """Of the 95 % interval of their mean, as far as it comes from these losses; infinite where one
+    seed alone, or one of several, decides."""
+
+
+def learned_below(losses: ByDefense) -> float:
+    """The loss above which a training has learned nothing to speak of.
+
+    ln 10 less a tenth of what the training without a defense gains; ln 10 where there is none.
+    """
+    undefended = losses.get(("no-defense", None))
+    loss = mean_value(undefended) if undefended else math.nan
+    return CHANCE - LEARNED * max(0.0, CHANCE - loss) if math.isfinite(loss) else CHANCE
+
+
+def at_equal_loss(
+    errors: ByDefense, losses: ByDefense, first: str, second: str, ceiling: float = math.inf
+) -> EqualLoss:
+    """The error of first - second where both train equally well, at losses below a ceiling.
+
+    Each defense's levels make a curve of (mean loss, error of a batch); the curves are compared by
+    linear interpolation at losses that both reach, less than a third of the shorter curve being too
+    few. So curves count as straight between levels. Levels above the ceiling are left out.
+    Losses are means over the seeds that all levels have, because a seed shifts all levels alike.
+    What these seeds leave open comes from leaving out one after the other: Student's quantile times
+    √((n-1)/n Σ (D₋ₛ - D̄)²), the jackknife's standard error of the mean difference D.
+    """
+    curves = _Curves(errors, losses, first, second, ceiling)
+    units = curves.differences(curves.seeds)
+    left = [curves.differences([s for s in curves.seeds if s != seed]) for seed in curves.seeds]
+    if len(left) < 2 or not all(left):
+        return EqualLoss(units, math.inf)
+    return EqualLoss(units, _jackknife([mean_value(each) for each in left]))
+
+
+class _Curves(NamedTuple):
+    """The levels of two defenses as curves of errors over losses."""
+
+    errors: ByDefense
+    losses: ByDefense
+    first: str
+    second: str
+    ceiling: float
+
+    @property
+    def seeds(self) -> list[Unit]:
+        """Which all levels have."""
+        levels = [d for name in (self.first, self.second) for d in self._levels(name)]
+        used = [set(self.losses[d]) for d in levels]
+        return sorted(set.intersection(*used)) if used else []
+
+    def differences(self, seeds: Sequence[Unit]) -> dict[Unit, Tensor]:
+        """Of each batch, at losses that are means over these seeds."""
+        curves = [self._curve(name, seeds) for name in (self.first, self.second)]
+        if not seeds or any(len(levels) < 2 for levels, _ in curves):
+            return {}
+        ranges = [(min(x), max(x)) for _, x in curves]
+        low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
+        if high <= low or high - low < LEAST_OVERLAP * min(b - a for a, b in ranges):
+            return {}
+        grid = np.linspace(low, high, POINTS)
+        (ours, x), (theirs, z) = curves
+        units = set.intersection(*(set(self.errors[d]) for d in (*ours, *theirs)))
+        return {
+            unit: _along([self.errors[d][unit] for d in ours], x, grid)
+            - _along([self.errors[d][unit] for d in theirs], z, grid)
+            for unit in sorted(units)
+        }
+
+    def _levels(self, name: str) -> list[Defense]:
+        named = [d for d in self.errors if d[0] == name and d[1] is not None]
+        return [d for d in named if self.losses.get(d)]
+
+    def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defense], list[float]]:
+        """The levels of a defense that learned, in the order of their mean losses, and these."""
+        levels = self._levels(name) if seeds else []
+        means = {d: mean_value({s: self.losses[d][s] for s in seeds}) for d in levels}
+        learned = [d for d in levels if math.isfinite(means[d]) and means[d] < self.ceiling]
+        order = sorted(learned, key=lambda d: (means[d], d[1] or 0.0))
+        return order, [means[d] for d in order]
+
+
+def _along(values: list[Tensor], x: list[float], grid: NDArray[np.floating[Any]]) -> Tensor:
+    """The mean over the grid of each image's error, interpolated between the levels."""
+    table = torch.stack(values).numpy()
+    means = [np.interp(grid, x, table[:, image]).mean() for image in range(table.shape[1])]
+    return torch.tensor(means, dtype=torch.float64)
+
+
+def _jackknife(left_out: Sequence[float]) -> float:
+    """Half of a 95 % interval, from the values with one seed left out each."""
+    from scipy.stats import t
+
+    count = len(left_out)
+    scatter = sum((value - sum(left_out) / count) ** 2 for value in left_out)
+    return float(t.ppf(0.975, count - 1)) * math.sqrt((count - 1) / count * scatter)
+
+
+UNDEFENDED = "no-defense"
+SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained", "local")
+"""Two attack cells with equal values of these attack alike."""
+
+
+@dataclass(frozen=True)
+class AttackMeasure:
+    """A measure of a claim that is read off attacks: worth what these attacks are."""
+
+    measure: Callable[[AllResults], Units | EqualLoss]
+    study: str
+    metric: str
+    """The score that the claim compares."""
+    attacker: str | None = None
+
+    def __call__(self, results: AllResults) -> Units:
+        """The differences."""
+        return self.compared(results).units
+
+    def compared(self, results: AllResults) -> EqualLoss:
+        """The differences, and what losses leave open of them, where these have a part in it."""
+        found = self.measure(results)
+        return found if isinstance(found, EqualLoss) else EqualLoss(found, 0.0)
+
+    def undefended(self, results: AllResults) -> AgainstGuess | None:
+        """The same attack without a defense, beside an image of the mean colour, in decibels.
+
+        The cells may be of any study; `None` where there are none.
+        """
+        alike = {_key(s) for s, _ in self._cells(results)}
+        pairs = {_unit(p): p for p in _all_undefended(results) if _key(p[0]) in alike}
+        error = uncapped(self.metric).replace("psnr", "mse")
+        errors, guesses = (units_of(pairs.values(), name) for name in (error, "blank_mse"))
+        if not errors:
+            return None
+        gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
+        return against_guess(nested(gains), torch.Generator().manual_seed(0))
+
+    def _cells(self, results: AllResults) -> Iterator[Pair]:
+        for settings, result in select(results.get(self.study, {}), "attack"):
+            if self.attacker is None or attacker_of(settings) == self.attacker:
+                yield settings, result
+
+
+def undefended_gains(results: AllResults, study: str) -> str:
+    """What each attacker of a study reaches without a defense, matched, as text."""
+    attackers = sorted({attacker_of(s) for s, _ in select(results.get(study, {}), "attack")})
+    measures = {name: AttackMeasure(lambda _: {}, study, "mse", name) for name in attackers}
+    found = {name: measure.undefended(results) for name, measure in measures.items()}
+    gains = [(name, one.gain) for name, one in found.items() if one is not None]
+    return ", ".join(
+        f"{name} {gain.mean:.1f} [{gain.low:.1f}, {gain.high:.1f}] dB" for name, gain in gains
+    )
+
+
+def _all_undefended(results: AllResults) -> Iterator[Pair]:
+    for cells in results.values():
+        yield from select(cells, "attack", defense=UNDEFENDED)
+
+
+def _key(settings: Settings) -> str:
+    return repr([settings.get(name) for name in SAME])
+
+
+def _unit(pair: Pair) -> tuple[int, int]:
+    return pair[0].get("start", 0), pair[0].get("seed", 0)
+
+
+Losses = Callable[[Results], ByDefense]
+"""Which losses of a study's cells count."""
+
+TINY = 1e-30
+LEAST_BOUND = 1e-3
+"""Of the mean squared error in normalised units: below it a bound says nothing."""
+PAIRS = {"pruning": PRUNING, "noise": NOISE}
+TWINS = {"optimal-pruning": "gradient-pruning", "optimal-clamped-noise": "clamped-noise"}
+
+
+def error_gain(study: str, family: str, metric: str, attacker: str | None = None) -> Measure:
+    """How much better the optimal defense protects at equal level, in the mean over levels."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: AllResults) -> Units:
+        units = at_equal_level(
+            errors_of(results.get(study, {}), metric, attacker), optimal, classical
+        )
+        return negated(units) if "psnr" in metric else units
+
+    return AttackMeasure(measure, study, metric, attacker)
+
+
+def largest_difference(
+    study: str, family: str, metric: str, attacker: str | None = None
+) -> Measure:
+    """The difference between two defenses at the level where it is largest in the mean."""
+    classical, optimal = PAIRS[family]
+
+    def measure(results: AllResults) -> Units:
+        errors = errors_of(results.get(study, {}), metric, attacker)
+        levels = [level for name, level in errors if name == optimal and level is not None]
+        each = [difference(errors, (optimal, level), (classical, level)) for level in levels]
+        return max((u for u in each if u), key=lambda units: abs(mean_value(units)), default={})
+
+    return AttackMeasure(measure, study, metric, attacker)
+
+
+def fixed_error(
+    study: str,
+    metric: str,
+    optimal: str,
+    level: float,
+    twin_level: float,
+    attacker: str | None = None,
+) -> Measure:
+    """The error of the optimal defense at one level over that of its twin at another."""
+
+    def measure(results: AllResults) -> Units:
+        errors = errors_of(results.get(study, {}), metric, attacker)
+        return difference(errors, (optimal, level), (TWINS[optimal], twin_level))
+
+    return AttackMeasure(measure, study, metric, attacker)
+
+
+def fixed_loss(
+    study: str, optimal: str, level: float, twin_level: float, losses: Losses = losses_of
+) -> Measure:
+    """How much lower the optimal defense's loss after the short training is than its twin's."""
+
+    def measure(results: AllResults) -> Units:
+        found = losses(results.get(study, {}))
+        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def run_gain(study: str, optimal: str, level: float, twin_level: float) -> Measure:
+    """How much lower the optimal defense's mean loss over a training run is than its twin's."""
+
+    def measure(results: AllResults) -> Units:
+        losses = mean_losses_of(results.get(study, {}))
+        return difference(losses, (TWINS[optimal], twin_level), (optimal, level))
+
+    return measure
+
+
+def curve_gain(
+    study: str,
+    family: str,
+    metric: str,
+    attacks: str | None = None,
+    attacker: str | None = None,
+    trained: bool = False,
+) -> Measure:
+    """The optimal defense's error over its twin's at equal training loss.
+
+    Losses are those after a few steps, or those at the end of real trainings (`trained`), of which
+    only ones that have learned something count.
+    """
+    classical, optimal = PAIRS[family]
+
+    def measure(results: AllResults) -> EqualLoss:
+        errors = errors_of(results.get(attacks or study, {}), metric, attacker)
+        losses = (final_losses_of if trained else losses_of)(results.get(study, {}))
+        ceiling = learned_below(losses) if trained else math.inf
+        return at_equal_loss(errors, losses, optimal, classical, ceiling)
+
+    return AttackMeasure(measure, attacks or study, metric, attacker)
+
+
+def large_error_gain(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
+    """The error of optimal noise over that of noise, both clamped, at equal scales above one."""
+    classical, optimal = NOISE
+
+    def measure(results: AllResults) -> Units:
+        errors = errors_of(results.get(study, {}), metric, attacker)
+        return at_equal_level(errors, optimal, classical, low=above)
+
+    return AttackMeasure(measure, study, metric, attacker)
+
+
+def trained_losses_of(results: Results) -> ByDefense:
+    """The losses at the end of trainings with noise, at scales where either form has learned."""
+    losses = final_losses_of(results)
+    limit = learned_below(losses)
+    levels = {d[1] for d, own in losses.items() if d[0] in NOISE and mean_value(own) < limit}
+    return {d: own for d, own in losses.items() if d[0] in NOISE and d[1] in levels}
+
+
+def large_loss_gain(study: str, above: float, losses: Losses = losses_of) -> Measure:
+    """The loss of noise over that of optimal noise, both clamped, at equal scales above one."""
+    classical, optimal = NOISE
+    return lambda results: at_equal_level(
+        losses(results.get(study, {})), classical, optimal, low=above
+    )
+
+
+def growing_loss_gain(study: str, losses: Losses = losses_of) -> Measure:
+    """The same difference of losses at the largest scale, less that at the smallest."""
+    classical, optimal = NOISE
+
+    def measure(results: AllResults) -> Units:
+        found = losses(results.get(study, {}))
+        levels = sorted(level for name, level in found if name == optimal and level is not None)
+        if len(levels) < 2:
+            return {}
+        small, large = (
+            difference(found, (classical, level), (optimal, level))
+            for level in (levels[0], levels[-1])
+        )
+        return {unit: large[unit] - small[unit] for unit in large if unit in small}
+
+    return measure
+
+
+def beyond_blank(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
+    """The error behind noise over that of an image of the mean colour, at scales above this one."""
+
+    def measure(results: AllResults) -> Units:
+        cells = results.get(study, {})
+        errors, blanks = (errors_of(cells, name, attacker) for name in (metric, "blank_mse"))
+        scales = [{level for name, level in errors if name == noise} for noise in NOISE]
+        high = [level for level in set.intersection(*scales) if level is not None and level > above]
+        noisy = [(name, level) for level in sorted(high) for name in NOISE]
+        return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in noisy)
+
+    return AttackMeasure(measure, study, metric, attacker)
+
+
+def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Measure:
+    """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
+
+    Among weights or among biases: these two differ for other reasons than their layer. Of one
+    defense, where the study has runs with several.
+    """
+
+    def measure(results: AllResults) -> Units:
+        units: dict[Unit, Tensor] = {}
+        for settings, result in select(results.get(study, {}), "training"):
+            if defense is not None and name_and_level(settings["defense"]) != defense:
+                continue
+            of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
+            means = [sum(levels) / len(levels) for levels in of_kind]
+            if means:
+                contrast = math.log2(max(means) / max(min(means), TINY)) - 1
+                units[(0, settings["seed"])] = torch.tensor([contrast], dtype=torch.float64)
+        return units
+
+    return measure
+
+
+def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
+    """How far the error is above the bound, of the attack and the noise with the least such mean.
+
+    In shares of the noise's mean bound: little noise has a small bound, below which an error cannot
+    be by much. Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is
+    next to 0 is left out, and so are attacks that find no more than a blank image: every error is
+    above the one, and a failed attack is above any other, so neither tests anything.
+    """
+
+    def measure(results: AllResults) -> Units:
+        cells = results.get(study, {})
+        bounds = {
+            defense: {s["start"]: torch.tensor([r[value]], dtype=torch.float64) for s, r in pairs}
+            for defense, pairs in grouped(select(cells, kind), lambda s: s["defense"]).items()
+        }
+        telling = {name: own for name, own in bounds.items() if mean_value(own) > LEAST_BOUND}
+        attacks = grouped(select(cells, "attack"), lambda s: (s["attack"], s["defense"]))
+        margins = [
+            _above(units_of(pairs, "mse"), telling.get(defense, {}))
+            for (_, defense), pairs in attacks.items()
+            if _finds_something(pairs)
+        ]
+        margins = [units for units in margins if units]
+        return min(margins, key=lambda units: mean_value(units), default={})
+
+    return measure
+
+
+def _finds_something(pairs: Sequence[Pair]) -> bool:
+    """Whether the mean error of an attack is below that of a blank image."""
+    errors, blanks = (units_of(pairs, name) for name in ("mse", "blank_mse"))
+    return mean_value(errors) < mean_value(blanks)
+
+
+def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
+    """The errors over the bounds of their batches, in shares of the mean bound."""
+    both = {unit: error for unit, error in errors.items() if unit[0] in bounds}
+    if not both:
+        return {}
+    mean = torch.cat([bounds[start] for start in {start for start, _ in both}]).mean()
+    return {unit: (error - bounds[unit[0]]) / mean for unit, error in both.items()}
+
+
+def best_attack_above_candidates(study: str) -> Measure:
+    """The error over that of the best attacker with candidates: no model of images is assumed."""
+    return best_attack_above_bound(study, "candidate_bound", "error")

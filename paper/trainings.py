@@ -1,0 +1,461 @@
+"""What cells compute by training a model."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradveil._checks import NonFiniteError
+from gradveil._extras import require
+from gradveil._random import named_stream
+from gradveil._runner import Settings
+from gradveil._tensors import total
+from gradveil._typing import Tensors
+from gradveil.catalog import build_defense
+from gradveil.data import Dataset
+from gradveil.defenses import Defended, Defense, OptimalNoise, PrivateNoise
+from gradveil.federated import (
+    FederatedRun,
+    Split,
+    TrainingConfig,
+    build_clients,
+    build_server,
+    evaluate,
+)
+from gradveil.mechanisms import Mechanism, constant_like
+from gradveil.messages import GradientMessage, Message
+from gradveil.privacy import PrivacyAccount, poisson_sample, solve_noise_multiplier
+from gradveil.sensitivity import Moments, measure
+from gradveil.shapes import Shape, rms_shape
+from gradveil.theory import expected_decrease, fisher_trace, utility
+
+from .cells import dataset, from_examples, model
+
+_CONFIG = ("model", "defense", "clients", "batch_size", "rounds", "optimizer", "lr", "seed")
+_LOCAL = ("local_steps", "local_lr", "local_batch_size")
+
+
+def config_of(settings: Settings) -> TrainingConfig:
+    """The training configuration; the data stay a name."""
+    given = {name: settings[name] for name in (*_CONFIG, *_LOCAL) if name in settings}
+    return TrainingConfig(data=settings["data"], evaluate_every=settings["rounds"], **given)
+
+
+def federation(settings: Settings) -> FederatedRun:
+    """Clients that share `examples` examples from `start` on, and a server.
+
+    With `held_out`, so many examples from `held_out_start` on are for evaluation; without it the
+    training examples themselves are. With `public`, {start, examples, refresh}, plans come from so
+    many other examples, every `refresh` rounds, and are the same for all clients.
+    """
+    config, data = config_of(settings), dataset(settings["data"])
+    inputs, targets = data.batch(settings.get("start", 0), settings["examples"])
+    held_out = inputs, targets
+    if settings.get("held_out"):
+        held_out = data.batch(settings["held_out_start"], settings["held_out"])
+    split = Split(inputs, targets, held_out, data.num_classes)
+    clients = build_clients(config, split)
+    if settings.get("public"):
+        shared = from_examples(
+            build_defense(config.defense), data, settings["public"], config.clients
+        )
+        for client in clients:
+            client.defense = shared
+    return FederatedRun(
+        build_server(config, split),
+        clients,
+        config.loss_fn,
+        seed=config.seed,
+        held_out=held_out,
+        evaluate_every=settings.get("evaluate_every", config.rounds),
+    )
+
+
+class Recording(Defense):
+    """A wrapper of a defense that records the mean standard deviation of each tensor."""
+
+    def __init__(self, defense: Defense) -> None:
+        self.defense = defense
+        self.levels: list[dict[str, float]] = []
+
+    def respond(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Defended:
+        """What the other one responds."""
+        defended = self.defense.respond(message, inputs, generator)
+        mechanism = defended.mechanism
+        if isinstance(mechanism, Mechanism) and isinstance(mechanism.std, Mapping):
+            self.levels.append({name: float(std.mean()) for name, std in mechanism.std.items()})
+        return defended
+
+
+def mean_levels(recordings: Sequence[Recording]) -> dict[str, list[float]]:
+    """The mean over clients for each tensor and round; empty where no noise was planned."""
+    rounds = min(len(recording.levels) for recording in recordings)
+    names = recordings[0].levels[0] if rounds else {}
+    means = {
+        name: [sum(r.levels[t][name] for r in recordings) / len(recordings) for t in range(rounds)]
+        for name in names
+    }
+    return means if any(any(levels) for levels in means.values()) else {}
+
+
+def training(settings: Settings) -> dict[str, Any]:
+    """Train and keep the clients' mean loss before each step, and the end on held-out examples.
+
+    `levels` holds the standard deviation of the noise, averaged over each tensor's entries and
+    over clients, in every round. Settings: `data`, `start`, `examples`, `model`, `defense`,
+    `clients`, `batch_size`, `rounds`, `optimizer`, `lr`, `seed`; optional `held_out`,
+    `held_out_start`, `public` (see `federation`) and FedAvg's `local_steps`, `local_lr`,
+    `local_batch_size`.
+    """
+    run = federation(settings)
+    recordings = [Recording(client.defense) for client in run.clients.values()]
+    for client, recording in zip(run.clients.values(), recordings, strict=True):
+        client.defense = recording
+    history = run.run(settings["rounds"])
+    last = history.rounds[-1]
+    return {
+        "losses": [row.loss for row in history.rounds],
+        "levels": mean_levels(recordings),
+        "held_out_loss": last.held_out_loss,
+        "accuracy": last.accuracy,
+        "bytes_sent": sum(row.bytes_sent for row in history.rounds),
+        "skipped": history.skipped,
+    }
+
+
+def short_training(settings: Settings) -> dict[str, Any]:
+    """The loss on the batch before the first step and after the last.
+
+    Each of the clients has a fixed share of the batch, which it defends anew in every step.
+    Settings: those of "training".
+    """
+    run = federation(settings)
+    assert run.held_out is not None
+    before = evaluate(run.server.model, config_of(settings).loss_fn, *run.held_out).loss
+    last = run.run(settings["rounds"]).rounds[-1]
+    return {"before": before, "after": last.held_out_loss, "accuracy": last.accuracy}
+
+
+PRIVATE = "private"
+"""Not a shape: every batch has its own."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Noise of one shape and amount, and the batches by which it is judged."""
+
+    levels: Tensors | None
+    """r, the variances up to a constant; `None`: each batch has its own."""
+    amount: float
+    judges: list[Moments]
+
+    def mechanism(self, moments: Moments | None) -> Mechanism:
+        """The noise on a batch, which only a private plan looks at."""
+        levels = self.levels
+        if levels is None:
+            assert moments is not None
+            levels = shape_of("Theorem 2", moments)
+        std = {name: (self.amount * r).sqrt() for name, r in levels.items()}
+        if any(bool(s.isnan().any()) for s in std.values()):
+            raise NonFiniteError(
+                "The noise should have finite levels. Found that training diverged."
+            )
+        return Mechanism(std)
+
+    def utilities(self, settings: Settings) -> dict[str, float]:
+        """Means over the judges; the more, the worse for training."""
+        rows = [_costs(judge, self.mechanism(judge), settings) for judge in self.judges]
+        return {name: fmean(row[name] for row in rows) for name in rows[0]}
+
+
+def plan(settings: Settings, data: Dataset, net: nn.Module) -> Planner:
+    """A planner at the model's weights, with the trace of isotropic noise of `scale`."""
+    moments = _public_moments(settings["public"], data, net)
+    half = len(moments) // 2
+    planned, judges = Moments.average(moments[:half]), moments[half:]
+    wanted = fmean(fisher_trace(judge, Mechanism(settings["scale"])) for judge in judges)
+    private = settings["shape"] == PRIVATE
+    levels = None if private else shape_of(settings["shape"], planned, wanted)
+    unit = Planner(levels, 1.0, judges)
+    own = fmean(fisher_trace(judge, unit.mechanism(judge)) for judge in judges)
+    return replace(unit, amount=own / wanted)
+
+
+def shape_of(name: str, moments: Moments, trace: float = 1.0) -> Tensors:
+    """Variances up to a constant, with the floors and caps of `OptimalNoise`.
+
+    The trace of their information matters for Adam's optimum alone, whose shape depends on it.
+    """
+    if name == "isotropic":
+        return constant_like(1.0, moments.squared_values)
+    if name == "total power":  # s: at a given Σ_i Σ_ii nothing reveals less
+        moments = replace(moments, squared_values=constant_like(1.0, moments.squared_values))
+    defense = OptimalNoise(
+        None if name == "adam" else 1.0,
+        target_error=moments.input_size / trace if name == "adam" else None,
+        utility=name if name in ("curvature", "adam") else "variance",
+        granularity="layer" if name == "layers" else "parameter",
+    )
+    std = defense.plan(moments).std
+    assert isinstance(std, dict)
+    power = 4 if name == "steep" else 2  # (s/|g|)², or s/|g|
+    return {n: s**power for n, s in std.items()}
+
+
+def _costs(moments: Moments, mechanism: Mechanism, settings: Settings) -> dict[str, float]:
+    values = {name: square.sqrt() for name, square in moments.squared_values.items()}
+    variances = mechanism.variance(values)
+    curvatures = moments.known_squared_example_values
+    adam = expected_decrease(moments, mechanism, settings["lr"], "adam")
+    return {
+        "U2": -utility(values, mechanism).second,
+        "total power": float(total(variances.values())),
+        "curvature": float(total(h * variances[n] for n, h in curvatures.items())),
+        "Adam's step": -adam,
+    }
+
+
+def _public_moments(public: Settings, data: Dataset, net: nn.Module) -> list[Moments]:
+    generator = named_stream("studies", 0, "public moments", 0)
+    size = public["size"]
+    batches = (data.batch(public["start"] + size * k, size) for k in range(public["batches"]))
+    return [
+        measure(
+            GradientMessage(net, cross_entropy, targets), inputs, generator=generator, examples=True
+        )
+        for inputs, targets in batches
+    ]
+
+
+MOMENTUM = 0.9
+
+
+def training_prediction(settings: Settings) -> dict[str, Any]:
+    """Train with noise of one shape, whose trace bound is that of isotropic noise of `scale`.
+
+    The shape is planned from public batches every `refresh` steps, or, for "private", from each
+    batch itself. Half of the public batches plan; the others set the amount and give the utilities,
+    which are those of the first plan. A loss is None where training diverged. Settings: `data`,
+    `model`, `shape`, `scale`, `optimizer`, `lr`, `batch_size`, `examples` (to train on, from 0),
+    `steps` (after which the loss on the held-out examples is taken), `refresh`, `public`,
+    `held_out_start`, `held_out`, `seed`.
+    """
+    data = dataset(settings["data"])
+    net = deepcopy(model({**settings, "model_seed": settings["seed"]}))
+    planner = plan(settings, data, net)
+    found = planner.utilities(settings)
+    losses: list[float | None] = []
+    with suppress(NonFiniteError):  # it diverged
+        losses.extend(_losses(settings, data, net, planner))
+    missing = len(settings["steps"]) - len(losses)
+    return {"losses": losses + [None] * missing, "costs": found}
+
+
+def _losses(settings: Settings, data: Dataset, net: nn.Module, planner: Planner) -> Iterator[float]:
+    """The loss on the held-out examples after each of `steps`."""
+    noise = named_stream("studies", settings["seed"], "noise", 0)
+    optimizer = _optimizer(settings, net)
+    held_out = data.batch(settings["held_out_start"], settings["held_out"])
+    for step in range(max(settings["steps"])):
+        if step and step % settings["refresh"] == 0:
+            planner = plan(settings, data, net)
+        _step(settings, data, net, planner, step, noise)
+        optimizer.step()
+        if step + 1 in settings["steps"]:
+            yield evaluate(net, cross_entropy, *held_out).loss
+
+
+def _step(
+    settings: Settings,
+    data: Dataset,
+    net: nn.Module,
+    planner: Planner,
+    step: int,
+    noise: torch.Generator,
+) -> None:
+    """Put the defended gradient of the next batch into `.grad`."""
+    size = settings["batch_size"]
+    start = (step * size + 101 * settings["seed"]) % (settings["examples"] - size)
+    inputs, targets = data.batch(start, size)
+    message = GradientMessage(net, cross_entropy, targets)
+    own = measure(message, inputs, generator=noise) if planner.levels is None else None
+    sent = planner.mechanism(own).apply(message.values(inputs), noise)
+    for name, parameter in net.named_parameters():
+        parameter.grad = sent[name]
+
+
+def _optimizer(settings: Settings, net: nn.Module) -> torch.optim.Optimizer:
+    lr, parameters = settings["lr"], net.parameters()
+    if settings["optimizer"] == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    momentum = MOMENTUM if settings["optimizer"] == "momentum" else 0.0
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+
+
+Gradient = Callable[[int, Tensor, Tensor], None]
+"""Put the gradient of these inputs and targets into `.grad`; the step's number comes first."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What every way has: the model, the public data, the amount of noise and where it is from."""
+
+    net: nn.Module
+    data: Dataset
+    settings: Settings
+    multiplier: float
+    noise: torch.Generator
+
+
+def plain(training: Training) -> Gradient:
+    """Neither clipped nor noised."""
+
+    def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
+        training.net.zero_grad(set_to_none=True)
+        cross_entropy(training.net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+
+    return gradient
+
+
+def isotropic(training: Training) -> Gradient:
+    """`PrivateNoise` without a shape: DP-SGD."""
+    return _with_shapes(training, lambda: None)
+
+
+def shaped(training: Training) -> Gradient:
+    """`PrivateNoise` whose shape is made from public examples at the weights of the moment."""
+    public = training.settings["public"]
+    inputs, targets = training.data.batch(public["start"], public["count"])
+    message = GradientMessage(training.net, cross_entropy, targets)
+    return _with_shapes(training, lambda: rms_shape(message, inputs))
+
+
+def opacus(training: Training) -> Gradient:
+    """Opacus with hooks; it adds the noise of its own to the same samples."""
+    require("the comparison", "opacus", "opacus")
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    hooked = GradSampleModule(deepcopy(training.net).train())
+    optimizer = DPOptimizer(
+        torch.optim.SGD(hooked.parameters(), lr=1.0),  # it never steps
+        noise_multiplier=training.multiplier,
+        max_grad_norm=training.settings["clip"],
+        expected_batch_size=training.settings["batch_size"],
+        generator=training.noise,
+    )
+    pairs = [*zip(training.net.parameters(), hooked.parameters(), strict=True)]
+
+    def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
+        with torch.no_grad():
+            for own, theirs in pairs:
+                theirs.copy_(own)
+        optimizer.zero_grad(set_to_none=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of hooks on a model whose inputs have no gradient
+            cross_entropy(hooked(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.pre_step()
+        for own, theirs in pairs:
+            own.grad = theirs.grad
+
+    return gradient
+
+
+def opacus_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
+    """ε as Opacus' users get it."""
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history = [(multiplier, rate, steps)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(accountant.get_epsilon(delta=delta))
+
+
+WAYS: dict[str, Callable[[Training], Gradient]] = {
+    "plain": plain,
+    "isotropic": isotropic,
+    "shaped": shaped,
+    "opacus": opacus,
+}
+
+
+def _with_shapes(training: Training, shape_now: Callable[[], Shape | None]) -> Gradient:
+    settings = training.settings
+    refresh, defense = settings["public"]["refresh"], None
+
+    def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
+        nonlocal defense
+        if defense is None or step % refresh == 0:
+            defense = PrivateNoise(
+                training.multiplier,
+                settings["clip"],
+                shape_now(),
+                batch_size=settings["batch_size"],
+            )
+        training.net.zero_grad(set_to_none=True)
+        defense.backward(training.net, cross_entropy, inputs, targets, training.noise)
+
+    return gradient
+
+
+def private_training(settings: Settings) -> dict[str, Any]:
+    """Train with Adam on Poisson samples, each step a private gradient, and evaluate.
+
+    Runs of one seed share the weights at the start and the samples, whatever the way to a private
+    gradient. A seeded run protects nobody: this is a simulation, and its result says so. The rate
+    is made from the number of examples: ε is about one replaced by an empty one. Settings: `data`,
+    `model`, `way` ("plain", "isotropic", "shaped" or "opacus"), `epsilon` of the whole training
+    (None for "plain"), `delta`, `clip`, `batch_size` (expected), `steps`, `examples` (to train on,
+    from 0), `lr`, `public` (`start` and `count` of the examples that the shape is made from, every
+    `refresh` steps), `held_out_start`, `held_out`, `seed`.
+    """
+    data, seed, steps = dataset(settings["data"]), settings["seed"], settings["steps"]
+    inputs, targets = data.batch(0, settings["examples"])
+    rate = settings["batch_size"] / settings["examples"]
+    multiplier = _multiplier(settings["epsilon"], settings["delta"], rate, steps)
+    net = deepcopy(model({**settings, "model_seed": seed}))
+    noise = named_stream("studies", seed, "noise", 0)
+    gradient = WAYS[settings["way"]](Training(net, data, settings, multiplier, noise))
+    optimizer = torch.optim.Adam(net.parameters(), lr=settings["lr"])
+    sampling = named_stream("studies", seed, "sampling", 0)
+    for step in range(steps):
+        chosen = poisson_sample(len(inputs), rate, sampling)
+        gradient(step, inputs[chosen], targets[chosen])
+        optimizer.step()
+    held_out = data.batch(settings["held_out_start"], settings["held_out"])
+    found = evaluate(net, cross_entropy, *held_out)
+    return {
+        "loss": found.loss,
+        "accuracy": found.accuracy,
+        "noise_multiplier": multiplier or None,
+        **_spent(settings, rate, multiplier),
+    }
+
+
+@lru_cache(maxsize=16)
+def _multiplier(epsilon: float | None, delta: float, rate: float, steps: int) -> float:
+    """The noise that spends ε in all steps together; 0 where there is no ε."""
+    return 0.0 if epsilon is None else solve_noise_multiplier(epsilon, delta, rate, steps)
+
+
+def _spent(settings: Settings, rate: float, multiplier: float) -> dict[str, Any]:
+    """ε by our accountant, and for Opacus by its own, of a training whose noise has no seed."""
+    if not multiplier:
+        return {"epsilon": None, "epsilon_opacus": None}
+    account = PrivacyAccount(multiplier, rate, settings["delta"], neighbours="zero-out")
+    account.step(settings["steps"])
+    theirs = None
+    if settings["way"] == "opacus":
+        theirs = opacus_epsilon(multiplier, rate, settings["steps"], settings["delta"])
+    return {"epsilon": account.epsilon(), "epsilon_opacus": theirs, "simulation": True}

@@ -1,0 +1,580 @@
+"""Small computations, each kept in one file: what was stopped at any moment goes on from there.
+
+A `Cell` is a module-level function and its settings. A `Runner` runs cells in this process, in
+several processes of this machine or on a Ray cluster, and writes what each finds to one JSON file,
+whole or not at all. There is no other state: a cell is done if its file is there. So a run may be
+interrupted or killed, and several runs may share a folder, at any time: at worst a cell that was
+not finished is computed again, to the same bytes.
+
+>>> import tempfile
+>>> def double(settings):
+...     return {"twice": 2 * settings["number"]}
+>>> with tempfile.TemporaryDirectory() as folder, Runner(folder) as runner:
+...     cells = [Cell(double, {"number": number}) for number in (1, 2)]
+...     outcome = runner.run(cells)
+...     [runner.read(cell).values for cell in cells]
+[{'twice': 2}, {'twice': 4}]
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._checks import check_choice, check_count
+from ._extras import require
+from ._files import write_atomically
+
+Settings = Mapping[str, Any]
+"""What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""
+
+CellFunction = Callable[..., Mapping[str, Any]]
+"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays.
+
+It is pure: all it draws comes from generators seeded by its settings, all it reads is named by
+them, and two runs give the same bytes.
+"""
+
+Stop = Literal["interrupted", "time budget"]
+ENGINES = ("local", "ray")
+
+_Function = TypeVar("_Function", bound=CellFunction)
+_ARRAY, _DAY = "$npy", 24 * 3600.0
+
+
+def version(number: int) -> Callable[[_Function], _Function]:
+    """The version of a cell function, 1 without it: raise it when the function finds other numbers.
+
+    >>> @version(2)
+    ... def double(settings):
+    ...     return {"twice": 2 * settings["number"]}
+    >>> Cell(double, {"number": 4}).version
+    2
+    """
+
+    def mark(function: _Function) -> _Function:
+        function.version = number  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@dataclass(frozen=True, init=False)
+class Cell:
+    """One computation, named by its function, the function's version, and the settings.
+
+    Args:
+        function: A function of a module. Its own name without the module's is in the key, so that
+            code may be moved; cells of one folder should have different names.
+        settings: JSON; the order of names does not matter, and a tuple is a list.
+
+    >>> cell = Cell(dict, {"seed": 0, "ratio": 0.9})
+    >>> cell == Cell(dict, {"ratio": 0.9, "seed": 0}), cell.settings["ratio"]
+    (True, 0.9)
+    """
+
+    function: CellFunction
+    text: str
+
+    def __init__(self, function: CellFunction, settings: Settings) -> None:
+        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "text", canonical_json(dict(settings)))
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.function.__name__
+
+    @property
+    def version(self) -> int:
+        """The function's."""
+        return getattr(self.function, "version", 1)
+
+    @property
+    def settings(self) -> Settings:
+        """A fresh copy of the settings, as JSON gives them back."""
+        return MappingProxyType(json.loads(self.text))
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The SHA-256 of name, version and settings."""
+        whole = canonical_json([self.name, self.version, self.text])
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+
+class Found(NamedTuple):
+    """What a cell found, and the seconds that it took."""
+
+    values: dict[str, Any]
+    seconds: float
+
+
+class Failure(NamedTuple):
+    """The error of a cell: the exception's class and message, and where it was raised."""
+
+    error: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run; what the cells found is in their files.
+
+    A cell that raises fails alone: the others go on. Failures are not kept, the next run tries
+    these cells again.
+    """
+
+    failures: Mapping[Cell, Failure]
+    stopped: Stop | None
+    """By Ctrl-C or by the time budget; `None` if each cell is done or has failed."""
+
+
+class Runner:
+    """Runs cells and keeps what they find in a folder.
+
+    Each cell runs with one thread, since sums depend on how many share them, and a global random
+    state of its own: neither its place in the order nor the engine shows in its bytes.
+
+    Args:
+        folder: Made if it does not exist. Any number of runners may use it at once.
+        holds: What cell functions get as second argument; they get settings alone if `None`. It is
+            pickled once for each process, never written to a file, and no part of a cell's name:
+            let the settings name its content, by a hash.
+        engine: "local": this process, or several of this machine; "ray": a Ray cluster.
+        jobs: Cells at once. One, if `None`; with Ray the cluster's processors.
+        address: Of a running Ray cluster; Ray is started on this machine if `None`.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        holds: object = None,
+        engine: str = "local",
+        jobs: int | None = None,
+        address: str | None = None,
+    ) -> None:
+        check_choice(engine, "engine", ENGINES)
+        if jobs is not None:
+            check_count(jobs, "jobs")
+        if address is not None and engine != "ray":
+            raise ValueError(
+                "Parameter `address` should be left out for the local engine. Found"
+                f" `address = {address!r}`. Use the engine 'ray'."
+            )
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(self.folder)
+        self._holds, self._engine_name, self._jobs, self._address = holds, engine, jobs, address
+        self._engine: _Engine | None = None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; the next run starts others."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def read(self, cell: Cell) -> Found | None:
+        """What a cell found; `None` if it is not done, or its file is damaged."""
+        return read_cell(self.folder, cell)
+
+    def write(self, cell: Cell, found: Found) -> None:
+        """Keep what a cell found elsewhere."""
+        write_atomically(cell_path(self.folder, cell), _cell_text(cell, found))
+
+    def run(
+        self,
+        cells: Sequence[Cell],
+        *,
+        time_budget: float | None = None,
+        progress: Callable[[Cell], None] | None = None,
+    ) -> Outcome:
+        """Run the cells that are not done, each once, in this order.
+
+        Args:
+            cells: Those that are equal are one.
+            time_budget: Seconds, after which cells in other processes are given up; one in this
+                process ends first.
+            progress: Called with each cell that is done or has failed.
+        """
+        deadline = None if time_budget is None else time.monotonic() + time_budget
+        failures: dict[Cell, Failure] = {}
+        try:
+            self._run([*dict.fromkeys(cells)], failures, deadline, progress or (lambda _: None))
+        except KeyboardInterrupt:
+            self.close()
+            return Outcome(failures, "interrupted")
+        except _TimeIsOver:
+            self.close()
+            return Outcome(failures, "time budget")
+        return Outcome(failures, None)
+
+    def _run(
+        self,
+        cells: Sequence[Cell],
+        failures: dict[Cell, Failure],
+        deadline: float | None,
+        settled: Callable[[Cell], None],
+    ) -> None:
+        flying: dict[Future[_Reply], Cell] = {}
+        waiting = iter(cells)
+        while True:
+            for cell in waiting:
+                if self.read(cell) is None:  # another run may have done it by now
+                    flying[self._submit(cell)] = cell
+                    if len(flying) >= self._started().jobs:
+                        break
+                else:
+                    settled(cell)
+            if not flying:
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise _TimeIsOver
+            ready, _ = wait(flying, left, FIRST_COMPLETED)
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in ready):
+                self.close()
+                replies = {cell: self._alone(cell) for cell in flying.values()}
+                flying.clear()
+            else:
+                replies = {flying.pop(future): _reply_of(future) for future in ready}
+            for cell, reply in replies.items():
+                self._keep(cell, reply, failures)
+                settled(cell)
+
+    def _submit(self, cell: Cell) -> Future[_Reply]:
+        try:
+            return self._started().submit(cell)
+        except BrokenProcessPool as error:  # a process died between two cells
+            failed: Future[_Reply] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _alone(self, cell: Cell) -> _Reply:
+        """One of the cells that ran when a process died: again, with nobody beside it."""
+        pool = _Processes(1, self._holds)
+        try:
+            return _reply_of(pool.submit(cell))
+        finally:
+            pool.close()
+
+    def _keep(self, cell: Cell, reply: _Reply, failures: dict[Cell, Failure]) -> None:
+        if isinstance(reply, Failure):
+            failures[cell] = reply
+            return
+        try:
+            write_atomically(cell_path(self.folder, cell), reply)
+        except OSError as error:  # a full disk, say
+            failures[cell] = _failure(error)
+
+    def _started(self) -> _Engine:
+        if self._engine is None:
+            if self._engine_name == "ray":
+                self._engine = _Ray(self._address, self._jobs, self._holds)
+            elif (self._jobs or 1) > 1:
+                self._engine = _Processes(self._jobs or 1, self._holds)
+            else:
+                self._engine = _Here(self._holds)
+        return self._engine
+
+
+class _TimeIsOver(Exception):
+    pass
+
+
+def cell_path(folder: Path, cell: Cell) -> Path:
+    """The file of a cell."""
+    return folder / f"{cell.name}-{cell.key[:32]}.json"
+
+
+def read_cell(folder: Path, cell: Cell) -> Found | None:
+    """What a cell found, tensors as tensors; `None` if there is no such file, or it is damaged."""
+    try:
+        kept = json.loads(cell_path(folder, cell).read_bytes(), object_hook=_with_arrays)
+        if (kept["function"], kept["version"]) != (cell.name, cell.version):
+            return None
+        if canonical_json(kept["settings"]) != cell.text:
+            return None
+        return Found(dict(kept["result"]), float(kept["seconds"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def canonical_json(value: object, *, allow_nan: bool = False) -> str:
+    """One text for one value: sorted names, no spaces, the shortest exact floats."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
+
+
+def processors() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_Reply = str | Failure
+"""The text of a cell's file, or why there is none."""
+
+
+def _execute(cell: Cell, holds: object) -> _Reply:
+    """Run one cell where we are."""
+    start = time.perf_counter()
+    try:
+        with _isolated(int(cell.key[:8], 16)):
+            given = (cell.settings,) if holds is None else (cell.settings, holds)
+            values = cell.function(*given)
+        return _cell_text(cell, Found(dict(values), time.perf_counter() - start))
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> Failure:
+    return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+
+
+def _cell_text(cell: Cell, found: Found) -> str:
+    """The content of a cell's file: JSON, with NaN and infinities as Python writes them."""
+    content = {
+        "function": cell.name,
+        "version": cell.version,
+        "settings": dict(cell.settings),
+        "seconds": round(found.seconds, 3),
+        "result": _without_arrays(found.values),
+    }
+    return canonical_json(content, allow_nan=True)
+
+
+def _without_arrays(value: Any) -> Any:
+    """Tensors and arrays become ``{"$npy": the bytes of an .npy file in base64}``."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        packed = io.BytesIO()
+        array = value.numpy(force=True) if isinstance(value, Tensor) else value
+        np.save(packed, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
+        return {_ARRAY: base64.b64encode(packed.getvalue()).decode()}
+    if isinstance(value, Mapping):
+        return {name: _without_arrays(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(part) for part in value]
+    return value
+
+
+def _with_arrays(value: dict[str, Any]) -> Any:
+    if value.keys() != {_ARRAY}:
+        return value
+    packed = io.BytesIO(base64.b64decode(value[_ARRAY]))
+    return torch.from_numpy(np.load(packed, allow_pickle=False))
+
+
+@contextlib.contextmanager
+def _isolated(seed: int) -> Iterator[None]:
+    """One thread and a seeded global random state inside, everything as it was afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _reply_of(future: Future[_Reply]) -> _Reply:
+    """What a process sent, or how it ended without."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        message = "The process that ran the cell was killed, or ended without a word."
+        return Failure("ProcessDied", message, message)
+    except Exception as error:
+        return _failure(error)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes killed a day ago or earlier left half written."""
+    for path in folder.glob(".*.json.*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _DAY:
+                path.unlink()
+
+
+class _Engine(Protocol):
+    jobs: int
+
+    def submit(self, cell: Cell) -> Future[_Reply]: ...
+
+    def close(self) -> None: ...
+
+
+class _Here:
+    """This process."""
+
+    def __init__(self, holds: object) -> None:
+        self.jobs, self._holds = 1, holds
+
+    def submit(self, cell: Cell) -> Future[_Reply]:
+        done: Future[_Reply] = Future()
+        done.set_result(_execute(cell, self._holds))
+        return done
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Processes:
+    """Processes of this machine. They end when this one does, however it does, or closes."""
+
+    def __init__(self, jobs: int, holds: object) -> None:
+        self.jobs = jobs
+        context = multiprocessing.get_context("spawn")
+        theirs, self._ours = context.Pipe(duplex=False)
+        self._theirs = theirs
+        self._pool = ProcessPoolExecutor(
+            jobs, context, initializer=_begin, initargs=(theirs, _pickled(holds))
+        )
+
+    def submit(self, cell: Cell) -> Future[_Reply]:
+        with _ignoring_interrupts():
+            return self._pool.submit(_execute_held, cell)
+
+    def close(self) -> None:
+        self._ours.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._theirs.close()
+
+
+_held: object = None
+"""In a process of a pool: what its runner holds, put here when the process begins."""
+
+
+def _begin(parent: Connection, holds: bytes) -> None:
+    """The start of a process of a pool."""
+    global _held
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _held = pickle.loads(holds)
+
+
+def _end_with(parent: Connection) -> None:
+    """End at once when the other end of a pipe is closed: no file needs a farewell."""
+    with contextlib.suppress(EOFError, OSError):
+        parent.recv_bytes()
+    os._exit(1)
+
+
+def _execute_held(cell: Cell) -> _Reply:
+    return _execute(cell, _held)
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ctrl-C goes to every process of a terminal; those started in here leave it to this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Ray:
+    """Tasks of a Ray cluster, each with one processor. Files are written by this process: the
+    cluster's machines need the package, and data under the same path, but no shared folder."""
+
+    def __init__(self, address: str | None, jobs: int | None, holds: object) -> None:
+        require("the ray engine", "gradveil[ray]", "ray")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        self._ray, self._ends = ray, not ray.is_initialized()
+        if self._ends:
+            _connect(ray, address, jobs)
+        self.jobs = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._holds = ray.put(_pickled(holds))
+        self._task = ray.remote(num_cpus=1)(_execute_pickled)
+        self._flying: dict[Future[_Reply], Any] = {}
+
+    def submit(self, cell: Cell) -> Future[_Reply]:
+        self._flying = {future: ref for future, ref in self._flying.items() if not future.done()}
+        reference = self._task.remote(cell, self._holds)
+        future: Future[_Reply] = reference.future()
+        self._flying[future] = reference
+        return future
+
+    def close(self) -> None:
+        for future, reference in self._flying.items():
+            if not future.done():
+                self._ray.cancel(reference, force=True)
+        if self._ends:
+            self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    local = place == "local"
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "PYTHONPATH" or name.startswith("GRADVEIL_")
+    }
+    ray.init(
+        place,
+        num_cpus=jobs if local else None,
+        runtime_env=None if local else {"env_vars": passed},
+        include_dashboard=False if local else None,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def _execute_pickled(cell: Cell, holds: bytes) -> _Reply:
+    return _execute(cell, _unpickled(holds))
+
+
+@functools.lru_cache(maxsize=1)
+def _unpickled(holds: bytes) -> object:
+    """Once for all tasks of a process."""
+    return pickle.loads(holds)
+
+
+def _pickled(holds: object) -> bytes:
+    try:
+        return pickle.dumps(holds)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            "What cells of other processes hold should be picklable. Found"
+            f" `{type(error).__name__}: {error}`. Define functions and classes in a module, or use"
+            " one job."
+        ) from error

@@ -1,0 +1,372 @@
+"""First-order minimisation of many candidates at once, and where they start."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
+from gradveil._extras import require
+from gradveil._random import normal_like
+from gradveil._tensors import flatten
+from gradveil.messages import GradientMessage
+from gradveil.scoring import match
+
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
+from ._fast_layers import FastLayers, has_half
+from ._observation import Observation, check_observation
+
+Cost = Callable[..., Any]
+"""(candidate, progress, *data) to what is minimised, a 0-d tensor, or to a pair of that and the
+attack's own yardstick, by which the best iterate is picked. `progress` runs from 0 to 1."""
+
+SETTLED = 7 / 8
+"""From this share of the steps on nothing is annealed, and iterates are comparable."""
+MANY, SMALL = 4, 4096
+"""Candidates and their entries from which, and up to which, batching pays on a processor."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How to descend: the update rule, its rate, and how long.
+
+    Args:
+        steps: How many updates.
+        lr: The rate of the first update.
+        method: "signed-adam" (Adam on the signs of the gradient), "adam" or "sgd".
+        decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
+        history_every: Every how many steps the best cost is recorded.
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        chunk: How many candidates are differentiated at once; `None`: all.
+        settled: From this share of the steps on iterates compete by their own costs. Before it,
+            where an annealed cost is not yet the final one, the latest iterate counts as the best.
+
+    >>> Descent(steps=100, lr=0.1).method
+    'signed-adam'
+    """
+
+    steps: int = 1000
+    lr: float = 0.2
+    method: str = "signed-adam"
+    decay: str = "steps"
+    history_every: int = 50
+    time_budget: float | None = None
+    chunk: int | None = None
+    settled: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count(self.steps, "steps")
+        check_positive(self.lr, "lr")
+        check_choice(self.method, "method", ("signed-adam", "adam", "sgd"))
+        check_choice(self.decay, "decay", ("steps", "cosine", "none"))
+        check_count(self.history_every, "history_every")
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
+        if self.chunk is not None:
+            check_count(self.chunk, "chunk")
+
+    def rate(self, progress: float) -> float:
+        """The rate when this share of the steps is done."""
+        if self.decay == "steps":
+            return self.lr * 0.1 ** sum(progress >= share for share in (3 / 8, 5 / 8, 7 / 8))
+        if self.decay == "cosine":
+            return self.lr * (0.5 + 0.5 * float(torch.cos(torch.tensor(torch.pi * progress))))
+        return self.lr
+
+
+@dataclass
+class Minimum:
+    """The best iterate of each candidate, by its own cost."""
+
+    inputs: Tensor
+    """Shape (candidates, ...)."""
+    costs: Tensor
+    """Shape (candidates,)."""
+    history: list[tuple[int, Tensor]] = field(default_factory=list)
+    """(step, best cost of each candidate so far)."""
+    status: str = FINISHED
+
+
+class Watch:
+    """Says when to stop: the time budget, counted from when the watch was made.
+
+    >>> Watch(time_budget=0.0).is_over(), Watch(time_budget=None).is_over()
+    (True, False)
+    """
+
+    def __init__(self, time_budget: float | None) -> None:
+        self._start, self._budget = time.monotonic(), time_budget
+        self._end = None if time_budget is None else self._start + time_budget
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    def left(self) -> float | None:
+        """Seconds left; `None`: no limit."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def share(self) -> float:
+        """How much of the budget is spent, from 0 to 1; 0: no limit."""
+        if self._budget is None:
+            return 0.0
+        spent = time.monotonic() - self._start
+        return min(1.0, spent / self._budget) if self._budget > 0 else 1.0
+
+    def part(self, share: float) -> "Watch":
+        """A watch for the next part of the work: that share of what is left."""
+        left = self.left()
+        return Watch(None if left is None else share * left)
+
+
+def minimise(
+    cost: Cost,
+    start: Tensor,
+    descent: Descent,
+    *,
+    data: tuple[Tensor, ...] = (),
+    low: Tensor | None = None,
+    high: Tensor | None = None,
+    progress: Progress | None = None,
+) -> Minimum:
+    """Minimise cost(candidate, progress, *data) for each candidate, clamped to [low, high].
+
+    Args:
+        cost: Of one candidate. It must not depend on other candidates.
+        start: Shape (candidates, ...).
+        descent: The update rule, its rate and its length.
+        data: Tensors with one row for each candidate, which the cost gets beside it.
+        low: The least value of each entry, broadcast to a candidate; `None`: not known.
+        high: The largest one.
+        progress: Told after every step how far it is.
+
+    Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time
+    budget, rates and annealing follow the time where that is ahead of the steps, so that they come
+    to their end.
+
+    >>> start = torch.zeros(2, 3)
+    >>> cost = lambda candidate, share: (candidate - 0.5).square().sum()
+    >>> minimise(cost, start, Descent(steps=50, lr=0.1)).costs.max() < 0.1
+    tensor(True)
+    """
+    watch, evaluate = Watch(descent.time_budget), _evaluator(cost, descent.chunk)
+    best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
+    now, update = start, _Update(descent, start)
+    try:
+        for step in range(descent.steps + 1):
+            share = max(step / descent.steps, watch.share())
+            gradient, own = evaluate(now, share, *data)
+            _keep_best(best, now, own, always=share <= descent.settled)
+            if step % descent.history_every == 0 or step == descent.steps:
+                best.history.append((step, best.costs.clone()))
+            if progress is not None:
+                progress(step, descent.steps, float(best.costs.min()))
+            if step == descent.steps or watch.is_over():
+                break
+            now = clamp(now - update(gradient, descent.rate(share)), low, high)
+        best.status = FINISHED if step == descent.steps else TIME_BUDGET
+    except KeyboardInterrupt:
+        best.status = INTERRUPTED
+    return best
+
+
+def clamp(inputs: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
+    """The inputs moved into the range, as far as it is known."""
+    if low is None and high is None:
+        return inputs
+    if low is not None:
+        low = low.to(inputs)
+    if high is not None:
+        high = high.to(inputs)
+    return inputs.clamp(low, high)
+
+
+class _Update:
+    """Adam (Kingma and Ba, 2015) on the gradient or on its signs, or plain steps."""
+
+    def __init__(self, descent: Descent, like: Tensor) -> None:
+        self.method, self.count = descent.method, 0
+        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
+
+    def __call__(self, gradient: Tensor, rate: float) -> Tensor:
+        """What to subtract."""
+        gradient = torch.nan_to_num(gradient)
+        if self.method == "sgd":
+            return rate * gradient
+        if self.method == "signed-adam":
+            gradient = gradient.sign()
+        self.count += 1
+        self.mean = 0.9 * self.mean + 0.1 * gradient
+        self.square = 0.999 * self.square + 0.001 * gradient.square()
+        mean = self.mean / (1 - 0.9**self.count)
+        square = self.square / (1 - 0.999**self.count)
+        return rate * mean / (square.sqrt() + 1e-8)
+
+
+def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Gradients and own costs of all candidates: one after the other, or from one batched pass."""
+
+    def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
+        result = cost(candidate, share, *data)
+        return result if isinstance(result, tuple) else (result, result)
+
+    def alone(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
+        candidate = candidate.detach().requires_grad_()
+        with torch.enable_grad(), FastLayers(half=has_half()) as layers:
+            value, own = paired(candidate, share, *data)
+        with layers.last():
+            return torch.autograd.grad(value, candidate)[0], own.detach()
+
+    def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
+        if not _pays_to_batch(candidates):
+            pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
+            gradients, owns = zip(*pairs, strict=True)
+            return torch.stack(gradients), torch.stack(owns)
+        batched = vmap(
+            lambda candidate, *rows: grad_and_value(paired, has_aux=True)(candidate, share, *rows),
+            randomness="same",
+            chunk_size=chunk,
+        )
+        gradients, (_, own) = batched(candidates, *data)
+        return gradients, own.detach()
+
+    return evaluate
+
+
+def _pays_to_batch(candidates: Tensor) -> bool:
+    """Whether one pass over all candidates is faster than one for each, by plain autograd.
+
+    On an accelerator it is. On a processor the transforms cost more than they save, but for many
+    small candidates.
+    """
+    if candidates.device.type != "cpu":
+        return len(candidates) > 1
+    return len(candidates) >= MANY and candidates[0].numel() <= SMALL
+
+
+def _keep_best(best: Minimum, now: Tensor, own: Tensor, always: bool) -> None:
+    better = own.isfinite() if always else own < best.costs
+    shape = (-1, *[1] * (now.dim() - 1))
+    best.inputs = torch.where(better.view(shape), now, best.inputs)
+    best.costs = torch.where(better, own.to(best.costs), best.costs)
+
+
+def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
+    """(inputs, labels) to the message that they would make, all entries in one row."""
+    parts = parts_of(observation)
+    return lambda inputs, labels: torch.cat([part.reshape(-1) for part in parts(inputs, labels)])
+
+
+def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+    """(inputs, labels) to the tensors of the message that they would make, in the order of names.
+
+    Of a plain gradient only the targets change, so its checks are done once.
+    """
+    first = observation.message(torch.zeros(observation.batch_size))
+    fixed = first if type(first) is GradientMessage else None
+
+    def parts(inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        message = observation.message(labels) if fixed is None else fixed.of(labels)
+        return tuple(message(inputs).values())
+
+    return parts
+
+
+def sent_row(observation: Observation) -> Tensor:
+    """What was sent, in the order of the message's names."""
+    names = observation.message(torch.zeros(observation.batch_size)).parameters  # type: ignore[attr-defined]
+    return flatten({name: observation.sent[name] for name in names})
+
+
+def noise_start(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
+    """`count` candidates drawn from N(0, I), in the dtype and on the device of what was sent."""
+    like = next(iter(observation.sent.values()))
+    blank = like.new_empty(count, observation.batch_size, *observation.input_shape)
+    return normal_like(blank, generator)
+
+
+def check_alike(observations: Sequence[Observation]) -> None:
+    """Require observations that can be attacked in one batched run."""
+    if not observations:
+        raise ValueError("Parameter `observations` should not be empty. Found no Observation.")
+    for observation in observations:
+        check_observation(observation)
+    first = observations[0]
+    for position, other in enumerate(observations):
+        same = (
+            other.model is first.model
+            and other.loss_fn == first.loss_fn
+            and other.batch_size == first.batch_size
+            and other.input_shape == first.input_shape
+            and other.local == first.local
+        )
+        if not same:
+            raise ValueError(
+                "Parameter `observations` should be of one model, loss, batch size, input shape and"
+                f" local training, to run as one batch. Found that number {position} differs from"
+                " the first. Attack them one by one."
+            )
+
+
+def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
+    """For each seed the mean over seeds, in that seed's own order.
+
+    Images of one label come in any order, so each seed's are first matched to the first seed's.
+    """
+    orders = [order_like(seed, seeds[0], labels) for seed in seeds]
+    mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
+    return torch.stack([mean[order.argsort()] for order in orders])
+
+
+def order_like(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+    """The images of a seed in the reference's order, exchanged only within a label (or target)."""
+    order = torch.arange(len(labels), device=labels.device)
+    rows = labels.reshape(len(labels), -1)
+    for row in rows.unique(dim=0):
+        places = torch.nonzero((rows == row).all(1)).flatten()
+        if len(places) > 1:
+            order[places] = places[match(seed[places], reference[places])]
+    return order
+
+
+@contextmanager
+def progress_bar(description: str = "attack") -> Iterator[Progress]:
+    """A `progress` for any attack, drawn on stderr: steps, best cost and the time left.
+
+    An attack of several stages begins the bar again with each of them.
+
+    Args:
+        description: What stands before the bar.
+
+    >>> from gradveil.attacks import InvertingGradients
+    >>> with progress_bar("images 1 to 4") as progress:
+    ...     attack = InvertingGradients(steps=10, progress=progress)
+    """
+    require("the progress bar", "gradveil[cli]", "rich")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("cost {task.fields[cost]:.4g}"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=None, cost=float("nan"))
+        latest = [0]
+
+        def progress(step: int, steps: int, cost: float) -> None:
+            if step < latest[0]:
+                bar.reset(task, total=steps, cost=cost)
+            latest[0] = step
+            bar.update(task, completed=step, total=steps, cost=cost)
+
+        yield progress

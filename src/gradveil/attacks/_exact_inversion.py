@@ -1,0 +1,433 @@
+"""Exact inversion of a fully connected ReLU layer that reads the inputs."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from gradveil._random import generator_or_fresh, seed_from
+from gradveil._typing import Tensors
+from gradveil.messages import FunctionalLoss, LocalUpdateMessage
+
+from ._attack import (
+    FINISHED,
+    INTERRUPTED,
+    TIME_BUDGET,
+    Attack,
+    Progress,
+    Reconstruction,
+    check_settings,
+)
+from ._descent import Watch, clamp, sent_row
+from ._exact_search import Batch, Factors, Hunt, factors_of
+from ._model_layers import Call, input_layer, random_inputs
+from ._observation import Observation, check_observation
+from ._targets import Run, labels_of, message_misfit
+
+_DECADES, _EACH = 3, 10
+"""Scales are tried from 10⁻³ to 10³ times a root mean square of 1, ten in each decade."""
+
+
+class Explained(NamedTuple):
+    """A whole batch."""
+
+    inputs: Tensor
+    """Shape (batch size, inputs)."""
+    labels: Tensor
+
+
+def explain(batch: Batch, units: Tensor, observation: Observation, call: Call) -> Explained | None:
+    """The labels of the inputs, and how often each occurs; `None` if that does not add up.
+
+    An input that occurs with labels c_1, c_2, ... has the gradient Σ_i δ(c_i) at its outputs, each
+    of which the attacker can compute.
+    """
+    if call.layer.bias is None:
+        batch = _scaled(batch, units, observation, call)
+    every = of_each_label(batch.inputs, observation, call)[:, :, units]
+    missing = observation.batch_size - len(batch.inputs)
+    if missing == 0:
+        cosines = cosine_similarity(batch.deltas[:, None], every, dim=2)
+        return Explained(batch.inputs, cosines.argmax(dim=1))
+    counts = torch.stack(
+        [_counts(own, each, missing) for own, each in zip(batch.deltas, every, strict=True)]
+    )
+    if int(counts.sum()) != observation.batch_size:
+        return None
+    image, label = torch.meshgrid(*(torch.arange(n) for n in counts.shape), indexing="ij")
+    repeats = counts.flatten()
+    inputs = batch.inputs[image.flatten().repeat_interleave(repeats)]
+    return Explained(inputs, label.flatten().repeat_interleave(repeats))
+
+
+def output_gradients(
+    inputs: Tensor,
+    labels: Tensor,
+    observation: Observation,
+    call: Call,
+    parameters: Tensors | None = None,
+) -> Tensor:
+    """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units)."""
+    count, missing = len(inputs), max(0, observation.batch_size - len(inputs))
+    places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
+    shaped = inputs[places].double().reshape(-1, *observation.input_shape)
+    shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0).double()
+    handle = call.layer.register_forward_hook(lambda _, __, outputs: outputs + shift)
+    try:
+        with torch.enable_grad():
+            value = loss(parameters or loss.parameters, shaped, labels[places])
+            return torch.autograd.grad(value, shift)[0][:count]
+    finally:
+        handle.remove()
+
+
+def of_each_label(
+    inputs: Tensor, observation: Observation, call: Call, parameters: Tensors | None = None
+) -> Tensor:
+    """∂L/∂u of each example for each label it could have; shape (examples, classes, units)."""
+    blank = torch.empty(len(inputs), dtype=torch.long, device=inputs.device)
+    each = [
+        output_gradients(inputs, torch.full_like(blank, label), observation, call, parameters)
+        for label in range(observation.num_classes)
+    ]
+    return torch.stack(each, dim=1)
+
+
+def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
+    """How often one input occurs with each label: the whole numbers that fit best."""
+    size = each.norm(dim=1).mean()
+    best, least = torch.zeros(len(each), dtype=torch.long), torch.inf
+    for total in range(1, missing + 2):
+        system = torch.cat([each.T, size * torch.ones_like(each[:1, 0:1]).expand(1, len(each))])
+        target = torch.cat([own, size * total * torch.ones_like(own[:1])])
+        solved = torch.linalg.lstsq(system, target[:, None], driver="gelsd").solution[:, 0]
+        counts = solved.round().clamp_min(0)
+        misfit = float((own - counts @ each).norm())
+        if misfit < least and int(counts.sum()) == total:
+            best, least = counts.long(), misfit
+    return best
+
+
+def _scaled(batch: Batch, units: Tensor, observation: Observation, call: Call) -> Batch:
+    """The scale that a layer without a bias leaves open: s with s δ(s x) = the gradient at x.
+
+    All labels and a grid of scales first, then a search by golden sections.
+    """
+    unit = batch.inputs.square().mean(dim=1, keepdim=True).sqrt()
+    inputs, deltas = batch.inputs / unit, batch.deltas * unit
+    grid = torch.logspace(-_DECADES, _DECADES, 2 * _DECADES * _EACH + 1).to(inputs)
+
+    def misfit(scales: Tensor, labels: Tensor) -> Tensor:
+        own = output_gradients(scales[:, None] * inputs, labels, observation, call)[:, units]
+        distance: Tensor = (scales[:, None] * own - deltas).norm(dim=1)
+        return distance
+
+    blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    tried = torch.stack(
+        [
+            torch.stack([misfit(scale.expand(len(inputs)), blank + label) for scale in grid])
+            for label in range(observation.num_classes)
+        ]
+    )
+    place = tried.flatten(0, 1).argmin(dim=0)
+    labels, middle = place // len(grid), grid[place % len(grid)]
+    low, high = (middle * 10 ** (sign / _EACH) for sign in (-1, 1))
+    share = (5**0.5 - 1) / 2
+    for _ in range(45):
+        left, right = high - share * (high - low), low + share * (high - low)
+        lower = misfit(left, labels) < misfit(right, labels)
+        low, high = torch.where(lower, low, left), torch.where(lower, right, high)
+    scales = ((low + high) / 2)[:, None]
+    return Batch(scales * inputs, deltas / scales, batch.agreement)
+
+
+def order_locally(batch: Batch, units: Tensor, observation: Observation, call: Call) -> Explained:
+    """The inputs in the order of the local steps, by playing these again.
+
+    The gradient at an input's outputs, as the weight change shows it, has the direction of the one
+    that its own label makes at the parameters of its own step. So each step takes those of the
+    inputs left that fit best, and goes on from the parameters that they lead to.
+    """
+    local, inputs = observation.local, batch.inputs
+    assert local is not None
+    blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    message = local.message(observation.model, observation.loss_fn, blank).double()
+    now = message.parameters
+    velocity = {name: torch.zeros_like(value) for name, value in now.items()}
+    left, labels, order = torch.arange(len(inputs)), blank.clone(), torch.empty_like(blank[:0])
+    while len(left) > 0:
+        every = of_each_label(inputs[left], observation, call, now)[:, :, units]
+        fits, own = cosine_similarity(-batch.deltas[left][:, None], every, dim=2).max(dim=1)
+        best = fits.argsort(descending=True)[: local.batch_size or len(left)]
+        labels[left[best]] = own[best]
+        taken, order = left[best], torch.cat([order, left[best]])
+        now, velocity = _advance(message, now, velocity, inputs[taken], labels[taken], observation)
+        left = left[~torch.isin(left, taken)]
+    return Explained(inputs[order], labels[order])
+
+
+def _advance(
+    message: LocalUpdateMessage,
+    now: Tensors,
+    velocity: Tensors,
+    inputs: Tensor,
+    labels: Tensor,
+    observation: Observation,
+) -> tuple[Tensors, Tensors]:
+    """Parameters and velocity after the step that these inputs make."""
+    shaped = inputs.reshape(-1, *observation.input_shape)
+    return message.advance(now, velocity, message.gradient_at(now, labels)(shaped))
+
+
+def polish(explained: Explained, factors: Factors, observation: Observation, call: Call) -> Tensor:
+    """Inputs that fit the layer's gradient in all units, X ← Δ(X)⁺ ∂L/∂W, in a few rounds.
+
+    What was found from zeros uses each example's inactive units; Δ(X), the gradients at the outputs
+    that the inputs themselves make, uses all units and so averages over more of the noise. The
+    rounds end where they no longer come nearer to the gradient.
+    """
+    gradient = factors.rows @ factors.basis
+    best = now = explained.inputs
+    least = torch.inf
+    for _ in range(8):
+        shaped = clamp(now.reshape(-1, *observation.input_shape), observation.low, observation.high)
+        deltas = output_gradients(shaped, explained.labels, observation, call)[:, factors.units]
+        inside = shaped.flatten(1)
+        if factors.has_bias:
+            inside = torch.cat([inside, torch.ones_like(inside[:, :1])], dim=1)
+        misfit = float((deltas.T @ inside - gradient).square().sum())
+        if not misfit < least:
+            break
+        best, least = shaped.flatten(1), misfit
+        now = (torch.linalg.pinv(deltas.T) @ gradient)[:, : best.shape[1]]
+    return best
+
+
+_PROBES = 16
+_INACTIVE = 0.02
+"""The share of gradients at outputs that must be 0, at random inputs: ReLU has about a half."""
+_ROUNDING = 1e-9
+"""The relative squared misfit of a message that counts as rounding in single precision."""
+_NOISE, _UNITS = 1.5, 0.8
+"""Up to how many times the noise's power the misfit of a unit may be, and in how many units."""
+_TURNED = 0.1
+"""The relative squared misfit that units may add whose sign noise turns."""
+_HIDDEN = 0.2
+"""The share of noise in the message's power above which a small misfit says too little."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An observation whose first layer shows the rank of the batch."""
+
+    observation: Observation
+    call: Call
+    factors: Factors
+
+    def explained(self, batch: Batch) -> Reconstruction | None:
+        """The whole batch with its labels, if it makes the message that was sent."""
+        explained = self._with_labels(batch)
+        if explained is None:
+            return None
+        found = self._as_found(explained)
+        if found.loss <= _ROUNDING:
+            return found
+        noise = _noise_share(self.observation, self.factors)
+        if self.observation.local is not None or noise < _ROUNDING / 10:
+            return None
+        polished = polish(explained, self.factors, self.observation, self.call)
+        found = self._as_found(Explained(polished, explained.labels))
+        fits = found.loss < _NOISE * noise + _TURNED and self._explains_most_units(found)
+        return found if fits else None
+
+    def _with_labels(self, batch: Batch) -> Explained | None:
+        size, units = self.observation.batch_size, self.factors.units
+        if self.observation.local is None:
+            return explain(batch, units, self.observation, self.call)
+        if len(batch.inputs) < size or self.call.layer.bias is None:
+            return None  # repetitions and scales are read from gradients only
+        return order_locally(batch, units, self.observation, self.call)
+
+    def _as_found(self, explained: Explained) -> Reconstruction:
+        """In the shape, dtype, range and order of the batch, with the misfit of the message."""
+        observation, like = self.observation, next(iter(self.observation.sent.values()))
+        shape = (observation.batch_size, *observation.input_shape)
+        inputs = clamp(explained.inputs.to(like).reshape(shape), observation.low, observation.high)
+        ordered = observation.local is not None and observation.local.batch_size is not None
+        order = _order(explained.labels, None if ordered else observation.labels)
+        inputs, labels = inputs[order], explained.labels[order].to(like.device)
+        return Reconstruction(inputs, labels, message_misfit(observation, inputs, labels))
+
+    def _explains_most_units(self, found: Reconstruction) -> bool:
+        """Whether the weight's gradient is met up to noise, but for units that noise switches."""
+        own = self.observation.message(found.targets)(found.inputs)[self.call.weight]
+        error = (own - self.observation.sent[self.call.weight]).double().square().mean(dim=1)
+        return bool((error < _NOISE * self.factors.noise**2).double().mean() > _UNITS)
+
+
+def problem_of(observation: Observation, generator: torch.Generator) -> Problem | None:
+    """The problem; `None` where the method does not apply."""
+    if observation.task != "classification":  # labels are found by trying every class
+        return None
+    call = input_layer(observation, generator)
+    if call is None or call.inputs.dim() != 2 or call.weight not in observation.sent:
+        return None
+    if call.layer.bias is not None and call.bias not in observation.sent:
+        return None
+    if min(call.layer.weight.shape) <= observation.batch_size:
+        return None
+    if not _has_inactive_units(observation, call, generator):
+        return None
+    factors = factors_of(observation.sent, call, observation.batch_size)
+    if factors is None or _noise_share(observation, factors) > _HIDDEN:
+        return None
+    return Problem(observation, call, factors)
+
+
+def _noise_share(observation: Observation, factors: Factors) -> float:
+    """Of the message's power."""
+    sent = sent_row(observation).double()
+    return factors.noise**2 * sent.numel() / float(sent.square().sum())
+
+
+def _has_inactive_units(observation: Observation, call: Call, generator: torch.Generator) -> bool:
+    """Whether gradients are exactly 0 in some units at random inputs, and not in all."""
+    probe = random_inputs(observation, _PROBES, generator)
+    labels = torch.zeros(_PROBES, dtype=torch.long, device=probe.device)
+    zeros = (output_gradients(probe, labels, observation, call) == 0).double().mean()
+    return bool(_INACTIVE < zeros < 1)
+
+
+def _order(labels: Tensor, wanted: Tensor | None) -> Tensor:
+    """The places that bring these labels into the wanted order, where that is known and fits."""
+    if wanted is None or not torch.equal(labels.sort()[0], wanted.cpu().sort()[0]):
+        return torch.arange(len(labels))
+    order = torch.empty_like(labels)
+    order[wanted.cpu().argsort(stable=True)] = labels.argsort(stable=True)
+    return order
+
+
+@dataclass(frozen=True)
+class ExactInversion(Attack):
+    """All inputs of a batch, exactly, from the gradient of a fully connected ReLU layer.
+
+    For u = W x + b the gradients are [∂L/∂W, ∂L/∂b] = Δ [X, 1] with Δ the gradients at the outputs,
+    one column for each example: a matrix whose rank is the batch size. Its factors are known up to
+    one invertible matrix Q, and ReLU tells which: where a unit is inactive, Δ is 0, so each column
+    of Δ is a vector with many zeros in a known subspace.
+
+    1. Low-rank factors; the rank and the noise are read from the singular values (`Factors`).
+    2. Sparse vectors of the column space by reweighted least squares from many starts, guided by
+       what outputs are possible (`search`). The published method samples units and takes null
+       directions, which needs about 2^(batch size) samples.
+    3. The inputs by Q⁻¹, their lengths from the bias (`assemble`); without a bias from the later
+       layers.
+    4. Labels and repetitions from the gradients that each label would make (`explain`). Labels that
+       the threat model grants are used for the order only.
+    5. The batch counts as found if it makes the message that was sent, up to rounding or up to the
+       noise that the singular values show.
+
+    FedAvg's weight change is Δ [X, 1], too, with Δ summed over the local steps; zeros are units
+    that stay inactive all along.
+
+    Reference: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in Federated Learning",
+    NeurIPS 2024, for the factors, the sparsity and the exactness; the search is this project's.
+
+    Args:
+        rounds: How often the search starts again for what is still missing.
+        time_budget: Seconds after which it gives up; `None`: no limit.
+        progress: Called with (round, rounds, share of the inputs that are missing).
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2], activation="relu")
+    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> ExactInversion()(seen).inputs.round(decimals=2)
+    tensor([[0.2000, 0.7000, 0.4000]])
+    """
+
+    rounds: int = 30
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, counts=("rounds",))
+
+    @property
+    def work(self) -> float:
+        """The rounds."""
+        return float(self.rounds)
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; noise where nothing was found. `loss` is the relative misfit of the message.
+
+        A message that the method does not apply to is an error.
+        """
+        check_observation(observation)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        problem = problem_of(observation, _own(generator))
+        if problem is None:
+            raise ValueError(
+                "Parameter `observation` should be of a model that starts with a trainable"
+                " `nn.Linear` with ReLU, of a batch smaller than that layer, and of a message whose"
+                " rank noise and pruning do not hide. Found one that the method does not apply to."
+                " Use `InvertingGradients`."
+            )
+        result = self._search(problem, _own(generator), watch, self.progress)
+        if isinstance(result, Reconstruction):
+            return result
+        run = Run(observation, labels_of(observation, generator), generator, watch)
+        return _noise(run, result)
+
+    def solve(self, run: Run) -> Reconstruction | None:
+        """The batch; `None` where it is not found. The generator keeps its state."""
+        own = _own(run.generator)
+        problem = problem_of(run.observation, own)
+        if problem is None:
+            return None
+        result = self._search(problem, own, run.watch, run.progress)
+        if result == INTERRUPTED:
+            return _noise(replace(run, generator=own), INTERRUPTED)
+        return result if isinstance(result, Reconstruction) else None
+
+    def _search(
+        self, problem: Problem, generator: torch.Generator, watch: Watch, progress: Progress | None
+    ) -> Reconstruction | str:
+        """The batch, or the status with which the search for it ended."""
+        hunt = Hunt(problem.factors)
+        try:
+            for number in range(self.rounds):
+                if progress is not None:
+                    progress(number, self.rounds, hunt.missing / problem.factors.rank)
+                if watch.is_over():
+                    return TIME_BUDGET
+                batch = hunt.run(generator)
+                found = None if batch is None else problem.explained(batch)
+                if found is not None:
+                    return found
+                if batch is not None:
+                    hunt.doubt(batch)
+                if hunt.is_hopeless:
+                    break
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        return FINISHED
+
+
+def _own(generator: torch.Generator) -> torch.Generator:
+    """A generator of the same state's seed: the given one draws nothing here."""
+    return torch.Generator().manual_seed(seed_from(generator))
+
+
+def _noise(run: Run, status: str) -> Reconstruction:
+    """A guess that says nothing, for where nothing was found."""
+    inputs = run.clamp(run.noise())
+    return Reconstruction(inputs, run.labels, run.misfit(inputs), status=status)

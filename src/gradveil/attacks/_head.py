@@ -1,0 +1,524 @@
+"""The end of a model, from its first linear layer on: a small problem that is solved alone."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jacfwd, vmap
+from torch.nn.functional import one_hot
+
+from gradveil._random import normal_like, seed_from
+from gradveil._typing import Tensors
+from gradveil.messages import FunctionalLoss
+
+from ._attack import FINISHED
+from ._descent import Descent, Watch, minimise
+from ._matching import Evidence, euclidean_evidence
+from ._model_layers import SmoothTwin, hooked, linear_calls, random_inputs
+from ._observation import Observation
+from ._priors import TotalVariation
+from ._refine import Objective, Refined, refine
+from ._targets import Run
+
+_PROBES = 32
+_GAP = 1e-3  # of singular values: below it what is left of the weight's gradient is rounding
+ROUGH = 0.5
+"""The same gap for a message with a little noise, or rounded, that still shows the rank."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """u = W h + b, and all that comes after it.
+
+    Everything that a message says of the head follows from U, the layer's outputs of all examples:
+    δ_n = ∂L/∂u_n and the gradients of all later parameters. Beside them
+
+        ∂L/∂b = Σ_n δ_n,    ∂L/∂W Wᵀ = Σ_n δ_n (u_n - b)ᵀ,    δ_n in the column space of ∂L/∂W
+
+    with ∂L/∂W = Σ_n δ_n h_nᵀ. These are more equations than U has entries as long as a batch has
+    fewer examples than the layer has units, and none of them needs the layers before.
+    """
+
+    observation: Observation
+    """In double precision, its model a smooth twin."""
+    twin: SmoothTwin
+    name: str
+    probe: Tensor
+    outputs: Tensor
+    """U at random inputs."""
+    is_last: bool = False
+    """Whether U is what the model returns."""
+    noise: float = 0.0
+    """The standard deviation of noise in the layer's gradient, as its singular values show it."""
+
+    @property
+    def layer(self) -> nn.Linear:
+        """The first linear layer."""
+        layer = self.observation.model.get_submodule(self.name)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def gradients(
+        self, outputs: Tensor, labels: Tensor, later: Tensors | None = None
+    ) -> tuple[Tensors, Tensor]:
+        """Of the loss, with respect to the later parameters and to U; `later`: if they moved."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        labels = labels.to(outputs) if labels.is_floating_point() else labels
+        if self.is_last:
+            return {}, grad(loss.loss_fn)(outputs, labels)
+
+        def loss_of(parameters: Tensors, outputs: Tensor) -> Tensor:
+            with hooked(self.layer, lambda *_: outputs):
+                return loss({**loss.parameters, **parameters}, self.probe, labels)
+
+        if later is None:
+            later = {name: loss.parameters[name] for name in self.later}
+        gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
+        return gradients
+
+    def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
+        """What a later layer reads if U is this, in one row."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        seen: list[Tensor] = []
+        with (
+            hooked(self.layer, lambda *_: outputs),
+            hooked(layer, lambda _, arguments, __: seen.append(arguments[0])),
+        ):
+            loss.outputs(loss.parameters, self.probe)
+        return seen[0].flatten()
+
+    @property
+    def later(self) -> list[str]:
+        """The parameters that only the layers after this one have."""
+        names = [n for n, m in self.observation.model.named_modules() if isinstance(m, nn.Linear)]
+        after = names[names.index(self.name) + 1 :]
+        return [n for n in self.observation.sent if n.rpartition(".")[0] in after]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other parameters act after the layer: those would move unseen."""
+        loss = FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        others = {n: p for n, p in loss.parameters.items() if n not in self.later}
+
+        def outputs_of(parameters: Tensors) -> Tensor:
+            with hooked(self.layer, lambda *_: self.outputs[:1]):
+                outputs = loss.outputs({**loss.parameters, **parameters}, self.probe)
+            size: Tensor = outputs.square().sum()
+            return size
+
+        return not any(bool(slope.any()) for slope in grad(outputs_of)(others).values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether something was sent of each parameter: pruning may leave nothing of one."""
+        own = [part for which in ("weight", "bias") if (part := self.sent(which)) is not None]
+        later = [self.observation.sent[name] for name in self.later]
+        return all(bool(part.any()) for part in own + later)
+
+    def sharpen(self) -> None:
+        """Make the twin's activations nearly the model's own."""
+        self.twin.set_width(1e-4 * float(self.outputs.square().mean().sqrt()))
+
+    def sent(self, which: str) -> Tensor | None:
+        """What was sent of the layer's "weight" or "bias"."""
+        return self.observation.sent.get(f"{self.name}.{which}" if self.name else which)
+
+
+def head_of(observation: Observation, generator: torch.Generator, gap: float = _GAP) -> Head | None:
+    """The head of the model; `None` where a message does not determine it.
+
+    It must be a gradient, all information must flow through one linear layer with more outputs than
+    there are examples, and the layer's weight gradient must have the rank of the batch: noise and
+    pruning destroy that. `gap` is how large its next singular value may be, over the last of these.
+    """
+    if observation.local is not None:
+        return None
+    return _head(observation, generator, lambda weight: _noise(weight, observation.batch_size, gap))
+
+
+def head_of_update(
+    observation: Observation, generator: torch.Generator, visits: int
+) -> Head | None:
+    """The same of FedAvg's weight change, whose rank is at most the number of `visits`.
+
+    An example is visited by each local step that takes it; singular values beyond the visits are
+    rounding where nothing hides the rank.
+    """
+
+    def noise(weight: Tensor) -> float | None:
+        if visits >= min(weight.shape):
+            return None
+        sizes = torch.linalg.svdvals(weight.double())
+        return 0.0 if bool(sizes[visits] < _GAP * sizes[observation.batch_size - 1]) else None
+
+    return _head(observation, generator, noise)
+
+
+def _head(
+    observation: Observation, generator: torch.Generator, noise_of: Callable[[Tensor], float | None]
+) -> Head | None:
+    """The first linear layer that could be a cut, if it is one and its rank is seen."""
+    probe = random_inputs(observation, _PROBES, generator)
+    for call in linear_calls(observation, probe)[0]:
+        weight = observation.sent.get(call.weight)
+        if weight is None or call.inputs.dim() != 2 or len(call.inputs) != _PROBES:
+            continue
+        noise = noise_of(weight)
+        if noise is None:
+            return None
+        double = _in_double(observation)
+        twin = SmoothTwin(double, 1.0)
+        outputs = call.layer(call.inputs).detach().double()
+        head = Head(twin.observation, twin, call.name, probe[:1].double(), outputs, noise=noise)
+        if not head.is_whole or not _is_a_cut(head, probe.double()):
+            return None
+        return replace(head, is_last=_is_last(head))
+    return None
+
+
+def _noise(weight: Tensor, batch_size: int, gap: float) -> float | None:
+    """The standard deviation of what is beside the batch's rank; `None` where that is hidden."""
+    if batch_size >= weight.shape[0] or batch_size > weight.shape[1]:
+        return None
+    sizes = torch.linalg.svdvals(weight.double())
+    if not bool(sizes[batch_size] < gap * sizes[batch_size - 1]):
+        return None
+    if bool(sizes[batch_size] < _GAP * sizes[batch_size - 1]):
+        return 0.0
+    entries = (weight.shape[0] - batch_size) * (weight.shape[1] - batch_size)
+    return float((sizes[batch_size:].square().sum() / max(1, entries)).sqrt())
+
+
+def _in_double(observation: Observation) -> Observation:
+    model = copy.deepcopy(observation.model).double()
+    return replace(
+        observation, model=model, sent={k: v.double() for k, v in observation.sent.items()}
+    )
+
+
+def _is_a_cut(head: Head, probe: Tensor) -> bool:
+    """Whether the model's outputs are a function of U alone, example by example."""
+    loss = FunctionalLoss(head.observation.model, head.observation.loss_fn, seed=0)
+    with torch.no_grad(), hooked(head.layer, lambda *_: head.outputs):
+        try:
+            outputs = [loss.outputs(loss.parameters, alone) for alone in probe[:2].split(1)]
+        except (RuntimeError, ValueError, IndexError):
+            return False
+    same = isinstance(outputs[0], Tensor) and outputs[0].shape[:1] == probe.shape[:1]
+    return same and torch.equal(*outputs)
+
+
+def _is_last(head: Head) -> bool:
+    """Whether the model returns U as it is."""
+    loss = FunctionalLoss(head.observation.model, head.observation.loss_fn, seed=0)
+    marked = torch.arange(head.outputs[:1].numel()).to(head.outputs).view_as(head.outputs[:1])
+    with torch.no_grad(), hooked(head.layer, lambda *_: marked):
+        returned = loss.outputs(loss.parameters, head.probe)
+    return isinstance(returned, Tensor) and torch.equal(returned, marked)
+
+
+class HeadEquations:
+    """The head's equations in one row, each block relative to its own size."""
+
+    def __init__(self, head: Head, labels: Tensor) -> None:
+        self.head, self.labels = head, labels
+        weight = head.sent("weight")
+        assert weight is not None
+        self.layer = head.layer.weight.detach()
+        self.offset = 0.0 if head.layer.bias is None else head.layer.bias.detach()
+        left = torch.linalg.svd(weight, full_matrices=True)[0]
+        self.outside = left[:, len(labels) :]
+        self.evidence = self._evidence(weight)
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        later, delta = self.head.gradients(outputs, self.labels)
+        blocks = [later[name] for name in self.head.later]
+        if self.head.sent("bias") is not None:
+            blocks.append(delta.sum(0))
+        blocks += [delta.T @ (outputs - self.offset), delta @ self.outside]
+        return torch.cat([block.flatten() for block in blocks])
+
+    def _evidence(self, weight: Tensor) -> Evidence:
+        blocks = [self.head.observation.sent[name] for name in self.head.later]
+        bias = self.head.sent("bias")
+        if bias is not None:
+            blocks.append(bias)
+        blocks.append(weight @ self.layer.T)
+        weights = [torch.full_like(b, 2 / float(b.square().sum())).flatten() for b in blocks]
+        beside = weight.new_zeros(len(self.labels) * self.outside.shape[1])
+        target = torch.cat([*(b.flatten() for b in blocks), beside])
+        weights.append(torch.full_like(beside, 2 / float(self._delta_power())))
+        return Evidence(target, target, torch.cat(weights))
+
+    def _delta_power(self) -> Tensor:
+        """‖Δ‖² at random outputs, the unit of what lies outside of the column space."""
+        count = len(self.labels)
+        delta = self.head.gradients(self.head.outputs[:1].expand(count, -1), self.labels)[1]
+        return delta.square().sum()
+
+
+def features_from(head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
+    """H = Δ⁺ ∂L/∂W, the inputs of the layer, from its outputs."""
+    delta, weight = head.gradients(outputs, labels)[1], head.sent("weight")
+    assert weight is not None
+    features: Tensor = torch.linalg.pinv(delta.T) @ weight
+    return features
+
+
+def features_noise(head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
+    """E‖H - Δ⁺ ∂L/∂W‖² of each example: features · std² · [(Δ Δᵀ)⁻¹]_nn under the head's noise."""
+    delta, weight = head.gradients(outputs, labels)[1], head.sent("weight")
+    assert weight is not None
+    gains: Tensor = torch.linalg.pinv(delta.T).square().sum(1)
+    return weight.shape[1] * head.noise**2 * gains
+
+
+LAST_STARTS, STEPS = 384, 80
+KEPT, EARLY = 64, 12
+"""How many of the starts go on after the first steps."""
+SPREAD, MARGIN = 6.0, 14.0
+"""The largest deviation of the starts' logits, and the largest margin of their labels."""
+LONGEST = 10.0
+"""A step's largest length."""
+FOUND, GOOD = 1e-5, 1e-11
+"""The squared residual that counts as solved, and that from which on nothing is gained."""
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """Equations for the logits z_n of a batch in what was sent of the last layer z = V a + c.
+
+    With e_n = ∂L/∂z_n, which z_n alone determines, the message holds G = ∂L/∂V = Σ_n e_n a_nᵀ and
+    ∂L/∂c = Σ_n e_n. Let G = Q S Rᵀ with as many singular values as the batch has examples. Then
+
+        S⁻¹ Qᵀ Σ_n e_n (z_n - c)ᵀ = Rᵀ Vᵀ,   e_n in the span of Q,   S⁻¹ Qᵀ (Σ_n e_n - ∂L/∂c) = 0.
+
+    A trained model is sure of most of its examples: their e_n are thousands of times smaller than
+    others'. Divided by the singular values, and e_n by its own length, all examples count alike.
+    """
+
+    head: Head
+    layer: nn.Linear
+    labels: Tensor
+    gradient: Tensor
+    bias: Tensor | None
+
+    def residuals(self, logits: Tensor) -> Tensor:
+        """Of all equations, in one row."""
+        slopes = self.slopes(logits)
+        left, sizes, right = self._factors
+        inside, outside = left[:, : len(sizes)], left[:, len(sizes) :]
+        shares = (slopes @ inside).T / sizes[:, None]
+        lengths = slopes.norm(dim=1, keepdim=True) + torch.finfo(slopes.dtype).tiny
+        target = right @ self.layer.weight.detach().T
+        blocks = [shares @ (logits - self.offset) - target, slopes @ outside / lengths]
+        if self.bias is not None:
+            blocks.append(shares.sum(1) - inside.T @ self.bias / sizes)
+        return torch.cat([block.flatten() for block in blocks])
+
+    def slopes(self, logits: Tensor) -> Tensor:
+        """e, one row for each example."""
+        found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
+        return found
+
+    def features(self, logits: Tensor) -> Tensor:
+        """The layer's inputs a, by least squares."""
+        found: Tensor = torch.linalg.pinv(self.slopes(logits).T) @ self.gradient
+        return found
+
+    @property
+    def offset(self) -> Tensor | float:
+        """The layer's bias c."""
+        return 0.0 if self.layer.bias is None else self.layer.bias.detach()
+
+    @cached_property
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
+        count = len(self.labels)
+        return left, sizes[:count], right[:count]
+
+    def starts(self, generator: torch.Generator) -> Tensor:
+        """Logits of many kinds; of every other start the labels' scores fit ∂L/∂c."""
+        blank = self.gradient.new_empty(LAST_STARTS, len(self.labels), len(self.gradient))
+        scores = SPREAD * _uniform(blank[:, :1, :1], generator) * normal_like(blank, generator)
+        own = one_hot(self.labels, len(self.gradient)).to(blank)
+        margins = MARGIN * _uniform(blank[:, :, 0], generator)
+        if self.bias is not None:
+            others = scores.masked_fill(own > 0, -torch.inf).logsumexp(2)
+            doubts = self._doubts(generator)
+            fitting = others + (1 - doubts).log() - doubts.log() - (scores * own).sum(2)
+            margins[::2] = fitting[::2]
+        return self.offset + scores + margins[:, :, None] * own
+
+    def _doubts(self, generator: torch.Generator) -> Tensor:
+        """1 - p of each label: -∂L/∂c at the label, split at random among equal ones."""
+        assert self.bias is not None
+        count, classes = len(self.labels), len(self.gradient)
+        slopes = self.slopes(self.gradient.new_zeros(count, classes))
+        unit = -slopes[0, self.labels[0]] / (1 - 1 / classes)
+        seen = (-self.bias / unit)[self.labels].clamp(min=1e-4)
+        parts = _uniform(self.gradient.new_empty(LAST_STARTS, count), generator) + 0.05
+        same = (self.labels[:, None] == self.labels).to(parts)
+        jitter = (0.5 * normal_like(parts, generator)).exp()
+        return (seen * parts / (parts @ same) * jitter).clamp(1e-5, 0.99)
+
+
+def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn: Tensor = torch.special.ndtr(normal_like(like, generator))
+    return drawn
+
+
+def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
+    """The layer after the head's first one, if it is the only one and returns class scores."""
+    if head.is_last or labels.dim() != 1 or labels.is_floating_point():
+        return None
+    names = {name.rpartition(".")[0] for name in head.later}
+    sent = head.observation.sent
+    if len(names) != 1:
+        return None
+    name = names.pop()
+    gradient, layer = sent.get(f"{name}.weight"), head.observation.model.get_submodule(name)
+    small = gradient is not None and len(labels) < min(gradient.shape)
+    if not small or gradient is None or not isinstance(layer, nn.Linear):
+        return None
+    if gradient.shape != (head.observation.num_classes, head.outputs.shape[1]):
+        return None
+    return LastLayer(head, layer, labels, gradient, sent.get(f"{name}.bias"))
+
+
+def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
+    """The logits; `None` where no start leads to a solution: other draws may."""
+    shape = (len(problem.labels), len(problem.gradient))
+
+    def residuals(row: Tensor) -> Tensor:
+        return problem.residuals(row.view(shape))
+
+    state = _State.at(residuals, problem.starts(generator).flatten(1))
+    for step in range(STEPS):
+        if watch.is_over():
+            return None
+        state = state.step(residuals)
+        if float(state.costs.min()) < GOOD:
+            break
+        if step == EARLY:
+            state = state.best(KEPT)
+    best = state.best(1)
+    return best.rows[0].view(shape) if float(best.costs) < FOUND else None
+
+
+@dataclass(frozen=True)
+class _State:
+    """Levenberg-Marquardt steps of many starts beside each other."""
+
+    rows: Tensor
+    values: Tensor
+    damping: Tensor
+
+    @classmethod
+    def at(cls, residuals: Callable[[Tensor], Tensor], rows: Tensor) -> "_State":
+        """The starts."""
+        return cls(rows, vmap(residuals)(rows), torch.full_like(rows[:, 0], 0.1))
+
+    @property
+    def costs(self) -> Tensor:
+        """Squared residuals; infinite where they are not numbers."""
+        return self.values.square().sum(1).nan_to_num(torch.inf)
+
+    def best(self, count: int) -> "_State":
+        """Those with the least costs."""
+        order = self.costs.argsort()[:count]
+        return _State(self.rows[order], self.values[order], self.damping[order])
+
+    def step(self, residuals: Callable[[Tensor], Tensor]) -> "_State":
+        """One step of each, taken where it helps."""
+        jacobians: Tensor = vmap(jacfwd(residuals))(self.rows)
+        back = jacobians.transpose(1, 2)
+        matrices, slopes = back @ jacobians, back @ self.values[:, :, None]
+        sizes = matrices.diagonal(dim1=1, dim2=2)
+        sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
+        shifts = torch.diag_embed(self.damping[:, None] * sizes)
+        steps = torch.linalg.solve_ex(matrices + shifts, slopes)[0][:, :, 0].nan_to_num()
+        lengths = steps.norm(dim=1, keepdim=True).clamp(min=LONGEST)
+        rows = self.rows - steps * LONGEST / lengths
+        values = vmap(residuals)(rows)
+        helps = values.square().sum(1).nan_to_num(torch.inf) < self.costs
+        damping = torch.where(helps, self.damping / 3, self.damping * 4).clamp(1e-12, 1e8)
+        helps = helps[:, None]
+        return _State(
+            torch.where(helps, rows, self.rows), torch.where(helps, values, self.values), damping
+        )
+
+
+SOLVED = 1e-3
+"""The relative misfit of the head's equations that counts as 0 ..."""
+ROUGHLY = 0.05
+"""... and that is put down to noise, where the layer's gradient shows some."""
+
+
+def solve_head(head: Head, run: Run, steps: int) -> tuple[Tensor | None, str]:
+    """U from the last layer's logits, or else from many starts around what random inputs give.
+
+    Where both fail, the last layer is tried again: of trained models it is the easier problem. It
+    has no equations to spare for noise, and is left out where there is some.
+    """
+    equations = HeadEquations(head, run.labels)
+    aside = torch.Generator().manual_seed(seed_from(run.generator))  # the starts stay the same
+    if head.noise > 0:
+        return _search(equations, run, steps)
+    known = _from_last_layer(equations, run.labels, aside, run.watch)
+    if known is not None:
+        return known, FINISHED
+    found, status = _search(equations, run, steps)
+    if found is None and status == FINISHED:
+        found = _from_last_layer(equations, run.labels, aside, run.watch)
+    return found, status
+
+
+def _search(equations: HeadEquations, run: Run, steps: int) -> tuple[Tensor | None, str]:
+    """From many starts, the smooth twin's width falling."""
+    head = equations.head
+    scale = float(head.outputs.square().mean().sqrt())
+    blank = head.outputs.new_empty(64, len(run.labels), head.outputs.shape[1])
+    start = head.outputs.mean(0) + scale * normal_like(blank, run.generator)
+    left = run.watch.left()
+    descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=left, settled=0.9)
+
+    def cost(outputs: Tensor, progress: float) -> Tensor:
+        head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
+        return equations.evidence.misfit(equations(outputs))
+
+    minimum = minimise(cost, start, descent, progress=run.progress)
+    refined = _refined(equations, minimum.inputs[int(minimum.costs.argmin())], run.watch)
+    status = minimum.status if minimum.status != FINISHED else refined.status
+    limit = SOLVED if head.noise == 0 else ROUGHLY
+    return (refined.inputs if refined.cost < limit else None), status
+
+
+def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined:
+    equations.head.sharpen()
+    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
+    return refine(objective, outputs, steps=10, products=100, watch=watch, tolerance=1e-3)
+
+
+def _from_last_layer(
+    equations: HeadEquations, labels: Tensor, generator: torch.Generator, watch: Watch
+) -> Tensor | None:
+    """U whose image under the layers in between is what the last layer's equations give."""
+    head = equations.head
+    problem = last_layer_of(head, labels)
+    logits = None if problem is None else solve_last(problem, generator, watch)
+    if problem is None or logits is None:
+        return None
+    head.sharpen()
+    features = problem.features(logits)
+    objective = Objective(
+        lambda outputs: head.inputs_of(problem.layer, outputs),
+        euclidean_evidence(features.flatten()),
+        TotalVariation(0.0),
+    )
+    begun = refine(objective, features, steps=10, products=100, watch=watch, tolerance=1e-9)
+    refined = _refined(equations, begun.inputs, watch)
+    return refined.inputs if refined.cost < SOLVED and refined.status == FINISHED else None

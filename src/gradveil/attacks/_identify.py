@@ -1,0 +1,472 @@
+"""The attacker that is Bayes-optimal over a finite set of candidates."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from gradveil._batches import check_labels, check_pair, check_targets
+from gradveil._checks import check_choice, check_inputs, check_number
+from gradveil._random import generator_or_fresh
+from gradveil._typing import Tensors
+from gradveil.defenses import Defense
+from gradveil.mechanisms import AnyMechanism
+from gradveil.messages import GradientMessage, Message, gradient_of, separates, values_of
+from gradveil.sensitivity import chunk_size
+
+from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
+from ._observation import Observation, check_known, check_observation
+
+
+@dataclass(frozen=True)
+class Identification:
+    """The posterior over the candidates, from a uniform prior.
+
+    >>> found = Identification(torch.tensor([0.0, math.log(3.0)]), torch.tensor([[0.0], [1.0]]))
+    >>> found.posterior, found.best, found.rank(0)
+    (tensor([0.2500, 0.7500]), 1, 2.0)
+    >>> found.mean
+    tensor([0.7500])
+    """
+
+    log_likelihoods: Tensor
+    """log p(sent | candidate), one for each; means over labels where these are not known."""
+    inputs: Tensor
+    """The candidates themselves."""
+    targets: Tensor | None = None
+    """The label that is the most likely one, for each candidate."""
+
+    @property
+    def posterior(self) -> Tensor:
+        """p(candidate | sent)."""
+        return self.log_likelihoods.softmax(0)
+
+    @property
+    def best(self) -> int:
+        """The index of the most likely candidate."""
+        return int(self.log_likelihoods.argmax())
+
+    @property
+    def mean(self) -> Tensor:
+        """E[candidate | sent], the guess of least mean squared error."""
+        weights = self.posterior.to(self.inputs)
+        return torch.einsum("k,k...->...", weights, self.inputs)
+
+    def error(self, truth: Tensor) -> float:
+        """The squared error of the mean, per entry; of tokens the share that is wrong, on average.
+
+        >>> ids = Identification(torch.zeros(2), torch.tensor([[1, 2], [1, 3]]))
+        >>> ids.error(torch.tensor([1, 3]))
+        0.25
+        """
+        if self.inputs.is_floating_point():
+            return float((self.mean - truth).double().square().mean())
+        wrong = (self.inputs != truth).flatten(1).double().mean(1)
+        return float((self.posterior.to(wrong) * wrong).sum())
+
+    @property
+    def entropy(self) -> float:
+        """Of the posterior in bits: 0 if it is sure, log₂ N if it knows nothing."""
+        return float(torch.special.entr(self.posterior).sum()) / math.log(2)
+
+    @property
+    def bits(self) -> float:
+        """What the message told: log₂ N minus the entropy."""
+        return max(0.0, math.log2(len(self.log_likelihoods)) - self.entropy)
+
+    def rank(self, truth: int) -> float:
+        """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
+        check_number(truth, "truth")
+        if not 0 <= truth < len(self.log_likelihoods):
+            raise ValueError(
+                "Parameter `truth` should be the index of a candidate, from 0 to"
+                f" {len(self.log_likelihoods) - 1}. Found `truth = {truth}`. Where the truth is no"
+                " candidate, it has no rank; use `mean` and `entropy`."
+            )
+        own = self.log_likelihoods[truth]
+        above = int((self.log_likelihoods > own).sum())
+        equal = int((self.log_likelihoods == own).sum())
+        return 1 + above + (equal - 1) / 2
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Each candidate at one place of a batch whose other examples are known."""
+
+    observation: Observation
+    """Of the model, the loss and the kind of message."""
+    inputs: Tensor
+    """One row for each candidate."""
+    targets: Tensor
+    """The label of each candidate."""
+    rest: tuple[Tensor, Tensor] | None
+    """The other examples of the batch, in the client's order."""
+    position: int
+    """Where the candidate goes."""
+    known: Sequence[Tensors] | None = None
+    """The undefended messages, where they were computed before."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """The inputs and the labels of the whole batch with this candidate."""
+        own = self.inputs[index : index + 1], self.targets[index : index + 1]
+        if self.rest is None:
+            return own
+        at = self.position
+        inputs, targets = (
+            torch.cat([known[:at], mine, known[at:]])
+            for known, mine in zip(self.rest, own, strict=True)
+        )
+        return inputs, targets
+
+    def message(self, index: int) -> Message:
+        """What a client with this candidate would send, as a function of the inputs."""
+        return self.observation.message(self.batch(index)[1])
+
+    def values(self) -> Iterator[Tensors]:
+        """The undefended message with each candidate, one after the other.
+
+        Where examples add up, g_k = g_0 - g_{0,own} + g_{k,own}: one gradient of a single example
+        for each candidate, several at a time. Otherwise one message for each.
+        """
+        if self.known is not None:
+            yield from self.known
+            return
+        message, (inputs, _) = self.message(0), self.batch(0)
+        if isinstance(message, GradientMessage) and separates(message, inputs):
+            deltas = self._output_gradients(message)
+            if deltas is not None:
+                yield from self._summed(message, deltas)
+                return
+        for index in range(len(self)):
+            yield values_of(self.message(index), self.batch(index)[0])
+
+    def _output_gradients(self, message: GradientMessage) -> Tensor | None:
+        """∂L/∂output of each candidate; `None` where a candidate changes those of the others."""
+        inputs, _ = self.batch(0)
+        with torch.no_grad():
+            known = message.loss.outputs(message.parameters, inputs)
+            own = message.loss.outputs(message.parameters, self.inputs)
+        alike = isinstance(own, Tensor) and isinstance(known, Tensor) and own.dim() == known.dim()
+        if not alike or len(own) != len(self):
+            return None
+        rows, first = [], None
+        for index in range(len(self)):
+            outputs = known.clone()
+            outputs[self.position] = own[index]
+            delta = grad(message.loss.loss_of_outputs)(outputs, self.batch(index)[1])
+            others = _without(delta, self.position)
+            first = others if first is None else first
+            if not torch.allclose(others, first, rtol=1e-5, atol=1e-7 * float(delta.abs().max())):
+                return None
+            rows.append(delta[self.position])
+        return torch.stack(rows)
+
+    def _summed(self, message: GradientMessage, deltas: Tensor) -> Iterator[Tensors]:
+        """The messages as the sum of what the others and the candidate add."""
+        whole = values_of(message, self.batch(0)[0])
+        alone = message.example_gradient(self.inputs[0], deltas[0])
+        others = {name: value - alone[name] for name, value in whole.items()}
+        size = chunk_size(whole)
+        for inputs, delta in zip(self.inputs.split(size), deltas.split(size), strict=True):
+            added = _example_gradients(message, inputs, delta)
+            for row in range(len(inputs)):
+                yield {name: value + added[name][row] for name, value in others.items()}
+
+
+def _example_gradients(message: GradientMessage, inputs: Tensor, deltas: Tensor) -> Tensors:
+    """What each example adds, batched where all layers have batching rules."""
+    with torch.no_grad():
+        try:
+            batched: Tensors = vmap(message.example_gradient)(inputs, deltas)
+            return batched
+        except RuntimeError:  # a layer without a batching rule
+            rows = [message.example_gradient(x, d) for x, d in zip(inputs, deltas, strict=True)]
+            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _without(rows: Tensor, position: int) -> Tensor:
+    return torch.cat([rows[:position], rows[position + 1 :]])
+
+
+PAIRS = 8
+"""Candidates at which the attacker plans twice, to see how far two plans are apart."""
+
+NUMBERS = 2**24
+"""Up to how many numbers the messages of several candidates have that are held at a time."""
+
+
+class Hypothesis(NamedTuple):
+    """What one candidate would make of the message."""
+
+    values: Tensors
+    mechanism: AnyMechanism | None
+    doubt: Doubt | None
+    """`None`: this very mechanism was applied."""
+
+
+def likelihood_table(
+    observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
+) -> Tensor:
+    """log p(sent | candidate), float64, a row for each observation and a column for each candidate.
+
+    The candidates outside, some at a time: memory for few messages beside those that were sent.
+    """
+    table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
+    sent = [observation.sent for observation in observations]
+    if plans_again(observations[0]):
+        for column, hypothesis in enumerate(_planned(candidates, generator)):
+            table[:, column] = _log_likelihoods(hypothesis, [hypothesis.values], sent)[:, 0].cpu()
+        return table
+    plans = _by_plan(_public(observations, candidates, generator))
+    count = max(1, NUMBERS // sum(value.numel() for value in observations[0].sent.values()))
+    each, start = iter(candidates.values()), 0
+    while values := list(islice(each, count)):
+        for plan, rows in plans:
+            found = _log_likelihoods(plan, values, [sent[row] for row in rows])
+            table[rows, start : start + len(values)] = found.cpu()
+        start += len(values)
+    return table
+
+
+def plans_again(observation: Observation) -> bool:
+    """Whether the mechanism is not told and depends on the private batch."""
+    return observation.mechanism is None and _told(observation).about.private
+
+
+def _public(
+    observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
+) -> list[Hypothesis]:
+    """The plan of each observation: told, or one's own, the same whatever the batch is."""
+    plans, own = [], None
+    for observation in observations:
+        if observation.mechanism is not None:
+            plans.append(Hypothesis({}, observation.mechanism, None))
+            continue
+        own = own or _own_plan(_told(observation), candidates, generator)
+        plans.append(own)
+    return plans
+
+
+def _by_plan(plans: list[Hypothesis]) -> list[tuple[Hypothesis, list[int]]]:
+    """The plans that differ, each with its observations."""
+    found: list[tuple[Hypothesis, list[int]]] = []
+    for row, plan in enumerate(plans):
+        for known, rows in found:
+            if _same(known, plan):
+                rows.append(row)
+                break
+        else:
+            found.append((plan, [row]))
+    return found
+
+
+def _same(one: Hypothesis, other: Hypothesis) -> bool:
+    """Whether both are one plan, or Gaussian with the same levels."""
+    if one is other or one.doubt is not None or other.doubt is not None:
+        return one is other
+    return same_noise(one.mechanism, other.mechanism)
+
+
+def _own_plan(defense: Defense, candidates: Candidates, generator: torch.Generator) -> Hypothesis:
+    """What anybody would plan; in doubt where the plan is an estimate."""
+    plan = _at(defense, candidates, 0, generator)
+    if not defense.about.needs.moments:
+        return plan
+    others = [_at(defense, candidates, 0, generator).mechanism for _ in range(PAIRS)]
+    doubt = Doubt.mean([doubt_between(plan.mechanism, other, plan.values) for other in others])
+    return plan._replace(doubt=doubt)
+
+
+def _planned(candidates: Candidates, generator: torch.Generator) -> Iterator[Hypothesis]:
+    """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
+    defense = _told(candidates.observation)
+    planned: dict[int, Hypothesis] = {}
+    doubts: list[Doubt] = []
+    for place in range(PAIRS):
+        index = place * len(candidates) // PAIRS
+        one, other = (_at(defense, candidates, index, generator) for _ in range(2))
+        planned[index] = one
+        doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
+        if not doubts[0].levels_differ:
+            break
+    doubt = Doubt.mean(doubts)
+    for index in range(len(candidates)):
+        known = planned.pop(index, None) or _at(defense, candidates, index, generator)
+        yield known._replace(doubt=doubt)
+
+
+def _at(
+    defense: Defense, candidates: Candidates, index: int, generator: torch.Generator
+) -> Hypothesis:
+    """What the defense does to the batch with this candidate; nothing is kept of its noise."""
+    inputs, targets = candidates.batch(index)
+    message = candidates.observation.plain_message(targets)
+    step = defense.without_memory().respond(message, inputs, generator)
+    return Hypothesis(step.values, step.mechanism, None)
+
+
+def _log_likelihoods(plan: Hypothesis, values: list[Tensors], sent: list[Tensors]) -> Tensor:
+    """A row for each message, a column for each candidate's values."""
+    own = [{name: one[name] for name in values[0]} for one in sent]
+    return log_likelihoods(plan.mechanism, values, own, plan.doubt)
+
+
+def _told(observation: Observation) -> Defense:
+    check_known(observation)
+    assert observation.defense is not None
+    return observation.defense
+
+
+LABELS = ("known", "unknown")
+
+
+@dataclass(frozen=True)
+class Identify:
+    """Which candidate was in the batch: p(candidate | sent) ∝ p(sent | candidate), exactly.
+
+    The informed attacker of differential privacy: it knows all other examples of the batch, the
+    model, the defense and its settings. Its candidates are public examples; the truth may be among
+    them or not. Nothing is optimised: one message for each candidate, and the likelihood of what
+    was sent under the mechanism. So no attacker with the same knowledge is right more often, as far
+    as the likelihood is exact: of a plan from the private batch with estimated sensitivities it is
+    an estimate, and one who measures them better can be right a little more often.
+
+    - A mechanism that is told (`observation.mechanism`), or that does not depend on the batch, is
+      the same for all candidates.
+    - Where the plan comes from the private batch, it is evidence. The attacker plans at each
+      candidate's batch with probes of its own, and counts the log-determinant,
+      log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki).
+    - Sensitivities are estimates, the client's and the attacker's own. How far two plans from one
+      batch are apart is measured at eight candidates (`Doubt`): levels that differ make the normal
+      densities Student's, a mask that differs has a probability for an entry to be on the other
+      side, steps of rounding are log-normal. What can be computed exactly (isotropic noise,
+      magnitude pruning) has no such doubt.
+    - Entries without noise, and cells of rounding, are compared up to rounding errors.
+
+    Args:
+        candidates: The inputs, and the label of each; with `None` for the labels, all have the one
+            that the observation tells for that place.
+        rest: The inputs and labels of the other examples in the client's order; `None` if there
+            are none.
+        labels: "known", or "unknown": each candidate may have any label, and the likelihood is the
+            mean over all classes.
+        position: The place of the candidate in the batch.
+
+    >>> from gradveil import GradientNoise, ThreatModel
+    >>> from gradveil.attacks import observe
+    >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
+    >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
+    >>> observation = observe(
+    ...     model, torch.nn.functional.cross_entropy, (images[1:], labels[1:]),
+    ...     GradientNoise(1e-3), threat=ThreatModel(mechanism="known"), num_classes=2)
+    >>> Identify((images, labels))(observation).best
+    1
+    """
+
+    candidates: tuple[Tensor, Tensor | None]
+    rest: tuple[Tensor, Tensor] | None = None
+    _: KW_ONLY
+    labels: str = "known"
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        inputs, targets = check_pair(self.candidates, "candidates")
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "candidates", tokens=tokens)
+        if targets is not None:
+            _check_labels(targets, len(inputs), "candidates")
+        others = 0
+        if self.rest is not None:
+            known, labels = check_pair(self.rest, "rest")
+            check_inputs(known, "rest", tokens=tokens)
+            _check_labels(labels, len(known), "rest")
+            others = len(known)
+        check_choice(self.labels, "labels", LABELS)
+        if isinstance(self.position, bool) or self.position not in range(others + 1):
+            raise ValueError(
+                f"Parameter `position` should be a place in a batch of {others + 1}, from 0 to"
+                f" {others}. Found `position = {self.position}`."
+            )
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Identification:
+        """The posterior given one observation whose defense or mechanism is known."""
+        return self.many([observation], generator)[0]
+
+    def many(
+        self, observations: Sequence[Observation], generator: torch.Generator | None = None
+    ) -> list[Identification]:
+        """The posteriors for several observations of one model, defense and rest of the batch.
+
+        Each candidate is evaluated once for all of them.
+        """
+        for observation in observations:
+            self._check(observation)
+        if not observations:
+            return []
+        generator = generator_or_fresh(generator)
+        targets = self._targets(observations[0])
+        count, classes = targets.shape[:2]
+        hypotheses = Candidates(
+            observations[0],
+            self.candidates[0].repeat_interleave(classes, 0),
+            targets.flatten(0, 1),
+            self.rest,
+            self.position,
+        )
+        tables = likelihood_table(observations, hypotheses, generator)
+        tables = tables.view(len(observations), count, classes)
+        return [self._found(table, targets) for table in tables]
+
+    def _found(self, table: Tensor, targets: Tensor) -> Identification:
+        """From log-likelihoods by candidate and label."""
+        classes = table.new_tensor(float(table.shape[1]))
+        likely = table.argmax(1).to(targets.device)
+        most_likely = targets[torch.arange(len(targets), device=targets.device), likely]
+        return Identification(table.logsumexp(1) - classes.log(), self.candidates[0], most_likely)
+
+    def _targets(self, observation: Observation) -> Tensor:
+        """The labels that each candidate may have, a row for each."""
+        inputs, targets = self.candidates
+        if self.labels == "unknown":
+            if observation.task != "classification":
+                raise ValueError(
+                    "Parameter `labels` should be 'known' where targets are not one class label"
+                    f" for each example. Found 'unknown' with {observation.task}."
+                )
+            every = torch.arange(observation.num_classes, device=inputs.device)
+            return every.expand(len(inputs), -1)
+        if targets is not None:
+            return targets.unsqueeze(1)
+        if observation.labels is None:
+            raise ValueError(
+                "Parameter `candidates` should hold labels where the observation tells none. Found"
+                " `None`. Give them, or use labels='unknown'."
+            )
+        own = observation.labels[self.position].to(inputs.device)
+        return own.expand(len(inputs), 1, *own.shape)
+
+    def _check(self, observation: Any) -> None:
+        check_observation(observation, tokens=gradient_of(self.candidates[0]).takes_tokens)
+        shape = tuple(self.candidates[0].shape[1:])
+        size = 1 + (0 if self.rest is None else len(self.rest[0]))
+        if shape != tuple(observation.input_shape) or size != observation.batch_size:
+            raise ValueError(
+                "Parameters `candidates` and `rest` should fit the observation, of"
+                f" {observation.batch_size} examples of shape {tuple(observation.input_shape)}."
+                f" Found candidates of shape {shape} beside {size - 1} other examples."
+            )
+
+
+def _check_labels(labels: Any, count: int, name: str) -> None:
+    if check_targets(labels, count, name) == "classification":
+        check_labels(labels, name)

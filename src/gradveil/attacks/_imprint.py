@@ -1,0 +1,151 @@
+"""Robbing the Fed: a planted layer that holds each example in a bin of its own."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_count, check_inputs, check_kind, check_positive
+from gradveil._random import generator_or_fresh
+
+from ._analytic import first_layer, unexplained
+from ._attack import Attack, Reconstruction
+from ._descent import clamp
+from ._labels import labels_or_unknown
+from ._observation import Observation, check_observation
+
+
+def check_planted(observation: Observation, name: str) -> None:
+    """Require an observation of a server that may send any model."""
+    if observation.server != "malicious":
+        raise ValueError(
+            f"Parameter `observation` should be that of a server that changes the model for"
+            f" {name}. Found `observation.server = {observation.server!r}`. Send the model that"
+            " `plant` makes, and observe it with `ThreatModel(server='malicious')`."
+        )
+
+
+class ImprintedNet(nn.Module):
+    """f(x + U relu(w·x - c)): all rows of the first layer are w, with the cuts c_1 < c_2 < ...
+
+    Row k is active for the examples with w·x > c_k. All columns of U are the same, so the signal
+    that comes back to row k is a number δ_n of the example alone, and the rows' gradients are
+
+        ∂L/∂W_k = Σ_{n: w·x_n > c_k} δ_n x_n,    ∂L/∂b_k = Σ_{n: w·x_n > c_k} δ_n.
+
+    The difference of two neighbouring rows holds the examples of one bin only.
+
+    Args:
+        model: The model that the server pretends to train.
+        direction: w, one number for each entry of an example.
+        cuts: c, ascending.
+        amplify: W and b are divided by it and U is multiplied: outputs stay, gradients grow.
+
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 2])
+    >>> net = ImprintedNet(model, torch.ones(3), torch.tensor([0.5, 1.0]))
+    >>> net(torch.ones(1, 3)).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(
+        self, model: nn.Module, direction: Tensor, cuts: Tensor, amplify: float = 1.0
+    ) -> None:
+        super().__init__()
+        entries, bins = direction.numel(), cuts.numel()
+        self.imprint = nn.Linear(entries, bins)
+        self.spread = nn.Linear(bins, entries, bias=False)
+        self.model = model
+        with torch.no_grad():
+            self.imprint.weight.copy_((direction.flatten() / amplify).expand(bins, entries))
+            self.imprint.bias.copy_(-cuts / amplify)
+            self.spread.weight.fill_(amplify / bins)
+        self.train(model.training)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The model's outputs for inputs that are shifted a little."""
+        flat = inputs.flatten(1)
+        shifted = flat + self.spread(torch.relu(self.imprint(flat)))
+        outputs: Tensor = self.model(shifted.view_as(inputs))
+        return outputs
+
+
+NOTHING = 1e-5
+"""A bin whose share of the largest bias difference is below this holds no example."""
+
+
+@dataclass(frozen=True)
+class Imprint(Attack):
+    """A server that plants a sorting layer, and reads the examples off its gradient by division.
+
+    `plant` puts an `ImprintedNet` in front of a model, with cuts at the quantiles of the mean of
+    public examples. With the rows in the order of their cuts,
+
+        x̂_k = (∂L/∂W_k - ∂L/∂W_{k+1}) / (∂L/∂b_k - ∂L/∂b_{k+1})
+
+    is the example of bin k: exact if there is one, a mixture if there are several. The bins with
+    the largest |∂L/∂b_k - ∂L/∂b_{k+1}| are returned; places without an example are 0.
+
+    Noise of a fixed size does not stop it: the server amplifies the gradient at no cost.
+    Clipping (`PrivateNoise`) does, and so does a client that looks at the model first
+    (`gradveil.federated.ModelGuard`).
+
+    Reference: Fowl, Geiping, Czaja, Goldblum and Goldstein, "Robbing the Fed: Directly Obtaining
+    Private Data in Federated Learning with Modified Models", ICLR 2022.
+
+    Args:
+        bins: Rows of the planted layer.
+        amplify: How many times larger the planted layer's gradient is.
+
+    >>> from gradveil.models import build_model
+    >>> planted = Imprint(bins=4).plant(build_model("mlp", sizes=[3, 2]), torch.rand(16, 3))
+    >>> type(planted).__name__
+    'ImprintedNet'
+    """
+
+    bins: int = 128
+    amplify: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_count(self.bins, "bins")
+        check_positive(self.amplify, "amplify")
+
+    def plant(self, model: nn.Module, public: Tensor) -> ImprintedNet:
+        """The model that the server sends out; the public examples tell where to cut."""
+        check_kind(model, "model", nn.Module, "Give the model that is trained.")
+        check_inputs(public, "public")
+        flat = public.flatten(1)
+        direction = torch.full_like(flat[0], 1 / flat.shape[1])
+        places = (torch.arange(self.bins) + 0.5) / self.bins
+        cuts = (flat @ direction).double().quantile(places.double().to(flat.device)).to(flat)
+        return ImprintedNet(model, direction, cuts, self.amplify).to(flat)
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack a message of a model that `plant` made."""
+        check_observation(observation)
+        check_planted(observation, "Imprint")
+        generator = generator_or_fresh(generator)
+        layer = first_layer(observation, generator)
+        order = layer.layer.bias.detach().argsort(descending=True)  # the lowest cut first
+        weight, bias = (observation.sent[name][order] for name in (layer.weight, layer.bias))
+        flat = _occupied(_differences(weight), _differences(bias), observation.batch_size)
+        shape = (observation.batch_size, *observation.input_shape)
+        inputs = clamp(flat.reshape(shape), observation.low, observation.high)
+        labels = labels_or_unknown(observation, generator)
+        return Reconstruction(inputs, labels, unexplained(weight, bias, flat))
+
+
+def _differences(rows: Tensor) -> Tensor:
+    """Each row less the next; the last one as it is."""
+    return rows - torch.cat([rows[1:], torch.zeros_like(rows[:1])])
+
+
+def _occupied(weight: Tensor, bias: Tensor, count: int) -> Tensor:
+    """The ratios of the bins with the largest signals, and 0 for what is missing."""
+    strongest = bias.abs().argsort(descending=True)[:count]
+    strongest = strongest[bias[strongest].abs() > NOTHING * bias.abs().max()]
+    images = weight.new_zeros(count, weight.shape[1])
+    images[: len(strongest)] = weight[strongest] / bias[strongest, None]
+    return images

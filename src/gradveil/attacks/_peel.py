@@ -1,0 +1,193 @@
+"""Peeling: the head of a model is solved first, then the inputs from its features."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._descent import Descent, Minimum, minimise
+from ._head import ROUGH, Head, features_from, features_noise, head_of, solve_head
+from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
+from ._observation import Observation
+from ._priors import total_variation
+from ._targets import Run
+
+FOUND = 1e-6
+"""That of an image's features, relative to random inputs', from which on it is not tried again."""
+CLOSE = 1e-3
+"""The same, from which on an image counts as found."""
+NEAR = 0.1
+"""The misfit of the message, over the least of some random batches', where a guess may be right."""
+RANDOM = 8
+"""How many random inputs, or batches of them, a guess is compared with."""
+DETERMINED, WORTH = 0.99, 0.5
+"""The share of an input that the features show (`determined_share`) where they determine it, and
+where finding it is tried at all."""
+AGAIN = 2
+"""Rounds for noisy features, at most."""
+ROUGH_SHARE = 0.4
+"""Of the time, for heads with noise and for those of updates: their guesses are rough, or take so
+long that a short budget does not see their end, and a descent needs the rest."""
+
+
+@dataclass(frozen=True)
+class Peeled:
+    """What peeling found."""
+
+    guess: Reconstruction
+    solved: bool
+    """Whether the head was, so that the guess is more than noise."""
+    sure: bool
+    """Whether the guess is known to be right: nothing else is then to be tried."""
+
+
+@dataclass(frozen=True)
+class Peel(Attack):
+    """Exact features of a batch from the gradient of the head, then images from their features.
+
+    1. U, the outputs of the first linear layer, from the head's own equations (`Head`): a problem
+       of a few hundred variables, for which many starts cost less than one step on the images.
+    2. The features H = Δ⁺ ∂L/∂W with Δ the gradients with respect to U.
+    3. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
+
+    Repeated labels do not matter. It needs a message with all entries, and a batch smaller than the
+    layer's width; elsewhere it finds nothing. A little noise or rounding, which leaves the rank of
+    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 3 weighs
+    total variation by what is known of the features' noise.
+
+    Args:
+        steps: Of the head's descent.
+        image_steps: Of one descent of the images.
+        rounds: How often images that were not found start again.
+        total_variation: Its weight in step 3, beside the relative misfit of the features.
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps, cost) of the head's descent.
+
+    >>> Peel(rounds=2).steps
+    1000
+    """
+
+    steps: int = 1000
+    image_steps: int = 400
+    rounds: int = 10
+    total_variation: float = 1e-5
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "image_steps", "rounds")
+        check_settings(self, counts=counts, positive=("total_variation",))
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; its best guess, whose `loss` is the relative misfit of the message.
+
+        A message that does not determine the head is an error.
+        """
+        run = Run.of(self, observation, generator)
+        head = head_of(observation, run.generator, ROUGH)
+        if head is None:
+            raise ValueError(
+                "Parameter `observation` should be of a gradient with next to no noise and all"
+                " entries, of a model with a linear layer that is wider than the batch and through"
+                " which all information flows. Found a message that does not determine the layer's"
+                " outputs. Use `InvertingGradients`."
+            )
+        return self._guess(head, run).guess
+
+    def solve(self, run: Run, known: Tensor | None = None) -> Peeled | None:
+        """The batch; `None` where the head is not determined, or shows too little of the inputs.
+
+        `known` are the outputs of its first layer where they have been solved before.
+        """
+        head = head_of(run.observation, run.generator, ROUGH)
+        if head is None:
+            return None
+        share = shown_share(head, run)
+        if share < WORTH:
+            return None
+        rounds = self.rounds if head.noise == 0 else min(AGAIN, self.rounds)
+        watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
+        peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
+        found = peel._guess(head, replace(run, watch=watch), known)
+        found = replace(found, sure=found.sure and share >= DETERMINED)
+        return found if found.solved or found.guess.status == INTERRUPTED else None
+
+    def _guess(self, head: Head, run: Run, known: Tensor | None = None) -> Peeled:
+        """The best guess; noise where the head was not solved."""
+        outputs, status = known, FINISHED
+        head.sharpen()
+        if known is None:
+            outputs, status = solve_head(head, run, self.steps)
+        inputs, most = run.noise(), False
+        solved = status == FINISHED and outputs is not None
+        if solved and outputs is not None:
+            features = features_from(head, outputs, run.labels).to(inputs)
+            noise = features_noise(head, outputs, run.labels).to(inputs)
+            inputs, misfits, status = self.invert(head.name, run, features, noise)
+            most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
+        inputs = run.clamp(inputs)
+        own = run.misfit(inputs)
+        guess = Reconstruction(inputs, run.labels, own, [(self.steps, own)], status)
+        sure = head.noise == 0 and most and own < NEAR * run.random_misfit()
+        return Peeled(guess, solved, sure and status == FINISHED)
+
+    def invert(
+        self, name: str, run: Run, features: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, str]:
+        """Inputs with these features and their misfits; new starts for images not yet found.
+
+        `name` is the layer that reads the features, `noise` the squared error that each image's
+        features have.
+        """
+        own, best = features_of(name, run.observation), run.noise()
+        with torch.no_grad():
+            others = own(random_inputs(run.observation, RANDOM, run.generator))
+            spread = (others[:, None] - features).square().sum(2).mean(0)
+            unit = (own(best) - features).square().sum(1).mean()
+        misfits, status = torch.full_like(spread, torch.inf), FINISHED
+        each = float(noise.mean() / unit) * best[0].numel() / features.shape[1]
+        smooth = max(self.total_variation, min(2 * each, 1e-2))  # as for differences of 1
+        for _ in range(self.rounds):
+            open_ = misfits > FOUND + noise / spread
+            if status != FINISHED or not bool(open_.any()):
+                break
+            start = run.noise()[None, open_]
+            minimum = self._descend(name, run, features[open_], unit, start, smooth)
+            status = minimum.status
+            with torch.no_grad():
+                gaps = (own(minimum.inputs[0]) - features[open_]).square().sum(1)
+            errors = gaps / spread[open_]
+            better = errors < misfits[open_]
+            places = open_.nonzero().flatten()[better]
+            best[places], misfits[places] = minimum.inputs[0][better], errors[better]
+        return best, misfits, status
+
+    def _descend(
+        self, name: str, run: Run, features: Tensor, unit: Tensor, start: Tensor, smooth: float
+    ) -> Minimum:
+        """First-order steps of images towards their features; the unit is of squared distances."""
+        seen = run.observation
+        twin = SmoothTwin(seen, 1.0)
+        twins = features_of(name, twin.observation)
+
+        def cost(inputs: Tensor, progress: float) -> Tensor:
+            twin.set_width(0.1 * 0.01**progress)
+            misfit = (twins(inputs) - features).square().sum() / unit
+            weight: float = 1e-2 * (smooth / 1e-2) ** progress
+            return misfit + weight * len(inputs) * total_variation(inputs)
+
+        known = seen.low is not None and seen.high is not None
+        rate = float((seen.high - seen.low).mean()) / 3 if known else 1.0  # type: ignore[operator]
+        left = run.watch.left()
+        descent = Descent(self.image_steps, rate, "adam", "cosine", time_budget=left, settled=1.0)
+        return minimise(cost, start, descent, low=seen.low, high=seen.high)
+
+
+def shown_share(head: Head, run: Run) -> float:
+    """How much of an input the features that the head reads determine (`determined_share`)."""
+    own = features_of(head.name, run.observation)
+    probe = random_inputs(run.observation, 2, run.generator)
+    return determined_share(own, probe, run.generator)

@@ -1,0 +1,548 @@
+"""Peeling of FedAvg's weight changes: the head along all steps first, then the inputs."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.func import jacfwd
+
+from gradveil._random import normal_like
+from gradveil._typing import Tensors
+from gradveil.messages import LocalSteps, LocalUpdateMessage
+
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
+from ._descent import Watch
+from ._head import Head, head_of_update
+from ._model_layers import features_of, random_examples
+from ._peel import CLOSE, DETERMINED, NEAR, ROUGH_SHARE, WORTH, Peel, Peeled, shown_share
+from ._targets import Run
+
+
+@dataclass(frozen=True)
+class Visits:
+    """A visit is one example in one local step; all of them, in the order of the steps.
+
+    >>> visits = Visits.of(LocalSteps(lr=0.1, steps=3, batch_size=2), 4)
+    >>> visits.examples.tolist(), len(visits), visits.cover(4)
+    ([0, 1, 2, 3, 0, 1], 6, True)
+    """
+
+    steps: tuple[Tensor, ...]
+    """The examples of each step."""
+
+    @classmethod
+    def of(cls, local: LocalSteps, examples: int) -> "Visits":
+        """Mini-batches in order, and again from the start after the last."""
+        parts = torch.arange(examples).split(local.batch_size or examples)
+        return cls(tuple(parts[step % len(parts)] for step in range(local.steps)))
+
+    def __len__(self) -> int:
+        return sum(len(step) for step in self.steps)
+
+    @property
+    def examples(self) -> Tensor:
+        """The example of each visit."""
+        return torch.cat(self.steps)
+
+    def cover(self, examples: int) -> bool:
+        """Whether each of so many examples is visited."""
+        return len(self.examples.unique()) == examples
+
+    def rows(self) -> list[Tensor]:
+        """The parts of a table of visits that belong to the steps."""
+        return list(torch.arange(len(self)).split([len(step) for step in self.steps]))
+
+    def alike(self) -> list[list[Tensor]]:
+        """The visits of each example; examples that the same steps take are together."""
+        times = torch.cat([torch.full_like(step, t) for t, step in enumerate(self.steps)])
+        found: dict[tuple[int, ...], list[Tensor]] = {}
+        for example in self.examples.unique():
+            own = (self.examples == example).nonzero().flatten()
+            found.setdefault(tuple(times[own].tolist()), []).append(own)
+        return list(found.values())
+
+
+FEWEST = 8
+"""So many batches are drawn in any case."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The local steps of an observed client, played with inputs of the attacker's."""
+
+    run: Run
+    visits: Visits
+    layer: str
+    """The one whose inputs are the features."""
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Of all visits in double precision; shape (visits, features)."""
+        found = []
+        for examples, parameters in self.walk(inputs):
+            features = features_of(self.layer, self.run.observation, parameters)
+            with torch.no_grad():
+                found.append(features(inputs[examples]))
+        return torch.cat(found).double()
+
+    def walk(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensors]]:
+        """Each step's examples and the parameters that it starts from.
+
+        `inputs` may be filled in on the way: a step reads its own when the next one is asked for.
+        """
+        message, now = self._message(), self._message().parameters
+        moving = {name: torch.zeros_like(value) for name, value in now.items()}
+        for examples in self.visits.steps:
+            now = {name: value.detach() for name, value in now.items()}
+            yield examples, now
+            gradient = message.gradient_at(now, self.run.labels[examples])(inputs[examples])
+            now, moving = message.advance(now, moving, gradient)
+
+    def at(self, parameters: Tensors, examples: int) -> Run:
+        """The run with the model's parameters of a step, of so many examples."""
+        seen = self.run.observation
+        model = copy.deepcopy(seen.model)
+        with torch.no_grad():
+            for name, own in model.named_parameters():
+                own.copy_(parameters.get(name, own))
+        moved = replace(seen, model=model, batch_size=examples, labels=None, label_counts=None)
+        return replace(self.run, observation=moved)
+
+    def _message(self) -> LocalUpdateMessage:
+        seen = self.run.observation
+        assert seen.local is not None
+        return seen.local.message(seen.model, seen.loss_fn, self.run.labels)
+
+
+def simulate(
+    training: Training, basis: Tensor, around: tuple[Tensor, float] | None, count: int
+) -> Tensor:
+    """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
+
+    `around`: inputs, and the share of random ones that is added to them.
+    """
+    run, found = training.run, []
+    seen = run.observation
+    for number in range(count):
+        if number >= FEWEST and run.watch.is_over():
+            break
+        inputs = random_examples(seen, len(run.labels), run.generator)
+        if around is not None:
+            centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
+            inputs = run.clamp(around[0] + around[1] * (inputs - centre))
+        found.append(training.features(inputs) @ basis.T)
+    return torch.stack(found)
+
+
+class Expected:
+    """A normal distribution of the coordinates of each example's visits, fitted to simulated ones.
+
+    Examples that are visited by the same steps share their covariance, which is widened by the
+    share `ridge` of its mean variance in all directions.
+    """
+
+    def __init__(self, simulated: Tensor, visits: Visits, ridge: float) -> None:
+        self.mean = simulated.mean(0)
+        centred = simulated - self.mean
+        self._groups: list[tuple[list[Tensor], Tensor]] = []
+        for group in visits.alike():
+            rows = torch.cat([centred[:, own].flatten(1) for own in group])
+            covariance = rows.T @ rows / len(rows)
+            covariance.diagonal().add_(ridge * covariance.diagonal().mean())
+            self._groups.append((group, torch.linalg.cholesky(covariance)))
+
+    def residuals(self, places: Tensor) -> Tensor:
+        """Of coordinates, with a mean square of 1 where they are as expected; one row."""
+        shifted, parts = places - self.mean, []
+        for group, factor in self._groups:
+            rows = torch.stack([shifted[own].flatten() for own in group], dim=1)
+            parts.append(torch.linalg.solve_triangular(factor, rows, upper=False).flatten())
+        row: Tensor = torch.cat(parts) / places.numel() ** 0.5
+        return row
+
+    def draw(self, share: float, generator: torch.Generator) -> Tensor:
+        """The mean and a share of a deviation from it."""
+        drawn = self.mean.clone()
+        for group, factor in self._groups:
+            noise = factor @ normal_like(factor.new_empty(len(factor), len(group)), generator)
+            for own, deviation in zip(group, noise.T, strict=True):
+                drawn[own] += share * deviation.view(len(own), -1)
+        return drawn
+
+
+LEAST = 3.0
+"""Singular values below so many times the first that must be 0 are left out."""
+
+
+class LocalHead:
+    """What FedAvg's weight change says of its first linear layer u = W h + b and of all after it.
+
+    Visit v has the features h_v and δ_v = ∂L/∂u_v at the parameters of its step. The layer's change
+
+        W_T - W_0 = -lr Σ_v δ_v h_vᵀ    (without momentum)
+
+    has at most as many singular values as there are visits, and where their number is less than
+    the layer is wide, the features lie in the span of its rows B: h_v = B m_v. In the coordinates
+    m_v the layer is a small one with the weight W_0 B, and its training can be played again with
+    the later layers, which gives one equation for each entry that was sent of them. How the layers
+    before changed does not matter: it is in the features.
+
+    Unknown are the m_v, and the δ_v beside them: one that is not what the model makes of its
+    outputs is a residual of its own. So a unit on the wrong side of a kink spoils its own equation,
+    and not all steps after it.
+    """
+
+    def __init__(self, head: Head, labels: Tensor, visits: Visits) -> None:
+        local = head.observation.local
+        assert local is not None
+        self.head, self.visits, self.local = head, visits, local
+        self.labels = [labels[step] for step in visits.steps]
+        change = head.sent("weight")
+        assert change is not None
+        sizes, rows = torch.linalg.svd(change, full_matrices=False)[1:]
+        rank = int((sizes[: len(visits)] > LEAST * sizes[len(visits)]).sum())
+        self.basis = rows[:rank]
+        self.later = {name: self._parameters[name].detach() for name in head.later}
+        self.weight = head.layer.weight.detach() @ self.basis.T
+        bias = head.layer.bias
+        self.bias = self.weight.new_zeros(len(self.weight)) if bias is None else bias.detach()
+        self.sent = self._sent(change)
+        self.unit = 1.0
+
+    @property
+    def _parameters(self) -> Tensors:
+        return dict(self.head.observation.model.named_parameters())
+
+    def _sent(self, change: Tensor) -> Tensors:
+        """What was sent of the head, by the names that `played` gives its parts."""
+        sent = {name: self.head.observation.sent[name] for name in self.later}
+        bias = self.head.sent("bias")
+        if bias is not None:
+            sent["own bias"] = bias
+        return {**sent, "own weight": change @ self.basis.T}
+
+    @property
+    def rank(self) -> int:
+        """Of the layer's change: the number of coordinates of a visit."""
+        return len(self.basis)
+
+    @property
+    def unknowns(self) -> int:
+        """The coordinates and the δ of all visits."""
+        return len(self.visits) * (self.rank + len(self.weight))
+
+    def start(self, places: Tensor) -> Tensor:
+        """The unknowns in one row: these coordinates, and the δ that they lead to."""
+        slopes = self.played(places)[1]
+        return torch.cat([places.flatten(), (slopes / self.unit).flatten()])
+
+    def measure(self, places: Tensor) -> None:
+        """Take the size of δ at these coordinates for its unit."""
+        self.unit = float(self.played(places)[1].square().mean().sqrt())
+
+    def places(self, row: Tensor) -> Tensor:
+        """The coordinates m of all visits, out of the unknowns."""
+        return row[: len(self.visits) * self.rank].view(len(self.visits), self.rank)
+
+    def residuals(self, row: Tensor) -> Tensor:
+        """Of all equations, in one row: each part relative to its own size."""
+        places = self.places(row)
+        slopes = row[places.numel() :].view(len(places), -1) * self.unit
+        changes, own = self.played(places, slopes)
+        parts = [(changes[n] - sent).flatten() / sent.norm() for n, sent in self.sent.items()]
+        parts.append((slopes - own).flatten() / (self.unit * slopes.numel() ** 0.5))
+        return torch.cat(parts)
+
+    def played(self, places: Tensor, slopes: Tensor | None = None) -> tuple[Tensors, Tensor]:
+        """The changes of the head's parameters, and the δ of the model, by playing the steps again.
+
+        The layer itself moves by `slopes` in place of the model's δ if they are given.
+        """
+        now: Tensors = {**self.later, "own weight": self.weight, "own bias": self.bias}
+        begun, moving, deltas = now, {name: torch.zeros_like(p) for name, p in now.items()}, []
+        for rows, labels in zip(self.visits.rows(), self.labels, strict=True):
+            own = places[rows]
+            outputs = own @ now["own weight"].T + now["own bias"]
+            later = {name: now[name] for name in self.later}
+            gradient, delta = self.head.gradients(outputs, labels, later)
+            deltas.append(delta)
+            delta = delta if slopes is None else slopes[rows]
+            gradient = {**gradient, "own weight": delta.T @ own, "own bias": delta.sum(0)}
+            if "own bias" not in self.sent:
+                gradient["own bias"] = torch.zeros_like(self.bias)
+            now, moving = _step(self.local, now, moving, gradient)
+        return {name: now[name] - begun[name] for name in now}, torch.cat(deltas)
+
+
+def _step(
+    local: LocalSteps, now: Tensors, moving: Tensors, gradient: Tensors
+) -> tuple[Tensors, Tensors]:
+    """One step of SGD with momentum."""
+    moving = {name: local.momentum * moving[name] + gradient[name] for name in now}
+    return {name: now[name] - local.lr * moving[name] for name in now}, moving
+
+
+TRIALS = 5
+"""How often a step is shortened before the search ends."""
+
+
+def least_squares(
+    residuals: Callable[[Tensor], Tensor],
+    row: Tensor,
+    *,
+    steps: int,
+    watch: Watch,
+    tolerance: float = 1e-3,
+    good: float = 0.0,
+) -> tuple[Tensor, float]:
+    """A minimum of Σ residuals² from a start, and its value.
+
+    It ends after `steps`, below `good`, or where a step lowers the sum by less than the share
+    `tolerance`.
+
+    >>> found, cost = least_squares(
+    ...     lambda x: x.square() - 4, torch.tensor([1.0, -3.0]), steps=20, watch=Watch(None))
+    >>> found.round(decimals=2).tolist(), cost < 1e-6
+    ([2.0, -2.0], True)
+    """
+    values, damping = residuals(row), 1e-2
+    cost = float(values.square().sum())
+    for _ in range(steps):
+        if watch.is_over() or cost < good:
+            break
+        jacobian: Tensor = jacfwd(residuals)(row)
+        matrix, slope = jacobian.T @ jacobian, jacobian.T @ values
+        sizes = matrix.diagonal() + 1e-4 * matrix.diagonal().mean()
+        before = cost
+        for _ in range(TRIALS):
+            if watch.is_over():
+                break
+            step = torch.linalg.solve_ex(matrix + torch.diag(damping * sizes), slope)[0]
+            trial = row - step.nan_to_num()
+            tried = residuals(trial)
+            if float(tried.square().sum()) < cost:
+                row, values, cost = trial, tried, float(tried.square().sum())
+                damping = max(damping / 5, 1e-10)
+                break
+            damping *= 5
+        if before - cost < tolerance * before:
+            break
+    return row, cost
+
+
+SOLVED = 1e-9
+"""The squared residual of the head's equations that counts as 0."""
+ALMOST = 1e-2
+"""That of inputs from whose own training the model's own equations are tried at once."""
+BATCHES = 48
+"""Random batches whose training is simulated."""
+AROUND = 0.3
+"""The share of random inputs that is added to a guess, to see what is expected around it."""
+START = 0.3
+"""How far from what is expected a search starts, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """How widths of the smooth twin and the weight of what is expected fall together."""
+
+    width: float
+    """The first, over the size of the head's outputs."""
+    fall: float
+    widths: int
+    weight: float
+    """The first, of squares."""
+    ridge: float
+    """As in `Expected`."""
+
+
+BLIND = Annealing(2.0, 0.7, 12, 0.1, 0.1)
+"""Without a guess of the inputs."""
+NEARBY = Annealing(0.13, 0.5, 5, 0.01, 0.02)
+"""From one."""
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """Solves the equations of a `LocalHead`."""
+
+    training: Training
+    local: LocalHead
+
+    def from_nothing(self) -> tuple[Tensor, float]:
+        """The coordinates of all visits, and the squared residual that is left."""
+        expected = self._expected(None, BLIND.ridge)
+        self.local.head.twin.set_width(BLIND.width * self._scale)
+        self.local.measure(expected.mean)
+        row = self.local.start(expected.draw(START, self.training.run.generator))
+        return self._end(self._anneal(row, expected, BLIND))
+
+    def from_inputs(self, inputs: Tensor) -> tuple[Tensor, float]:
+        """The same, from the features that these inputs have in their own training."""
+        expected = self._expected(inputs, NEARBY.ridge)
+        self.local.head.twin.set_width(1e-9)
+        row = self.local.start(self.training.features(inputs) @ self.local.basis.T)
+        self.local.head.sharpen()
+        if float(self.local.residuals(row).square().sum()) < ALMOST:
+            found = self._end(row)
+            if found[1] < SOLVED:
+                return found
+        return self._end(self._anneal(row, expected, NEARBY))
+
+    @property
+    def _scale(self) -> float:
+        return float(self.local.head.outputs.square().mean().sqrt())
+
+    def _expected(self, inputs: Tensor | None, ridge: float) -> Expected:
+        around = None if inputs is None else (inputs, AROUND)
+        drawn = simulate(self.training, self.local.basis, around, BATCHES)
+        return Expected(drawn, self.local.visits, ridge)
+
+    def _anneal(self, row: Tensor, expected: Expected, annealing: Annealing) -> Tensor:
+        for number in range(annealing.widths):
+            fall = annealing.fall**number
+            self.local.head.twin.set_width(annealing.width * self._scale * fall)
+            weight = (annealing.weight * fall**1.5) ** 0.5
+
+            def residuals(row: Tensor, weight: float = weight) -> Tensor:
+                beside = weight * expected.residuals(self.local.places(row))
+                return torch.cat([self.local.residuals(row), beside])
+
+            row = least_squares(residuals, row, steps=4, watch=self.training.run.watch)[0]
+        return row
+
+    def _end(self, row: Tensor) -> tuple[Tensor, float]:
+        """The model's own equations, with nothing beside them; longer where they nearly hold."""
+        self.local.head.sharpen()
+        cost = float("inf")
+        for _ in range(3):
+            watch = self.training.run.watch
+            row, cost = least_squares(
+                self.local.residuals, row, steps=20, watch=watch, good=1e-3 * SOLVED
+            )
+            if not SOLVED < cost < ALMOST / 10:
+                break
+        return self.local.places(row), cost
+
+
+PASSES, EACH = 6, 25
+"""At most so often images are made of features and features of images; one for each so many steps
+of the attack."""
+HOPELESS = 0.5
+"""The misfit of the message above which no further passes follow the first three."""
+MANY = 3000
+"""Unknowns from which on whole Jacobians take too much time and memory."""
+EXPLAINED = 1e-3
+"""The misfit of the message up to which a guess can be sure."""
+
+
+def peel_local(peel: Peel, run: Run) -> Peeled | None:
+    """The batch behind FedAvg's weight change; `None` where its head is not determined.
+
+    1. Random batches are trained, to see how features move (`Expected`).
+    2. The head's equations (`LocalHead`) are solved for the features of all visits, with less and
+       less weight on what is expected, from smooth activations to the model's own.
+    3. Images from their features, step by step. Trained again, they tell better what to expect and
+       where to start, until the equations have no residual left.
+    """
+    seen = run.observation
+    visits = None if seen.local is None else Visits.of(seen.local, seen.batch_size)
+    if visits is None or not visits.cover(seen.batch_size):
+        return None
+    head = head_of_update(seen, run.generator, len(visits))
+    if head is None or not head.is_all:
+        return None
+    share = shown_share(head, run)
+    if share < WORTH:
+        return None
+    equations = LocalHead(head, run.labels, visits)
+    if equations.unknowns > MANY:
+        return None
+    training = Training(replace(run, watch=run.watch.part(ROUGH_SHARE)), visits, head.name)
+    found = _Passes(peel, LocalSearch(training, equations)).run()
+    return found and replace(found, sure=found.sure and share >= DETERMINED)
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """From features to images and back, until the equations hold."""
+
+    peel: Peel
+    search: LocalSearch
+
+    @property
+    def work(self) -> Run:
+        """With its part of the time."""
+        return self.search.training.run
+
+    def run(self) -> Peeled | None:
+        """The best images by their message; `None` where time is over before there are any."""
+        best: Reconstruction | None = None
+        latest: Tensor | None = None
+        try:
+            for number in range(self._count):
+                found = self._pass(latest, number)
+                if found is None:
+                    best = best and replace(best, status=TIME_BUDGET)
+                    break
+                if found.sure:
+                    return found
+                latest, guess = found.guess.inputs, found.guess
+                best = guess if best is None or guess.loss < best.loss else best
+                if guess.status != FINISHED:
+                    best = replace(best, status=guess.status)
+                    break
+                if number >= 2 and best.loss > HOPELESS:
+                    break
+        except KeyboardInterrupt:
+            best = best or self._guess(self.work.noise(), 0, FINISHED)
+            return Peeled(replace(best, status=INTERRUPTED), solved=False, sure=False)
+        return None if best is None else Peeled(best, solved=True, sure=False)
+
+    @property
+    def _count(self) -> int:
+        return max(1, min(PASSES, self.peel.steps // EACH))
+
+    def _pass(self, latest: Tensor | None, number: int) -> Peeled | None:
+        """One of them; `None` where time is over before there are images."""
+        search = self.search
+        places, cost = search.from_nothing() if latest is None else search.from_inputs(latest)
+        if self.work.watch.is_over():
+            return None
+        rough = replace(self.peel, rounds=2, image_steps=150, total_variation=1e-3)
+        inputs, misfits, status = self._images(self.peel if cost < SOLVED else rough, places)
+        guess = self._guess(inputs, number, status)
+        if self.work.progress is not None:
+            self.work.progress(number + 1, self._count, guess.loss)
+        sure = cost < SOLVED and self._is_sure(guess, misfits)
+        return Peeled(guess, solved=True, sure=sure)
+
+    def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Inputs with the features of their first visits, those of earlier steps first."""
+        training, features = self.search.training, places @ self.search.local.basis
+        inputs = self.work.noise()
+        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
+        rows = training.visits.rows()
+        for (examples, parameters), own in zip(training.walk(inputs), rows, strict=True):
+            if status != FINISHED or bool(misfits[examples].isfinite().all()):
+                break
+            target, at = features[own].to(inputs), training.at(parameters, len(own))
+            exact = target.new_zeros(len(own))
+            inputs[examples], misfits[examples], status = peel.invert(
+                training.layer, at, target, exact
+            )
+        return self.work.clamp(inputs), misfits, status
+
+    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
+        misfit = self.work.misfit(inputs)
+        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)
+
+    def _is_sure(self, guess: Reconstruction, misfits: Tensor) -> bool:
+        """Whether all images have their features, and together they explain the message.
+
+        An example of which a trained model is sure hardly shows in it: the misfit must be small by
+        itself, too, not only beside that of random images.
+        """
+        limit = min(EXPLAINED, NEAR * self.work.random_misfit())
+        return guess.status == FINISHED and bool((misfits < CLOSE).all()) and guess.loss < limit

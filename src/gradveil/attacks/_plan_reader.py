@@ -1,0 +1,460 @@
+"""The attack that reads the noise levels: a plan made from the private batch is evidence of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vmap
+
+from gradveil._random import seed_from
+from gradveil._tensors import flatten
+from gradveil._typing import Tensors
+from gradveil.mechanisms import Mechanism
+from gradveil.messages import separates
+from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, draw_probes
+from gradveil.theory import GaussianPrior
+
+from ._attack import Attack, Progress, Reconstruction, check_settings
+from ._descent import Descent, Minimum, Watch, minimise
+from ._model_layers import Call, features_of, linear_calls, random_inputs
+from ._observation import Observation, check_known, check_observation
+from ._priors import Energy, TotalVariation, check_prior, energy_of
+from ._targets import Run
+
+SWEEPS = 6
+"""How often columns and rows are fitted in turn."""
+
+KEPT = 0.05
+"""The share of the first, flat distribution of columns that is kept: nothing becomes impossible."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """u_j of every column, up to one factor, with the c_i of the rows that were found with them."""
+
+    squares: Tensor
+    """y_ij² over their median."""
+    rows: Tensor
+    """c_i."""
+    mean: Tensor
+    """E[u_j | y]."""
+    spread: Tensor
+    """The standard deviation of u_j given y."""
+
+    def costs(self, values: Tensor) -> Tensor:
+        """-log p(y_j | u_j = value) of each column (rows) and each value (columns)."""
+        return _costs(self.squares, values, self.rows)
+
+
+def read_columns(sent: Tensor) -> Columns:
+    """Fit y_ij ~ N(0, λ √(1/u_j² + c_i²)) to what was sent of a matrix, all columns and rows.
+
+    For one example the matrix's gradient is g_ij = δ_i a_j, and its squared sensitivity is close to
+    δ_i² ‖∇a_j‖² + a_j² ‖∇δ_i‖². So optimal noise has the variance λ s_ij / |g_ij| with
+    u_j = |a_j| / ‖∇a_j‖ and c_i = ‖∇δ_i‖ / |δ_i|: the mean of y² over the rows tells how large each
+    entry of the layer's input is, however large the noise. The rows c_i are fitted by maximum
+    likelihood, the columns u_j by their posterior mean, under the distribution of all of them,
+    which is fitted, too. λ stands for a factor that columns and rows share; 1 here. Rows of zeros
+    (dead units whose noise is 0) are left out.
+    """
+    squares = sent.detach().square()
+    squares = squares[squares.any(1)]
+    squares = squares / squares.median().clamp(min=torch.finfo(squares.dtype).tiny)
+    values = torch.logspace(-2.5, 2.5, 101).to(squares)
+    choices = torch.cat([values.new_zeros(1), torch.logspace(-2, 2, 61).to(squares)])
+    rows = squares.new_zeros(len(squares))
+    weights = torch.full_like(values, 1 / len(values))
+    for _ in range(SWEEPS):
+        shares = (weights.log() - _costs(squares, values, rows)).softmax(1)
+        weights = (1 - KEPT) * shares.mean(0) + KEPT / len(values)
+        mean = shares @ values
+        rows = choices[_costs(squares.T, 1 / choices, 1 / mean).argmin(1)]
+    spread = (shares @ values.square() - mean.square()).clamp(min=0).sqrt()
+    return Columns(squares, rows, mean, spread)
+
+
+def _costs(squares: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+    """½ Σ_i (y_ij² / v_i + log v_i) with v_i = √(1/u² + c_i²), for each column j and value u."""
+    levels = (values.pow(-2)[None] + rows.square()[:, None]).sqrt()
+    return 0.5 * (squares.T @ levels.reciprocal() + levels.log().sum(0))
+
+
+GRID, FACTORS, PIXEL_SWEEPS = 65, 121, 40
+"""Values of a pixel, factors that are tried, and rounds in which the values' shares are fitted."""
+
+AT_EACH_END = 0.25
+"""The share of pixels that is expected at either end of the range: black and white."""
+
+EXPECTED_KEPT = 0.1
+"""The part of those expectations that is kept when the shares are fitted."""
+
+
+def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
+    """The likeliest value of every pixel, from u_j = |x_j| up to one factor.
+
+    Noise levels do not tell the sign, and a factor is open. Both are settled by what is known of
+    images: their range, and that many of their pixels lie at its ends. The factor is the likeliest
+    one; then the shares of all values are fitted to the image itself (expectation maximisation).
+
+    Args:
+        columns: Of the matrix that reads the pixels.
+        low: The least value of each pixel, one row.
+        high: The largest one.
+    """
+    places = torch.linspace(0, 1, GRID).to(low)
+    shares = torch.full_like(places, (1 - 2 * AT_EACH_END) / (GRID - 2))
+    shares[0] = shares[-1] = AT_EACH_END
+    values = low[:, None] + (high - low)[:, None] * places
+    logs = torch.linspace(-9, 9, 181).to(values)
+    table = columns.costs(logs.exp())
+    tried = (_interpolated(table, logs, values, f) for f in _factors(columns, values))
+    costs = max(tried, key=lambda costs: float(_evidence(costs, shares)))
+    expected = shares
+    for _ in range(PIXEL_SWEEPS):
+        posterior = (shares.log() - costs).softmax(1)
+        shares = (1 - EXPECTED_KEPT) * posterior.mean(0) + EXPECTED_KEPT * expected
+    return values.gather(1, posterior.argmax(1, keepdim=True))[:, 0]
+
+
+def _factors(columns: Columns, values: Tensor) -> Tensor:
+    """Of u over |x|: such that the largest pixel is a typical column, up to a hundred times it."""
+    largest = columns.mean.median() / values.abs().max()
+    return largest * torch.logspace(-0.5, 2, FACTORS).to(values)
+
+
+def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
+    """-log p(y_j | x_j = value) for each pixel and each of its values, u = factor · |x|."""
+    least = 1e-3 * values.abs().max()
+    wanted = (values.abs().clamp(min=least) * factor).log()
+    place = ((wanted - logs[0]) / (logs[1] - logs[0])).clamp(0, len(logs) - 1.001)
+    below = place.floor().long()
+    share = place - below
+    return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
+
+
+def _evidence(costs: Tensor, shares: Tensor) -> Tensor:
+    return (shares.log() - costs).logsumexp(1).sum()
+
+
+HOT, COLD_FROM = 10.0, 0.75
+"""The first temperature, and the share of the steps after which it is 1."""
+
+RENEWED, PROBES = 10, 16
+"""Every how many steps the slopes ‖∇a_j‖ are measured, and along how many directions."""
+
+OUTLIER = math.log(0.05) - 4
+"""The log-likelihood of a column that was read wrong, at any value."""
+
+
+class FeatureCost:
+    """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + E(x), with the sign of each a_j unknown.
+
+    What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
+    fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
+    a mixture of three. The slopes are constants between their renewals. The temperature falls from
+    `HOT` to 1: at first signs are not yet decided.
+
+    Args:
+        features: From the inputs to a, one row for each example.
+        columns: What was read.
+        energy: The prior.
+        positive: The share of features that is expected to be positive.
+        seed: Of the directions for the slopes.
+        hot: The first temperature.
+    """
+
+    def __init__(
+        self,
+        features: Callable[[Tensor], Tensor],
+        columns: Columns,
+        energy: Energy,
+        positive: float,
+        seed: int = 0,
+        hot: float = HOT,
+    ) -> None:
+        self.features, self.energy, self.positive = features, energy, positive
+        self.seed, self.hot, self.calls = seed, hot, 0
+        self.read = columns.mean
+        blur = (0.05 * self.read.mean()) ** 2 + (0.1 * self.read).square()
+        self.weight = 1 / (columns.spread.square() + blur)
+
+    def __call__(self, inputs: Tensor, progress: float) -> Tensor:
+        """The cost of one candidate image at that share of the steps."""
+        if self.calls % RENEWED == 0:
+            self.slopes = self._slopes(inputs.detach())
+        self.calls += 1
+        found = self.features(inputs)[0] / self.slopes
+        known = (self.weight * self.read.square()).sum()
+        factor = (self.weight * found.detach().abs() * self.read).sum() / known
+        found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
+        temperature = self.hot ** (1 - min(1.0, progress / COLD_FROM))
+        weight = 0.5 * self.weight / temperature
+        cases = torch.stack(
+            [
+                math.log(self.positive) - weight * (found - self.read).square(),
+                math.log(1 - self.positive) - weight * (found + self.read).square(),
+                torch.full_like(found, OUTLIER),
+            ]
+        )
+        return self.energy(inputs) - cases.logsumexp(0).sum()
+
+    def _slopes(self, inputs: Tensor) -> Tensor:
+        """‖∇a_j‖ from random directions, always the same ones."""
+        generator = torch.Generator().manual_seed(self.seed)
+        directions = draw_probes(inputs, PROBES, "gaussian", generator)
+        moved: Tensor = vmap(lambda v: jvp(self.features, (inputs,), (v,))[1])(directions)
+        slopes = moved[:, 0].square().mean(0).sqrt()
+        return slopes.clamp(min=1e-6 * float(slopes.mean()) + torch.finfo(slopes.dtype).tiny)
+
+
+LEAST = 1e-2
+"""The least standard deviation, over the root mean square of all: no level divides by 0."""
+
+
+class PlanLikelihood:
+    """-log p(y | x) = ½ Σ_i ((y_i - μ_i(x))² / Σ_i(x) + log Σ_i(x)), up to a constant.
+
+    Σ(x) is the defense's own plan from the moments of x, with random probes that stay the same, so
+    that it is one smooth function of x. The second term is the log-determinant: without it large
+    noise would explain everything. A mechanism that the attacker knows has levels that do not
+    depend on x, and the term is a constant.
+
+    Args:
+        observation: What was sent, with the defense or its mechanism.
+        labels: Of the batch.
+        probes: Random directions for the sensitivities at a candidate.
+        seed: Of the probes.
+    """
+
+    def __init__(
+        self, observation: Observation, labels: Tensor, probes: int = 8, seed: int = 0
+    ) -> None:
+        self.observation, self.probes, self.seed = observation, probes, seed
+        self.message = observation.message(labels)
+        self.sent = flatten({n: observation.sent[n] for n in self.message.parameters})  # type: ignore[attr-defined]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The cost of one candidate batch, a 0-d float64 tensor, differentiable."""
+        means, variances = self.levels(inputs)
+        errors = (self.sent - means).square() / variances
+        return 0.5 * (errors + variances.log()).sum(dtype=torch.float64)
+
+    def levels(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """μ(x) and Σ(x) in one row each, differentiable with respect to the inputs."""
+        if self.observation.mechanism is not None:
+            return self._rows(self.message(inputs), self.observation.mechanism)
+        measured = self._estimator(inputs)(self.message, inputs, self._probes())
+        moments = Moments(
+            {name: value.square() for name, value in measured.values.items()},
+            measured.squared_sensitivities,
+            inputs.numel(),
+        )
+        assert self.observation.defense is not None
+        return self._rows(measured.values, self.observation.defense.plan(moments))
+
+    def _rows(self, values: Tensors, mechanism: object) -> tuple[Tensor, Tensor]:
+        if not isinstance(mechanism, Mechanism):
+            raise ValueError(
+                "Parameter `observation` should have a defense that adds noise. Found one that"
+                f" plans a {type(mechanism).__name__}. Use `Adaptive`."
+            )
+        variances = flatten(mechanism.variance(values))
+        least = LEAST**2 * float(variances.detach().mean())
+        tiny = torch.finfo(variances.dtype).tiny
+        return flatten(mechanism.mean(values)), variances.clamp(min=max(least, tiny))
+
+    def _estimator(self, inputs: Tensor) -> Estimator:
+        return (PerExample if separates(self.message, inputs) else Sketch)(self.probes)
+
+    def _probes(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+
+def plan_can_be_read(observation: Observation) -> bool:
+    """Whether the noise levels were planned from the private batch, entry by entry, and are hidden.
+
+    Only then the levels of a message say more of the batch than the message's mean does.
+    """
+    defense = observation.defense
+    hidden = observation.mechanism is None and not observation.plan_is_public
+    return (
+        hidden
+        and defense is not None
+        and defense.about.private
+        and defense.about.needs.sensitivities
+        and defense.about.family == "noise"
+        and defense.granularity == "parameter"
+    )
+
+
+LEAST_ROWS = 8
+"""A column of fewer entries tells too little."""
+
+EXAMPLES = 4
+"""Random inputs at which the model is watched."""
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A linear layer whose input may be read off its noise levels."""
+
+    call: Call
+    is_first: bool
+    """Whether its input is the image itself."""
+    positive: float
+    """The share of its inputs that is positive at random images, between 1/4 and 3/4."""
+
+
+def readable_layer(run: Run) -> Readable | None:
+    """The layer that reads the image, else the largest one that meets each example once."""
+    observation = run.observation
+    images = random_inputs(observation, EXAMPLES, run.generator)
+    found = []
+    for call in linear_calls(observation, images)[0]:
+        sent = observation.sent.get(call.weight)
+        once = call.inputs.dim() == 2 and len(call.inputs) == EXAMPLES
+        if sent is not None and once and len(sent) >= LEAST_ROWS:
+            is_first = bool(call.inputs.shape == images.flatten(1).shape) and torch.equal(
+                call.inputs, images.flatten(1)
+            )
+            share = float((call.inputs > 0).double().mean())
+            found.append(Readable(call, is_first, min(0.75, max(0.25, share))))
+    size = {id(one): one.call.layer.weight.numel() for one in found}
+    return max(found, key=lambda one: (one.is_first, size[id(one)]), default=None)
+
+
+def read_image(run: Run, layer: Readable, steps: int) -> Tensor | None:
+    """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
+
+    Pixels themselves are read in closed form; that needs their range. A later layer's input is
+    inverted: `steps` annealed steps, and a third as many with a stronger prior.
+    """
+    observation = run.observation
+    columns = read_columns(observation.sent[layer.call.weight])
+    shape = (1, *observation.input_shape)
+    if not layer.is_first:
+        return _invert(run, layer, columns, steps)
+    if observation.low is None or observation.high is None:
+        return None
+    low, high = (
+        bound.to(columns.mean).expand(observation.input_shape).flatten()
+        for bound in (observation.low, observation.high)
+    )
+    return read_pixels(columns, low, high).view(shape)
+
+
+def _invert(run: Run, layer: Readable, columns: Columns, steps: int) -> Tensor:
+    observation, low, high = run.observation, run.observation.low, run.observation.high
+    features = features_of(layer.call.name, observation)
+    image = columns.mean.new_zeros(1, *observation.input_shape)
+    if low is not None:
+        image = image + 0.97 * low.to(image) + (0.0 if high is None else 0.03 * high.to(image))
+    seed = seed_from(run.generator)
+    for share, rate, strength, hot in ((1.0, 0.3, 3.0, True), (1 / 3, 0.1, 6.0, False)):
+        energy = TotalVariation(strength)
+        options = {} if hot else {"hot": 1.0}
+        cost = FeatureCost(features, columns, energy, layer.positive, seed, **options)
+        count = max(1, math.ceil(share * steps))
+        settled = COLD_FROM if hot else 0.0
+        left = run.watch.left()
+        descent = Descent(count, rate, "adam", "cosine", time_budget=left, settled=settled)
+        image = minimise(cost, image[None], descent, low=low, high=high).inputs[0]
+    return image
+
+
+@dataclass(frozen=True)
+class PlanReader(Attack):
+    """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
+
+    Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
+    levels depend on the batch, and they can be read however large the noise is. For one example
+    the columns of a linear layer show the layer's input, `read_columns`: pixels where the layer
+    reads the image, else features, which are inverted. From there and from noise it descends on the
+    cost above, and the most likely end wins.
+
+    Where the plan is public, or the same for all entries, the second term is a constant and there
+    is nothing to read: what is left is the likelihood of the message.
+
+    Args:
+        steps: For inverting features.
+        polish: Steps on the likelihood with the levels as a function of the candidate.
+        prior: `TotalVariation`, the theory's `GaussianPrior`, or `None` (flat).
+        lr: The rate of these steps.
+        probes: Random directions for the sensitivities at a candidate.
+        time_budget: Seconds after which the best so far is returned.
+        progress: Called with (step, steps, cost).
+
+    >>> PlanReader(steps=100).polish
+    40
+    """
+
+    knows_defense = True
+
+    steps: int = 600
+    polish: int = 40
+    prior: Energy | GaussianPrior | None = field(default_factory=lambda: TotalVariation(6.0))
+    _: KW_ONLY
+    lr: float = 0.02
+    probes: int = 8
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, counts=("steps", "polish", "probes"), not_negative=("lr",))
+        check_prior(self.prior)
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation whose defense or mechanism is known."""
+        check_observation(observation)
+        check_known(observation)
+        run = Run.of(self, observation, generator)
+        drawn = run.clamp(run.noise())
+        return self._best(run, [*self._read(run), drawn])
+
+    def improve(self, run: Run, result: Reconstruction) -> Reconstruction:
+        """The same from another attack's result beside what is read; labels are known.
+
+        The result itself is returned where nothing is read, or nothing that is more likely.
+        """
+        run = replace(run, watch=Watch(self.time_budget), progress=self.progress)
+        read = self._read(run)
+        return self._best(run, [*read, result.inputs]) if read else result
+
+    @property
+    def work(self) -> float:
+        """A step on the likelihood costs about three gradients a probe; two starts take it."""
+        return 0.5 * self.steps + 6.0 * self.probes * self.polish
+
+    @property
+    def reports(self) -> float:
+        """Only the last part tells."""
+        return 2.0 * self.polish
+
+    def _read(self, run: Run) -> list[Tensor]:
+        """The image that the levels show, if there is one."""
+        if run.observation.batch_size != 1 or not plan_can_be_read(run.observation):
+            return []
+        layer = readable_layer(run)
+        image = None if layer is None else read_image(run, layer, self.steps)
+        return [] if image is None else [image]
+
+    def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
+        """Each start descends; the most likely end wins."""
+        seen, energy = run.observation, energy_of(self.prior)
+        likelihood = PlanLikelihood(seen, run.labels, self.probes, seed_from(run.generator) % 2**31)
+
+        def cost(inputs: Tensor, progress: float = 1.0) -> Tensor:
+            return likelihood(inputs) + energy(inputs)
+
+        def descend(start: Tensor) -> Minimum:
+            descent = Descent(self.polish, self.lr, "adam", "cosine", 10, run.watch.left())
+            low, high = seen.low, seen.high
+            return minimise(cost, start[None], descent, low=low, high=high, progress=run.progress)
+
+        end = min(map(descend, starts), key=lambda end: float(end.costs[0]))
+        history = [(step, float(past[0])) for step, past in end.history]
+        return Reconstruction(end.inputs[0], run.labels, float(end.costs[0]), history, end.status)

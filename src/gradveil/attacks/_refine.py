@@ -1,0 +1,310 @@
+"""The second-order finish: Levenberg-Marquardt steps with matrix-free products."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from gradveil._checks import check_count, check_kind, check_positive
+from gradveil._solve import conjugate_gradients
+
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET
+from ._descent import Watch, clamp, message_of
+from ._matching import Evidence
+from ._model_layers import SmoothTwin
+from ._observation import Observation
+from ._priors import Denoised, Energy, Near
+
+MessageOf = Callable[[Tensor], Tensor]
+"""From the inputs to the message, all entries in one row."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How to finish: at most so many steps at each width of the smooth twin, then without it.
+
+    Args:
+        steps: Levenberg-Marquardt steps at each stage.
+        products: At most so many products with the Gauss-Newton matrix for a step.
+        widths: Of the smooth twin's activations, before the model itself.
+
+    >>> Finish(steps=3).products
+    25
+    """
+
+    steps: int = 5
+    products: int = 25
+    widths: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003)
+
+    def __post_init__(self) -> None:
+        check_count(self.steps, "steps")
+        check_count(self.products, "products")
+        check_kind(self.widths, "widths", (tuple, list), "Give numbers above 0.")
+        for width in self.widths:
+            check_positive(width, "widths")
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Where the steps ended: never a higher cost than at the start."""
+
+    inputs: Tensor
+    cost: float
+    status: str = FINISHED
+
+
+@dataclass(frozen=True)
+class Objective:
+    """f(x) = ½ Σ_i w_i dist(g_i(x), [low_i, high_i])² + E(x)."""
+
+    message: MessageOf
+    evidence: Evidence
+    energy: Energy
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The cost."""
+        return self.evidence.misfit(self.message(inputs)) + self.energy(inputs)
+
+
+def refine(
+    objective: Objective,
+    start: Tensor,
+    *,
+    steps: int,
+    products: int,
+    low: Tensor | None = None,
+    high: Tensor | None = None,
+    watch: Watch | None = None,
+    tolerance: float = 1e-6,
+) -> Refined:
+    """Minimise the objective from a start near the minimum, inside of [low, high].
+
+    A step solves (Jᵀ W J + H + λI) s = -∇f with conjugate gradients on the entries that do not
+    push against the range, W being the evidence's curvature and H the energy's. λ falls after a
+    step that lowers the cost and rises after one that does not, which is then not taken. It ends
+    after `steps`, or where a step lowers the cost by less than the share `tolerance`.
+    """
+    inputs, cost = start, float(objective(start))
+    watch, damping, local = watch or Watch(None), 1e-3, None
+    try:
+        for _ in range(steps):
+            if watch.is_over():
+                return Refined(inputs, cost, TIME_BUDGET)
+            local = local or _Quadratic(objective, inputs, low, high)
+            trial = clamp(inputs + local.step(damping, products), low, high)
+            trial_cost = float(objective(trial))
+            if trial_cost < cost:
+                settled = cost - trial_cost < tolerance * cost
+                inputs, cost, damping, local = trial, trial_cost, max(damping / 5, 1e-9), None
+                if settled:
+                    break
+            elif damping > 10:
+                break
+            else:
+                damping *= 8
+    except KeyboardInterrupt:
+        return Refined(inputs, cost, INTERRUPTED)
+    return Refined(inputs, cost)
+
+
+class _Quadratic:
+    """The Gauss-Newton model of the objective around some inputs."""
+
+    def __init__(
+        self, objective: Objective, inputs: Tensor, low: Tensor | None, high: Tensor | None
+    ) -> None:
+        self.message, self.inputs = objective.message, inputs
+        values, self.pull_back = vjp(objective.message, inputs)[:2]
+        values = values.detach()
+        self.weight = objective.evidence.curvature(values)
+        misfit = objective.evidence.slope(values)
+        descent = -(self.pull_back(misfit)[0] + objective.energy.gradient(inputs))
+        self.energy = objective.energy.curvature(inputs)
+        self.free = _free(inputs, descent, low, high)
+        self.right = descent * self.free
+        self.scale = self._rayleigh()
+
+    def multiply(self, direction: Tensor) -> Tensor:
+        """(Jᵀ W J + H) v on the free entries."""
+        tangent = jvp(self.message, (self.inputs,), (direction,))[1]
+        pulled: Tensor = self.pull_back(self.weight * tangent)[0]
+        return (pulled + self.energy(direction)) * self.free
+
+    def step(self, damping: float, products: int) -> Tensor:
+        """Conjugate gradients from 0, stopped where the residual has fallen by 100."""
+        shift, shape = damping * self.scale, self.right.shape
+
+        def multiply(rows: Tensor) -> Tensor:
+            direction = rows.view(shape)
+            return (self.multiply(direction) + shift * direction).view(rows.shape)
+
+        row = self.right.reshape(1, -1)
+        solution, _ = conjugate_gradients(multiply, row, tolerance=1e-2, max_steps=products)
+        solution = solution.view(shape)
+        return solution if bool(torch.isfinite(solution).all()) else torch.zeros_like(solution)
+
+    def _rayleigh(self) -> float:
+        """The curvature along the gradient, the unit of the damping."""
+        size = self.right.square().sum()
+        if not bool(size > 0):
+            return 0.0
+        return float((self.right * self.multiply(self.right)).sum() / size)
+
+
+def _free(inputs: Tensor, descent: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
+    """1 where an entry can move along the descent direction, 0 where the range stops it."""
+    free = torch.ones_like(inputs)
+    if low is not None:
+        free = free * ~((inputs <= low.to(inputs)) & (descent < 0))
+    if high is not None:
+        free = free * ~((inputs >= high.to(inputs)) & (descent > 0))
+    return free
+
+
+EXPLAINED = 1e-3
+"""A relative misfit below which a start is taken to have found the truth."""
+HOPELESS = 0.5
+"""A relative misfit above which second-order steps from a start are not tried."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What all stages of a finish share."""
+
+    observation: Observation
+    labels: Tensor
+    evidence: Evidence
+    energy: Energy
+    finish: Finish
+
+    def objective(self, observation: Observation) -> Objective:
+        """Of the model itself, or of its smooth twin."""
+        message = message_of(observation)
+        return Objective(lambda inputs: message(inputs, self.labels), self.evidence, self.energy)
+
+
+def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | None:
+    """The best of the starts after its finish; the next is tried while none explains the message.
+
+    `None` where no start is near enough to the message for second-order steps to make sense.
+    """
+    best: Refined | None = None
+    objective = stages.objective(stages.observation)
+    for start in starts:
+        if float(stages.evidence.misfit(objective.message(start))) > HOPELESS:
+            continue
+        refined = refine_one(stages, start, watch)
+        if best is None or refined.cost < best.cost:
+            best = refined
+        explained = float(stages.evidence.misfit(objective.message(best.inputs))) < EXPLAINED
+        if explained or refined.status != FINISHED:
+            break
+    return best
+
+
+def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
+    """Through the widths and to the model itself; the start, if nothing on the way is better."""
+    own = stages.objective(stages.observation)
+    best = Refined(start, float(own(start)))
+    smoothed = _along_widths(stages, start, watch)
+    for begin in (smoothed.inputs, start):
+        if smoothed.status != FINISHED:
+            return Refined(best.inputs, best.cost, smoothed.status)
+        refined = _steps(stages, own, begin, watch, 1e-3)
+        better = refined if refined.cost < best.cost else best
+        if better is refined or refined.status != FINISHED:
+            return Refined(better.inputs, better.cost, refined.status)
+    return best
+
+
+def _along_widths(stages: Stages, start: Tensor, watch: Watch) -> Refined:
+    """The smooth twin's minimum, followed as the width falls."""
+    widths, refined = stages.finish.widths, Refined(start, float("inf"))
+    twin = SmoothTwin(stages.observation, max(widths, default=1.0))
+    smooth = stages.objective(twin.observation)
+    for width in widths if twin.is_smoother else ():
+        twin.set_width(width)
+        refined = _steps(stages, smooth, refined.inputs, watch, 0.05)
+        if refined.status != FINISHED:
+            break
+    return refined
+
+
+def _steps(
+    stages: Stages, objective: Objective, inputs: Tensor, watch: Watch, tolerance: float
+) -> Refined:
+    return refine(
+        objective,
+        inputs,
+        steps=stages.finish.steps,
+        products=stages.finish.products,
+        low=stages.observation.low,
+        high=stages.observation.high,
+        watch=watch,
+        tolerance=tolerance,
+    )
+
+
+STEPS = 1
+"""Second-order steps for each fit: the next level goes on from there."""
+
+PRODUCTS = 15
+"""To find the direction that the message tells most of."""
+
+WIDTHS = (0.3, 0.003)
+"""Of the smooth twin's activations at the first and at the last level."""
+
+
+def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refined:
+    """Half-quadratic splitting along falling levels τ: x ← argmin misfit + ‖x - D(x, τ)‖² / 2τ².
+
+    A network with kinks is replaced by its smooth twin but in the last fit. The result is D of the
+    last fit, nearer to the posterior's mean than to its mode. The start is kept where that explains
+    the message worse than noise allows: by one unit of misfit for each entry of the inputs.
+    """
+    twin = SmoothTwin(stages.observation, WIDTHS[0])
+    own = stages.objective(stages.observation)
+    if energy.level is None:
+        energy = replace(energy, level=_level(own, start, energy.start))
+    inputs, levels = start, energy.levels()
+    for number, level in enumerate(levels):
+        twin.set_width(WIDTHS[0] * (WIDTHS[1] / WIDTHS[0]) ** (number / len(levels)))
+        objective = own if number == len(levels) - 1 else stages.objective(twin.observation)
+        near = Near(replace(energy, level=level).guess(inputs), level)
+        refined = _fit(stages, replace(objective, energy=near), inputs, watch)
+        inputs = refined.inputs
+        if refined.status != FINISHED:
+            return Refined(start, float(own(start)), refined.status)
+    inputs = clamp(energy.guess(inputs), stages.observation.low, stages.observation.high)
+    misfits = [float(stages.evidence.misfit(own.message(x))) for x in (inputs, start)]
+    kept = inputs if misfits[0] - misfits[1] < inputs.numel() else start
+    return Refined(kept, float(own(kept)))
+
+
+def _fit(stages: Stages, objective: Objective, inputs: Tensor, watch: Watch) -> Refined:
+    return refine(
+        objective,
+        inputs,
+        steps=STEPS,
+        products=stages.finish.products,
+        low=stages.observation.low,
+        high=stages.observation.high,
+        watch=watch,
+        tolerance=1e-3,
+    )
+
+
+def _level(objective: Objective, inputs: Tensor, start: float) -> float:
+    """1 / √λ, λ the largest eigenvalue of the message's information here, by power iteration."""
+    values, pull_back = vjp(objective.message, inputs)[:2]
+    weight = objective.evidence.curvature(values.detach())
+    row, value = torch.ones_like(inputs), 0.0
+    for _ in range(PRODUCTS):
+        row = row / row.norm()
+        row = pull_back(weight * jvp(objective.message, (inputs,), (row,))[1])[0]
+        value = float(row.norm())
+        if not 0 < value < float("inf"):
+            return start
+    return float(value**-0.5)

@@ -1,0 +1,238 @@
+"""Regression: inputs from a message as simulated messages of random inputs teach it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradveil._random import normal_like
+from gradveil._typing import Tensors
+
+from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._descent import Watch, clamp
+from ._model_layers import random_examples
+from ._observation import Observation
+from ._targets import Run
+
+STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+"""The ridges that are tried, over the mean of the kernel's diagonal."""
+
+
+class Ridge(NamedTuple):
+    """How strongly to regularise, and what that leaves."""
+
+    strength: float
+    """λ; infinite where no other predicts better than the mean."""
+    error: float
+    """The mean squared error of samples left out, over the targets' variance."""
+
+
+def choose_ridge(kernel: Tensor, targets: Tensor) -> Ridge:
+    """For a centred kernel matrix and centred targets, one row for each sample.
+
+    With A = (K + λ I)⁻¹ the residuals are λ A Y and the leverages 1 - λ A_nn + 1/N (the intercept),
+    so that the error of sample n, left out, is (λ A Y)_n / (λ A_nn - 1/N).
+    """
+    samples, unit = len(kernel), float(kernel.diagonal().mean())
+    values, vectors = torch.linalg.eigh(kernel)
+    values, rotated = values.clamp(min=0), vectors.T @ targets
+    whole = float(targets.square().mean()) * (samples / (samples - 1)) ** 2
+    best = Ridge(math.inf, 1.0)
+    for strength in STRENGTHS:
+        ridge = strength * unit
+        inverse = 1 / (values + ridge)
+        residuals = ridge * (vectors @ (inverse[:, None] * rotated))
+        left = (ridge * (vectors.square() @ inverse) - 1 / samples).clamp(min=1e-9)
+        error = float((residuals / left[:, None]).square().mean()) / whole
+        best = min(best, Ridge(ridge, error), key=lambda found: found.error)
+    return best
+
+
+def fit_ridge(kernel: Tensor, targets: Tensor, ridge: Ridge) -> Tensor:
+    """α with prediction = mean of the targets + Σ_n k(x, x_n) α_n."""
+    if math.isinf(ridge.strength):
+        return torch.zeros_like(targets)
+    shift = ridge.strength * torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device)
+    solution: Tensor = torch.linalg.solve(kernel + shift, targets)
+    return solution
+
+
+WIDTH = 8192
+"""Larger tensors of a message are summed up, with random signs, to so many numbers: products of
+two of them stay the same in the mean."""
+PROJECTIONS = 64
+"""Random directions of the inputs in which tensors are judged."""
+SHARPNESS = 16
+"""A tensor's weight is its error on samples left out to the minus this."""
+LEAST = 16
+"""So many samples are drawn in any case."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Random inputs and the sketches of their messages."""
+
+    inputs: Tensor
+    """Shape (samples, batch, ...)."""
+    messages: dict[str, Tensor]
+    """Shape (samples, entries of the sketch), by parameter name."""
+    sketch: "_Sketch"
+    directions: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        observation: Observation,
+        labels: Tensor,
+        samples: int,
+        generator: torch.Generator,
+        watch: Watch,
+        progress: Progress | None,
+    ) -> "Simulation":
+        """As many samples as the time allows."""
+        drawn = random_examples(observation, samples * observation.batch_size, generator)
+        drawn = drawn.unflatten(0, (samples, observation.batch_size))
+        sketch, message = _Sketch(observation.sent, generator), observation.message(labels)
+        rows: list[Tensors] = []
+        for number, batch in enumerate(drawn):
+            if number >= LEAST and watch.is_over():
+                break
+            rows.append(sketch({name: part.detach() for name, part in message(batch).items()}))
+            if progress is not None:
+                progress(number + 1, samples, 1.0)
+        messages = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        blank = drawn.new_empty(drawn[0].numel(), PROJECTIONS)
+        return cls(drawn[: len(rows)], messages, sketch, normal_like(blank, generator))
+
+    def estimate(self, observation: Observation) -> tuple[Tensor, float]:
+        """The inputs of a message, and the error on samples left out, over their variance."""
+        targets = self.inputs.flatten(1).double()
+        centred = targets - targets.mean(0)
+        seen = centred @ self.directions.double()
+        kernel, row = self._kernel(observation, seen)
+        ridge = choose_ridge(kernel, seen)
+        found = targets.mean(0) + row @ fit_ridge(kernel, centred, ridge)
+        return found.to(self.inputs).view(self.inputs.shape[1:]), ridge.error
+
+    def _kernel(self, observation: Observation, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted kernel between samples, and that of samples with what was sent."""
+        sent = self.sketch({name: observation.sent[name] for name in self.messages})
+        kernels, rows, weights = [], [], []
+        for name, values in self.messages.items():
+            mean = values.mean(0)
+            centred, own = values - mean, sent[name] - mean
+            size = centred.square().sum(1).mean()
+            if not bool(size > 0):
+                continue
+            kernels.append((centred @ centred.T / size).double())
+            rows.append((centred @ own / size).double())
+            weights.append(choose_ridge(kernels[-1], seen).error ** -SHARPNESS)
+        share = torch.tensor(weights, dtype=torch.float64, device=seen.device)
+        share = share / share.sum()
+        both = [torch.tensordot(share, torch.stack(part), 1) for part in (kernels, rows)]
+        return both[0], both[1]
+
+
+class _Sketch:
+    """Large tensors made small, by sums of entries with random signs."""
+
+    def __init__(self, like: Tensors, generator: torch.Generator) -> None:
+        self._maps: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, values in like.items():
+            if values.numel() > WIDTH:
+                drawn = normal_like(values.new_empty(2, values.numel()), generator)
+                places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
+                self._maps[name] = (places, drawn[1].sign())
+
+    def __call__(self, values: Tensors) -> Tensors:
+        """The tensors as rows."""
+        return {name: self._small(name, part.flatten()) for name, part in values.items()}
+
+    def _small(self, name: str, row: Tensor) -> Tensor:
+        if name not in self._maps:
+            return row
+        places, signs = self._maps[name]
+        return row.new_zeros(WIDTH).index_add_(0, places, row * signs)
+
+
+@dataclass(frozen=True)
+class Regress(Attack):
+    """The inputs as a linear function of the message, fitted to messages of random inputs.
+
+    The attacker knows the model and can make messages itself. It draws random images with the
+    spectrum of photographs (no data set; other inputs: normal numbers), computes the message of
+    each batch with the labels of the one that was sent, and fits
+
+        E[x | y] ≈ mean of x + Σ_n k(y, y_n) α_n
+
+    by ridge regression, k being the product of messages, tensor by tensor, weighted by how well
+    each tensor alone predicts samples that are left out. What the message does not tell stays at
+    the mean, so the estimate is a smooth one and seldom worse than a blind guess. It follows no
+    derivative: the kinks and max-pools that lead a descent astray do not matter. It is a good start
+    for a descent, and where a descent explains nothing, better than its end.
+
+    Args:
+        samples: How many messages are simulated, each at the price of one gradient.
+        time_budget: Seconds after which it makes do with the samples that it has.
+        progress: Called with (sample, samples, 1.0).
+
+    >>> from gradveil.attacks import InvertingGradients
+    >>> InvertingGradients(regress=Regress(samples=100)).regress.samples
+    100
+    """
+
+    samples: int = 300
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, counts=("samples",))
+
+    @property
+    def work(self) -> float:
+        """A gradient of the message without its derivative is a third of a step."""
+        return self.samples / 3
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation; the middle of the range where the samples teach nothing."""
+        run = Run.of(self, observation, generator)
+        simulated = Simulation.of(
+            observation, run.labels, self.samples, run.generator, run.watch, self.progress
+        )
+        inputs = run.clamp(simulated.estimate(observation)[0])
+        own, count = run.misfit(inputs), len(simulated.inputs)
+        status = TIME_BUDGET if count < self.samples else FINISHED
+        return Reconstruction(inputs, run.labels, own, [(count, own)], status)
+
+    def estimates(
+        self,
+        observations: Sequence[Observation],
+        labels: Sequence[Tensor],
+        generator: torch.Generator,
+        watch: Watch,
+    ) -> list[Tensor]:
+        """Of several observations of one model.
+
+        Where the samples teach nothing this is their mean, which is still a better start than
+        noise: of BatchNorm in training mode noise in the start is noise in the end. Observations
+        with the same labels and the same message share their samples.
+        """
+        made: list[tuple[Observation, Tensor, Simulation]] = []
+        found: list[Tensor] = []
+        for observation, own in zip(observations, labels, strict=True):
+            simulated = next((s for o, t, s in made if _same(o, t, observation, own)), None)
+            if simulated is None:
+                simulated = Simulation.of(observation, own, self.samples, generator, watch, None)
+                made.append((observation, own, simulated))
+            inputs = simulated.estimate(observation)[0]
+            found.append(clamp(inputs, observation.low, observation.high))
+        return found
+
+
+def _same(one: Observation, labels: Tensor, other: Observation, others: Tensor) -> bool:
+    return torch.equal(labels, others) and one.defense is other.defense

@@ -1,0 +1,625 @@
+"""Tokens by the spans of linear layers' gradients, put together and searched by likelihood."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradveil._checks import check_not_negative_count
+from gradveil._extras import require
+from gradveil._random import generator_or_fresh
+from gradveil._tensors import flatten
+from gradveil._typing import Tensors
+from gradveil.messages import TokenGradient
+
+from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._channel import plan_channel
+from ._descent import Watch
+from ._matching import Evidence, euclidean_evidence
+from ._observation import Observation, check_observation
+from ._token_rows import (
+    blank_ids,
+    likely_tokens,
+    noise_of,
+    row_scores,
+    table_of,
+    targets_of,
+    token_message,
+    with_labels,
+)
+
+ROOM = 2**22
+"""Numbers that the model makes at once."""
+
+
+class LinearInput(NamedTuple):
+    """One input of linear maps, such as the queries, keys and values of a layer."""
+
+    weights: list[tuple[str, bool]]
+    """The names of their weights, and whether these are (in, out) instead of (out, in)."""
+    inputs: Tensor
+    """Shape (sequences, length, features)."""
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the inputs of `F.linear(x, W)` and of `addmm(b, x, W)`, as GPT-2 is written with."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        super().__init__()
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self.found: list[tuple[Tensor, str, bool]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call it, and note its input where its weight is a parameter."""
+        place = {F.linear: 0, torch.addmm: 1}.get(func)
+        if place is not None and len(args) > place + 1:
+            name = self._names.get(id(args[place + 1]))
+            if name is not None:
+                self.found.append((args[place], name, func is torch.addmm))
+        return func(*args, **(kwargs or {}))
+
+
+def linear_inputs(message: TokenGradient, ids: Tensor) -> list[LinearInput]:
+    """The inputs of linear maps in the order of use, those with one row for each token.
+
+    Maps that read the same tensor are put together.
+    """
+    parameters = message.parameters
+    with torch.no_grad(), _Watch(parameters) as watch:
+        message.loss.outputs(parameters, ids)
+    groups: list[tuple[Tensor, list[tuple[str, bool]]]] = []
+    for inputs, name, transposed in watch.found:
+        if groups and groups[-1][0] is inputs:
+            groups[-1][1].append((name, transposed))
+        else:
+            groups.append((inputs, [(name, transposed)]))
+    rows = ids.numel()
+    return [
+        LinearInput(weights, inputs.reshape(*ids.shape, -1))
+        for inputs, weights in groups
+        if inputs.numel() == rows * inputs.shape[-1]
+    ]
+
+
+def first_inputs(message: TokenGradient, length: int, tokens: int) -> Tensor:
+    """What token v in place p makes of the first linear map's input: (tokens, length, features).
+
+    Sequences of one token repeated give it for all places at once.
+    """
+    chunk = max(1, ROOM // (length * tokens))
+    parts = [
+        linear_inputs(message, part.unsqueeze(1).expand(-1, length).contiguous())[0].inputs
+        for part in torch.arange(tokens).split(chunk)
+    ]
+    return torch.cat(parts)
+
+
+ROUNDING = 3e-6
+"""Singular values below this share of the largest are rounding."""
+
+
+class Span(NamedTuple):
+    """The row space of ∂L/∂W = Σ_n δ_n x_nᵀ: all inputs x_n lie in it, if the δ_n are independent.
+
+    That takes fewer inputs than the layer has inputs and outputs.
+    """
+
+    basis: Tensor
+    """Orthonormal rows, in float64."""
+
+    @property
+    def rank(self) -> int:
+        """Its dimension."""
+        return len(self.basis)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there are vectors outside of it."""
+        return 0 < self.rank < self.basis.shape[1]
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        """The share of each vector, by its last axis, that is outside of the span: 0 to 1."""
+        vectors = vectors.double()
+        sizes = vectors.square().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+        inside = (vectors @ self.basis.T).square().sum(-1)
+        return (1 - inside / sizes).clamp(min=0).sqrt()
+
+
+def span_of(
+    inputs: LinearInput, sent: Mapping[str, Tensor], rows: int, noise: Mapping[str, Tensor] | float
+) -> Span:
+    """The span of what entered, from the gradients of all maps that read it.
+
+    With noise of standard deviation σ on an m × n matrix, singular values up to about σ (√m + √n)
+    are noise; directions below that are left out.
+
+    Args:
+        inputs: The maps.
+        sent: What was sent.
+        rows: How many inputs there were, which is the largest rank.
+        noise: Standard deviations, by name or one for all.
+    """
+    gradients, levels = [], []
+    for name, transposed in inputs.weights:
+        gradient = sent[name].double()
+        gradients.append(gradient.T if transposed else gradient)
+        level = noise[name] if isinstance(noise, Mapping) else torch.tensor(noise)
+        levels.append(float(level.double().square().mean()) * gradient.numel())
+    matrix = torch.cat(gradients)
+    edge = (sum(levels) / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
+    _, sizes, vectors = torch.linalg.svd(matrix, full_matrices=False)
+    rank = int((sizes > max(edge, ROUNDING * float(sizes[0]))).sum())
+    return Span(vectors[: min(rank, rows)])
+
+
+CLOSE = 0.01
+"""A distance to a span up to which a vector counts as inside."""
+
+
+class Places(NamedTuple):
+    """The tokens of each place, the likeliest first."""
+
+    tokens: list[Tensor]
+    decided: list[bool]
+    """Whether the place's tokens lie in the first layer's span; the others are the likeliest."""
+
+    def allow(self, place: int, token: Tensor) -> bool:
+        """Whether a place can hold a token, as far as that is decided."""
+        return not self.decided[place] or bool((self.tokens[place] == token).any())
+
+    likely: Tensor
+    """The tokens that stand out of all."""
+    costs: Tensor
+    """How badly each of these fits into each place."""
+
+    def start(self, size: int) -> Tensor:
+        """One token of each place for each of so many sequences.
+
+        Where nothing is decided, each likely token is used once, in the place that suits them all
+        best; what is left open gets the likeliest tokens of its place.
+        """
+        rows = torch.arange(size)
+        ids = torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
+        if any(self.decided):
+            return ids
+        require("matching tokens", "gradveil[audit]", "scipy")
+        from scipy.optimize import linear_sum_assignment  # only attackers need it
+
+        costs = self.costs.repeat(1, size).cpu().numpy()  # a column for each place of each sequence
+        tokens, slots = (torch.as_tensor(part) for part in linear_sum_assignment(costs))
+        ids.view(-1)[slots] = self.likely[tokens]
+        return ids
+
+
+def find_places(
+    observation: Observation, message: TokenGradient, first: Span | None, width: int
+) -> Places:
+    """By the first layer's span, and by the rows of the table and of the last layer.
+
+    Args:
+        observation: What was sent.
+        message: Of the model.
+        first: The span of the first layer's inputs, where that says something.
+        width: How many tokens to keep in a place that the span does not decide.
+    """
+    name, count = table_of(observation)
+    length, size = observation.input_shape[0], observation.batch_size
+    distances = torch.ones(count, length, dtype=torch.float64)
+    if first is not None:
+        distances = first.distances(first_inputs(message, length, count))
+    inside = distances < CLOSE
+    scores = _scores(observation, message, name, count)
+    likely = torch.zeros(count, dtype=torch.bool)
+    likely[likely_tokens(scores, size * length)] = True
+    ranks = scores.argsort().argsort() / count
+    explained = inside.any(1)
+    cost = distances + 2.0 * ~likely.unsqueeze(1) - 1e-3 * ranks.unsqueeze(1)
+    open_cost = cost + 1.0 * explained.unsqueeze(1)  # elsewhere already
+    open_count = max(width, 2 * size)
+    if bool(inside.any()):  # few places are open, as the last of a language model: it has no input
+        open_count = max(open_count, int(likely.sum()))
+    tokens, decided = [], []
+    for place in range(length):
+        found = int(inside[:, place].sum())
+        order = (distances if found else open_cost)[:, place].argsort()
+        tokens.append(order[: min(found, 4 * size) if found else open_count])
+        decided.append(found > 0)
+    found_likely = likely.nonzero().flatten()
+    return Places(tokens, decided, found_likely, distances[found_likely])
+
+
+def _scores(
+    observation: Observation, message: TokenGradient, table: str | None, count: int
+) -> Tensor:
+    """The clearer one of what the table and the last layer say of each token."""
+    names = {name for name in (table, _last_layer(observation, message, count)) if name}
+    noise = noise_of(observation)
+    scores = [
+        row_scores(observation.sent[name], None if noise is None else noise[name]) for name in names
+    ]
+    return torch.stack(scores).amax(0) if scores else torch.zeros(count, dtype=torch.float64)
+
+
+def _last_layer(observation: Observation, message: TokenGradient, count: int) -> str | None:
+    """The linear map to scores of tokens, whose gradient has large rows for the targets."""
+    found = linear_inputs(message, blank_ids(observation))
+    name, transposed = found[-1].weights[-1] if found else ("", True)
+    sent = observation.sent.get(name)
+    return name if sent is not None and not transposed and len(sent) == count else None
+
+
+BEAM, STARTS, SWEEPS = 4, 8, 3
+"""Prefixes and starts for each sequence of the batch, and rounds of changes of single tokens."""
+
+SPAN_ROUNDING = 1e-7
+"""Of distances to a span."""
+
+FOUND = 1.0
+"""Sequences count as found if their costs are that near to the best one's."""
+
+
+class Assembler:
+    """Finds sequences whose inputs of later layers lie in the spans that were sent.
+
+    Of a causal model a prefix determines its own inputs, so sequences grow token by token, and the
+    best prefixes stay (a beam). Of others, sequences that are drawn from the candidates are
+    improved one token at a time. Places that the first layer did not decide get their likeliest
+    token, and are not looked at.
+
+    Args:
+        message: Of the model.
+        spans: By the number of the linear input; the first layer's is not needed.
+        places: The possible tokens of each place.
+        size: How many sequences are looked for.
+        generator: For starts.
+        watch: Of the time.
+    """
+
+    def __init__(
+        self,
+        message: TokenGradient,
+        spans: dict[int, Span],
+        places: Places,
+        size: int,
+        generator: torch.Generator,
+        watch: Watch,
+    ) -> None:
+        self._message, self._spans, self._places = message, spans, places
+        self._tokens = [
+            tokens if decided else tokens[:1]
+            for tokens, decided in zip(places.tokens, places.decided, strict=True)
+        ]
+        self._size, self._generator, self._watch = size, generator, watch
+
+    def sequences(self) -> Tensor:
+        """The best ones, shape (batch, length)."""
+        found = self._by_prefix() if self._is_causal() else self._by_changes()
+        found = found[self._costs(found).argsort()][: self._size]
+        return found[torch.arange(self._size) % len(found)]
+
+    def _costs(self, ids: Tensor, end: int | None = None) -> Tensor:
+        """The mean log-distance to the spans over decided places, for each sequence.
+
+        Logarithms, because layers differ in how far a wrong token elsewhere moves their inputs.
+        """
+        inputs = linear_inputs(self._message, ids)
+        parts = [
+            (span.distances(inputs[k].inputs) + SPAN_ROUNDING).log()
+            for k, span in self._spans.items()
+        ]
+        counted = torch.tensor(self._places.decided, dtype=torch.float64)
+        if end is not None:
+            counted[end:] = 0.0
+        return (torch.stack(parts).mean(0) * counted).sum(1) / counted.sum().clamp(min=1)
+
+    def _is_causal(self) -> bool:
+        one = torch.stack([tokens[0] for tokens in self._tokens]).unsqueeze(0)
+        other = one.clone()
+        other[0, -1] = (one[0, -1] + 1) % 2
+        pair = [linear_inputs(self._message, ids) for ids in (one, other)]
+        return all(torch.equal(a.inputs[:, 0], b.inputs[:, 0]) for a, b in zip(*pair, strict=True))
+
+    def _by_prefix(self) -> Tensor:
+        length, prefixes = len(self._tokens), self._tokens[0].unsqueeze(1)
+        for place in range(1, length):
+            more = self._tokens[place]
+            old = prefixes.repeat_interleave(len(more), 0)
+            prefixes = torch.cat([old, more.repeat(len(prefixes)).unsqueeze(1)], 1)
+            padded = torch.nn.functional.pad(prefixes, (0, length - place - 1))
+            best = self._costs(padded, place + 1).argsort()
+            prefixes = prefixes[best[: BEAM * self._size]]
+        return prefixes
+
+    def _by_changes(self) -> Tensor:
+        found: list[Tensor] = []
+        for number in range(STARTS * self._size):
+            start = self._shaken(found) if number % 2 and len(found) > 1 else self._start(found)
+            ids = self._improved(start)
+            if not any(torch.equal(ids, other) for other in found):
+                found.append(ids)
+            costs = self._costs(torch.stack(found))
+            good = int((costs < costs.min() + FOUND).sum())
+            if good >= self._size or self._watch.is_over():
+                break
+        return torch.stack(found)
+
+    def _start(self, found: list[Tensor]) -> Tensor:
+        """In each place one of the tokens that the sequences so far use least."""
+        ids = []
+        for place, tokens in enumerate(self._tokens):
+            used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
+            left = tokens[used == used.min()]
+            ids.append(left[torch.randint(len(left), (), generator=self._generator)])
+        return torch.stack(ids)
+
+    def _shaken(self, found: list[Tensor]) -> Tensor:
+        """The best sequence that is not good enough, with two places drawn again."""
+        costs = self._costs(torch.stack(found))
+        bad = torch.where(costs < costs.min() + FOUND, torch.inf, costs)
+        ids = found[int(bad.argmin())].clone()
+        for place in torch.randperm(len(ids), generator=self._generator)[:2].tolist():
+            tokens = self._tokens[place]
+            ids[place] = tokens[torch.randint(len(tokens), (), generator=self._generator)]
+        return ids
+
+    def _improved(self, ids: Tensor) -> Tensor:
+        best = torch.inf
+        for _ in range(SWEEPS):
+            before = best
+            for place, tokens in enumerate(self._tokens):
+                trials = ids.repeat(len(tokens), 1)
+                trials[:, place] = tokens
+                costs = self._costs(trials)
+                ids, best = trials[costs.argmin()], float(costs.min())
+            if best >= before or self._watch.is_over():
+                break
+        return ids
+
+
+EXACT = 1e-6
+"""A share of the message's power that is rounding."""
+
+FEW = 4
+"""Sequences of which all orders are tried."""
+
+LOOSENESS = 1e-3
+"""Of entries without noise, as in `Adaptive`."""
+
+
+class TokenSearch:
+    """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
+
+    Args:
+        observation: What was sent.
+        start: The first estimate, at which a plan that is not known is made again.
+        generator: For probes and the order of places.
+        watch: Of the time.
+    """
+
+    def __init__(
+        self, observation: Observation, start: Tensor, generator: torch.Generator, watch: Watch
+    ) -> None:
+        self._observation, self._generator, self._watch = observation, generator, watch
+        self.ids = start
+        self._evidence = self._known_evidence(start)
+        self.cost = self._cost(start)
+        self.status = FINISHED
+
+    def improve(self, places: Places, sweeps: int) -> None:
+        """Rounds over all places: each tries its candidates, and to swap with other places.
+
+        In each round whole sequences change places first, where labels differ.
+        """
+        for _ in range(sweeps):
+            before = self.cost
+            self._reorder()
+            for place in self._order():
+                if self.is_exact() or self._is_over():
+                    return
+                self._change(place, places.tokens[place[1]])
+                self._swap(place, places)
+            if not self.cost < before:
+                return
+
+    def is_exact(self) -> bool:
+        """Whether nothing but rounding is left to explain."""
+        return self._misfit(self.ids) < EXACT
+
+    def _misfit(self, ids: Tensor) -> float:
+        return float(euclidean_evidence(self._sent).misfit(self._row(ids)))
+
+    def _change(self, place: tuple[int, int], tokens: Tensor) -> None:
+        for token in tokens:
+            if token == self.ids[place]:
+                continue
+            trial = self.ids.clone()
+            trial[place] = token
+            self._take(trial)
+
+    def _swap(self, place: tuple[int, int], places: Places) -> None:
+        """With the same place of other sequences, and with other places of the sequence."""
+        row, column = place
+        others = [(other, column) for other in range(row)]
+        for other in others + [(row, other) for other in range(column)]:
+            mine, theirs = self.ids[place], self.ids[other]
+            fits = places.allow(other[1], mine) and places.allow(column, theirs)
+            if mine != theirs and fits:
+                trial = self.ids.clone()
+                trial[place], trial[other] = theirs, mine
+                self._take(trial)
+
+    def _reorder(self) -> None:
+        """Which sequence has which label: all orders of a few, else pairs that change places."""
+        size = len(self.ids)
+        if self._observation.targets_are_inputs or size < 2:
+            return
+        orders = list(permutations(range(size)))[1:] if size <= FEW else _exchanges(size)
+        start = self.ids
+        for order in orders:
+            if self._is_over():
+                return
+            self._take((start if size <= FEW else self.ids)[list(order)])
+
+    def _take(self, trial: Tensor) -> None:
+        cost = self._cost(trial)
+        if cost < self.cost:
+            self.ids, self.cost = trial, cost
+
+    def _order(self) -> list[tuple[int, int]]:
+        count, length = self.ids.shape
+        order = torch.randperm(count * length, generator=self._generator).tolist()
+        return [divmod(number, length) for number in order]
+
+    def _is_over(self) -> bool:
+        if self._watch.is_over():
+            self.status = TIME_BUDGET
+        return self.status != FINISHED
+
+    def _cost(self, ids: Tensor) -> float:
+        return float(self._evidence.misfit(self._row(ids)))
+
+    def _row(self, ids: Tensor) -> Tensor:
+        message = self._observation.message(targets_of(self._observation, ids))
+        values = message.values(ids)  # type: ignore[attr-defined]
+        return flatten({name: values[name] for name in self._names}).double()
+
+    def _known_evidence(self, start: Tensor) -> Evidence:
+        observation = self._observation
+        message = observation.plain_message(targets_of(observation, start))
+        self._names = list(message.parameters)  # type: ignore[attr-defined]
+        self._sent = flatten({name: observation.sent[name] for name in self._names}).double()
+        if observation.defense is None and observation.mechanism is None:
+            return euclidean_evidence(self._sent)
+        targets = targets_of(observation, start)
+        channel = plan_channel(observation, targets, start, 8, self._generator)
+        evidence = channel.evidence(1.0, LOOSENESS, start.numel())
+        return Evidence(*(None if part is None else part.double() for part in evidence))  # type: ignore[arg-type]
+
+
+def _exchanges(size: int) -> list[tuple[int, ...]]:
+    """All orders in which two are exchanged."""
+    orders = []
+    for first, second in combinations(range(size), 2):
+        order = list(range(size))
+        order[first], order[second] = second, first
+        orders.append(tuple(order))
+    return orders
+
+
+@dataclass(frozen=True)
+class SpanCheck(Attack):
+    """Tokens whose inputs of the first attention layer lie in the span of its gradient.
+
+    For queries, keys and values u_n = W x_n, the gradient ∂L/∂W = Σ_n δ_n x_nᵀ has its rows in the
+    span of the x_n; with fewer tokens in the batch than features, and independent δ_n, the span is
+    exactly theirs. The input x of the first layer depends on one token v and its place p alone, so
+    every (v, p) is checked by its distance to the span. That gives the tokens of each place. Later
+    layers' inputs depend on whole sequences, and put the tokens together (`Assembler`). In the end
+    the gradient of what was found is compared with what was sent, and single tokens are changed
+    where that is more likely under the known mechanism (`TokenSearch`).
+
+    Under noise, directions of the gradient that noise could have made are left out of the spans,
+    the table's rows (`TokenRows`) choose the tokens, and the last search does the rest. A batch
+    with as many tokens as features or more leaves only these.
+
+    Reference: Petrov et al., "DAGER: Exact Gradient Inversion for Large Language Models", NeurIPS
+    2024, arXiv:2405.15586. The use of all three maps, of every later layer and of the likelihood
+    is ours.
+
+    Args:
+        width: How many tokens are tried in each place where spans do not decide.
+        sweeps: Of the last search, over all places.
+        time_budget: Seconds after which the best so far is returned.
+        progress: Called with (step, steps, cost) between the parts of the attack.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import TokenTransformer
+    >>> _ = torch.manual_seed(0)
+    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
+    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
+    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
+    >>> SpanCheck(time_budget=5)(seen, torch.Generator().manual_seed(0)).inputs
+    tensor([[3, 1, 4]])
+    """
+
+    knows_defense = True
+    needs_defense = False
+
+    width: int = 8
+    sweeps: int = 3
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, counts=("width",))
+        check_not_negative_count(self.sweeps, "sweeps")
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation of tokens."""
+        check_observation(observation, tokens=True)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        observation = with_labels(observation, generator)
+        message = token_message(observation, blank_ids(observation))
+        spans = _spans(observation, message)
+        places = find_places(observation, message, spans.get(0), self.width)
+        size = observation.batch_size
+        start = self._assembled(message, spans, places, size, generator, watch)
+        search = TokenSearch(observation, start, generator, watch)
+        self._tell(1, search.cost)
+        search.improve(places, self.sweeps)
+        self._tell(2, search.cost)
+        targets = targets_of(observation, search.ids)
+        return Reconstruction(search.ids, targets, search.cost, status=search.status)
+
+    @property
+    def work(self) -> float:
+        """About how many gradients it takes, for sentences of ten tokens."""
+        return 10.0 * self.width * self.sweeps
+
+    @property
+    def reports(self) -> float:
+        """Twice."""
+        return 2.0
+
+    def _assembled(
+        self,
+        message: TokenGradient,
+        spans: dict[int, Span],
+        places: Places,
+        size: int,
+        generator: torch.Generator,
+        watch: Watch,
+    ) -> Tensor:
+        later = {k: s for k, s in spans.items() if k > 0 and s.rank >= spans[0].rank}
+        several = size > 1 and any(len(tokens) > 1 for tokens in places.tokens)
+        if not later or not several or not any(places.decided):
+            return places.start(size)
+        return Assembler(message, later, places, size, generator, watch).sequences()
+
+    def _tell(self, step: int, cost: float) -> None:
+        if self.progress is not None:
+            self.progress(step, 2, cost)
+
+
+def _spans(observation: Observation, message: TokenGradient) -> dict[int, Span]:
+    """Those that leave something out, by the number of the linear input; none without the first."""
+    blank = blank_ids(observation)
+    noise, table = noise_of(observation), table_of(observation)[0]
+    found = {}
+    for number, each in enumerate(linear_inputs(message, blank)):
+        if all(name in observation.sent and name != table for name, _ in each.weights):
+            span = span_of(each, observation.sent, blank.numel(), 0.0 if noise is None else noise)
+            if span.says_something:
+                found[number] = span
+    return found if 0 in found else {}

@@ -1,0 +1,189 @@
+"""Rows of a table: softmax in place of categories, and the median over many starts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_kind
+from gradveil._random import generator_or_fresh
+from gradveil.data import TableLayout
+
+from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._channel import plan_channel
+from ._descent import (
+    Descent,
+    Minimum,
+    Watch,
+    message_of,
+    minimise,
+    noise_start,
+    order_like,
+    sent_row,
+)
+from ._matching import Evidence, cosine_distance
+from ._observation import Observation, check_observation
+from ._targets import labels_of
+
+LOOSENESS = 3e-3
+"""Of entries without noise, as at the end of `Adaptive`."""
+
+
+@dataclass(frozen=True)
+class TableReconstruction(Reconstruction):
+    """Rows of a table, with what the starts agree on.
+
+    >>> row = torch.zeros(1, 4)
+    >>> TableReconstruction(row, torch.tensor([1]), loss=0.1, entropy=torch.zeros(1, 2)).entropy
+    tensor([[0., 0.]])
+    """
+
+    entropy: Tensor = field(default_factory=lambda: torch.empty(0))
+    """The uncertainty of each column, shape (rows, columns), continuous ones first: of a category
+    the entropy of the mean distribution over starts, as a share of the largest one; of a number
+    that of a normal distribution with the spread of the starts, ½ log 2πe σ². Lower is surer."""
+
+
+@dataclass(frozen=True)
+class TabLeak(Attack):
+    """Gradient matching over rows z, where the model sees softmax(z) for each group of categories.
+
+    One-hot groups are relaxed: the search goes over logits, so that all candidates are mixtures of
+    categories. Many starts are run at once. Their rows, matched to the best start's within labels,
+    are pooled by the median; where starts disagree, `TableReconstruction.entropy` is high.
+
+    An attacker who knows the defense goes on from there with the likelihood of what was sent, as
+    `Adaptive` does (noise as 1/std², pruned entries as intervals), and a prior of standard normal
+    numbers: -log p(sent | g(x)) + ½ Σ x² over continuous columns. The starts are pooled again.
+
+    Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
+    arXiv:2210.01785. The second stage is ours.
+
+    Args:
+        layout: Which entries of a row are which columns; that of the observation if `None`.
+        steps: Of each start.
+        starts: How many, from N(0, I).
+        lr: Of Adam.
+        time_budget: Seconds after which the best so far is returned.
+        progress: Called with (step, steps, cost).
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> from gradveil.attacks import observe
+    >>> from gradveil.models import build_model
+    >>> layout = TableLayout.of(continuous=1, categories=[3])
+    >>> row = layout.encode(torch.tensor([[0.5]]), torch.tensor([[2]]))
+    >>> model = build_model("mlp", sizes=[4, 8, 2])
+    >>> seen = observe(model, cross_entropy, (row, torch.tensor([1])), NoDefense(), num_classes=2)
+    >>> found = TabLeak(layout, steps=50, starts=2, lr=0.2)(seen, torch.Generator().manual_seed(0))
+    >>> layout.categories(found.inputs)
+    tensor([[2]])
+    """
+
+    knows_defense = True
+    needs_defense = False
+
+    layout: TableLayout | None = None
+    steps: int = 500
+    starts: int = 16
+    lr: float = 0.06
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout is not None:
+            check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
+        check_settings(self, counts=("steps", "starts"), positive=("lr",))
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> TableReconstruction:
+        """Attack one observation of rows."""
+        check_observation(observation)
+        start = noise_start(observation, self.starts, generator := generator_or_fresh(generator))
+        layout = _layout(self.layout or observation.layout, start[0])
+        labels, watch = labels_of(observation, generator), Watch(self.time_budget)
+        sent, message = sent_row(observation), message_of(observation)
+        found = self._minimise(
+            lambda x: cosine_distance(message(x, labels), sent), start, layout, self.lr, watch
+        )
+        known = observation.defense is not None or observation.mechanism is not None
+        if known and found.status == FINISHED:
+            pooled, _ = _pooled(found, labels, layout)
+            channel = plan_channel(observation, labels, pooled, 8, generator)
+            evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
+            cost = _posterior(evidence, lambda x: message(x, labels), layout)
+            found = self._minimise(cost, found.inputs, layout, self.lr / 3, watch)
+        return _result(found, labels, layout)
+
+    @property
+    def work(self) -> float:
+        """Both stages of all starts."""
+        return 2.0 * self.steps * self.starts
+
+    @property
+    def reports(self) -> float:
+        """One for each step."""
+        return 2.0 * self.steps
+
+    def _minimise(
+        self,
+        cost: Callable[[Tensor], Tensor],
+        start: Tensor,
+        layout: TableLayout,
+        lr: float,
+        watch: Watch,
+    ) -> Minimum:
+        descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
+        return minimise(lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress)
+
+
+def _layout(layout: TableLayout | None, rows: Tensor) -> TableLayout:
+    """The layout that rows have; an error without one."""
+    if layout is None:
+        raise ValueError(
+            "Parameter `layout` should say which entries of a row are which columns. Found `None`,"
+            " and no layout in the observation. Use `TableLayout.of(3, [2, 5])`."
+        )
+    layout.check(rows, "observation.input_shape")
+    return layout
+
+
+def _posterior(
+    evidence: Evidence, message: Callable[[Tensor], Tensor], layout: TableLayout
+) -> Callable[[Tensor], Tensor]:
+    def cost(x: Tensor) -> Tensor:
+        energy = 0.5 * layout.numbers(x).square().sum()
+        return evidence.misfit(message(x)) + energy
+
+    return cost
+
+
+def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor, Tensor]:
+    """The median over starts, and all starts in the best one's order."""
+    order = found.costs.argsort()
+    rows = layout.relax(found.inputs[order])
+    rows = torch.stack([each[order_like(each, rows[0], labels)] for each in rows])
+    return layout.harden(rows.median(0).values), rows
+
+
+def _result(found: Minimum, labels: Tensor, layout: TableLayout) -> TableReconstruction:
+    pooled, rows = _pooled(found, labels, layout)
+    history = [(step, float(costs.min())) for step, costs in found.history]
+    loss = float(found.costs.min())
+    return TableReconstruction(
+        pooled, labels, loss, history, found.status, entropy=column_entropy(rows, layout)
+    )
+
+
+def column_entropy(rows: Tensor, layout: TableLayout) -> Tensor:
+    """See `TableReconstruction.entropy`; rows of shape (starts, batch, width)."""
+    spread = layout.numbers(rows).var(0, unbiased=False).clamp(min=1e-12)
+    columns = [0.5 * (2 * math.pi * math.e * spread).log()]
+    for group in layout.categorical:
+        shares = rows[..., list(group)].mean(0)
+        entropy = torch.special.entr(shares).sum(-1, keepdim=True)
+        columns.append(entropy / math.log(len(group)))
+    return torch.cat(columns, -1)

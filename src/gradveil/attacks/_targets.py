@@ -1,0 +1,226 @@
+"""Targets that the attacker was not told: read off the message, or looked for with the inputs."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from gradveil._checks import first_line
+from gradveil._random import generator_or_fresh, normal_like
+from gradveil._tensors import relative_misfit
+from gradveil.messages import FunctionalLoss
+
+from ._attack import Progress
+from ._descent import (
+    Descent,
+    Watch,
+    check_alike,
+    clamp,
+    message_of,
+    minimise,
+    noise_start,
+    sent_row,
+)
+from ._labels import recover_labels
+from ._model_layers import random_inputs
+from ._observation import Observation
+
+GRANT = "Grant the targets: `ThreatModel(labels='known')`."
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """The variables that a search moves in place of the targets, as DLG does for class labels.
+
+    Numbers are moved themselves. Labels are the softmax of logits along `classes`, which a loss
+    such as cross-entropy takes as the probabilities of classes.
+    """
+
+    blank: Tensor
+    """Zeros in the shape of the variables."""
+    classes: int | None
+    """The dimension of the classes; `None`: numbers."""
+
+    def relaxed(self, variables: Tensor) -> Tensor:
+        """What the loss is given on the way."""
+        return variables if self.classes is None else variables.softmax(self.classes)
+
+    def settled(self, variables: Tensor) -> Tensor:
+        """The targets at the end: numbers, or the likeliest classes."""
+        return variables if self.classes is None else variables.argmax(self.classes)
+
+
+def soft_targets(observation: Observation, generator: torch.Generator) -> SoftTargets:
+    """Variables for the targets of an observation; an error where the message hides them.
+
+    That is where the loss takes no probabilities in place of labels, or where the gradient does not
+    change with the targets but by jumps (an absolute error).
+    """
+    like = next(iter(observation.sent.values()))
+    shape = (observation.batch_size, *observation.target_shape)
+    if observation.task == "numbers":
+        soft = SoftTargets(like.new_zeros(shape), None)
+    else:
+        soft = _distributions(observation, shape, generator)
+    _check_moves(observation, soft, generator)
+    return soft
+
+
+def _distributions(
+    observation: Observation, shape: tuple[int, ...], generator: torch.Generator
+) -> SoftTargets:
+    """Probabilities in a layout in which the loss takes them: classes second, or last."""
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    with torch.no_grad():
+        inputs = random_inputs(observation, observation.batch_size, generator)
+        outputs: Any = loss.outputs(loss.parameters, inputs)
+    size = outputs.numel() if isinstance(outputs, Tensor) else 0
+    classes, rest = divmod(size, prod(shape))
+    error = "" if classes and not rest else "outputs that are not one score for each class"
+    for place in (1, -1) if not error else ():
+        hard = torch.arange(prod(shape), device=outputs.device).reshape(shape) % classes
+        soft = one_hot(hard, classes).movedim(-1, place).to(outputs)
+        try:
+            told, found = (loss.loss_of_outputs(outputs, targets) for targets in (hard, soft))
+        except (RuntimeError, TypeError, ValueError, IndexError) as failed:
+            error = f"`{first_line(failed)}`"
+            continue
+        if torch.allclose(told, found, rtol=1e-4, atol=1e-6):
+            return SoftTargets(torch.zeros_like(soft), place)
+        error = f"a loss of {float(found):.4g} where labels give {float(told):.4g}"
+    raise ValueError(
+        "Parameter `observation.loss_fn` should take probabilities of classes in place of labels"
+        " where these are not known, as cross-entropy does, because they are looked for together"
+        f" with the inputs. Found {error}. {GRANT}"
+    )
+
+
+def _check_moves(observation: Observation, soft: SoftTargets, generator: torch.Generator) -> None:
+    """Require that the message follows the targets."""
+    inputs = random_inputs(observation, observation.batch_size, generator)
+    variables = normal_like(soft.blank, generator).requires_grad_()
+    with torch.enable_grad():
+        try:
+            values = message_of(observation)(inputs, soft.relaxed(variables))
+            (slope,) = torch.autograd.grad(
+                values.square().sum(), variables, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as failed:
+            raise ValueError(_stuck(f"`{first_line(failed)}`")) from failed
+    if not bool(slope.any()):
+        raise ValueError(_stuck("that its derivative is 0"))
+
+
+def _stuck(found: str) -> str:
+    return (
+        "Parameter `observation.loss_fn` should have a gradient that follows the targets where"
+        f" these are not known, because they are looked for. Found {found}. {GRANT}"
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attack at work: what it attacks, the targets it goes on with, its draws and its time."""
+
+    observation: Observation
+    labels: Tensor
+    generator: torch.Generator
+    watch: Watch
+    progress: Progress | None = None
+
+    @classmethod
+    def of(cls, attack: Any, observation: Observation, generator: torch.Generator | None) -> "Run":
+        """From the attack's own settings; targets that are not granted are found first."""
+        check_alike([observation])
+        generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
+        progress = getattr(attack, "progress", None)
+        return cls(observation, labels_of(observation, generator), generator, watch, progress)
+
+    def noise(self) -> Tensor:
+        """A batch from N(0, I)."""
+        return noise_start(self.observation, 1, self.generator)[0]
+
+    def clamp(self, inputs: Tensor) -> Tensor:
+        """The inputs moved into the range, as far as it is known."""
+        return clamp(inputs, self.observation.low, self.observation.high)
+
+    def misfit(self, inputs: Tensor) -> float:
+        """Of the message, relative to its size."""
+        return message_misfit(self.observation, inputs, self.labels)
+
+    def random_misfit(self, batches: int = 8) -> float:
+        """The least misfit that one of a few random batches has."""
+        count = len(self.labels)
+        drawn = random_inputs(self.observation, batches * count, self.generator).split(count)
+        return min(self.misfit(inputs) for inputs in drawn)
+
+
+def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
+    """‖g(inputs) - sent‖² / ‖sent‖²."""
+    with torch.no_grad():
+        message = message_of(observation)(inputs, labels)
+        return float(relative_misfit(message, sent_row(observation)))
+
+
+STEPS, STARTS, RATE = 150, 3, 0.1
+"""Of the search for targets that cannot be read off."""
+
+
+def labels_of(observation: Observation, generator: torch.Generator) -> Tensor:
+    """The targets that the threat model grants, or those that the message gives away.
+
+    Class labels are read off the last layer. Other targets are looked for together with the inputs
+    (`joint_targets`); the attack then goes on with them as if they were known.
+    """
+    if observation.labels is None and observation.task != "classification":
+        return joint_targets(observation, generator)
+    labels = recover_labels(observation, generator)
+    return labels.to(next(iter(observation.sent.values())).device)
+
+
+def joint_targets(observation: Observation, generator: torch.Generator) -> Tensor:
+    """argmin over x and t of ‖g(x, t) - sent‖² / ‖sent‖², the t of it: DLG's search, by Adam.
+
+    Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
+    """
+    soft, sent = soft_targets(observation, generator), sent_row(observation)
+    message = message_of(observation)
+    inputs = noise_start(observation, STARTS, generator)
+    scale = _scale(observation, soft, inputs[0], generator)
+    variables = normal_like(soft.blank.expand(STARTS, *soft.blank.shape), generator)
+    size = inputs[0].numel()
+
+    def parts(row: Tensor) -> tuple[Tensor, Tensor]:
+        return row[:size].view_as(inputs[0]), scale * row[size:].view_as(soft.blank)
+
+    def cost(row: Tensor, _: float) -> Tensor:
+        x, t = parts(row)
+        return relative_misfit(message(x, soft.relaxed(t)), sent)
+
+    start = torch.cat([inputs.flatten(1), variables.flatten(1)], 1)
+    free = torch.full_like(soft.blank, torch.inf).flatten()
+    low, high = (
+        None if end is None else torch.cat([end.to(free).expand(inputs[0].shape).flatten(), rest])
+        for end, rest in ((observation.low, -free), (observation.high, free))
+    )
+    found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"), low=low, high=high)
+    return soft.settled(parts(found.inputs[found.costs.argmin()])[1]).detach()
+
+
+def _scale(
+    observation: Observation, soft: SoftTargets, inputs: Tensor, generator: torch.Generator
+) -> float:
+    """The size of numbers at which the message is as large as what was sent.
+
+    Of losses such as the squared error the gradient is affine in the targets.
+    """
+    if soft.classes is not None:
+        return 1.0
+    message, sent = message_of(observation), sent_row(observation)
+    moved, still = normal_like(soft.blank, generator), soft.blank
+    with torch.no_grad():
+        change = (message(inputs, moved) - message(inputs, still)).norm()
+    return float(sent.norm() / change.clamp(min=torch.finfo(change.dtype).tiny))

@@ -1,0 +1,334 @@
+"""Unpooling: the features before each max-pool, from the last to the first, then the images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_count, check_kind, check_not_negative_count
+
+from ._attack import (
+    FINISHED,
+    INTERRUPTED,
+    Attack,
+    Progress,
+    Reconstruction,
+    check_settings,
+    shorter,
+)
+from ._descent import Cost, Descent, Minimum, minimise
+from ._head import Head, features_from, head_of, solve_head
+from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
+from ._observation import Observation
+from ._priors import TotalVariation
+from ._targets import Run
+from ._unpool_equations import (
+    EXACT,
+    Cooling,
+    Equations,
+    Kronecker,
+    search_inputs,
+    solve_inputs,
+    units,
+)
+from ._unpool_sampling import Sampler
+
+
+@dataclass(frozen=True)
+class ImageSearch:
+    """Minimises the expected misfit of a stage's equations over images x, a = lower stages of x.
+
+    The positions' probabilities are estimated again at every step (`Equations.estimate`), the
+    allowed errors fall on the way, and total variation keeps what is not determined smooth.
+
+    Args:
+        run: With the range of the images.
+        lower: The stages before the one of the equations.
+        equations: Of the first stage with a pool.
+        cooling: How the errors fall, over its steps.
+        energy: Of images.
+    """
+
+    run: Run
+    lower: Sequence[Stage]
+    equations: Equations
+    cooling: Cooling
+    energy: TotalVariation
+
+    def __call__(self, known: "_Known", samples: Tensor, deviation: Tensor) -> Minimum:
+        """From the middle of the range; the deviation is that of the stage's inputs.
+
+        The rate is that of a quarter of the range, about one standard deviation.
+        """
+        low, high = self.run.observation.low, self.run.observation.high
+        middle, width = samples.new_zeros(()), 1.0
+        if low is not None and high is not None:
+            middle, width = ((low + high) / 2).to(samples), float((high - low).mean()) / 4
+        start = middle.expand(1, len(known.outputs), *samples.shape[1:])
+        steps, left = self.cooling.steps, self.run.watch.left()
+        descent = Descent(steps, 0.4 * width, "adam", "cosine", time_budget=left, settled=1.0)
+        cost = self._cost(units(self.equations, deviation))
+        return minimise(cost, start, descent, low=low, high=high, progress=self.run.progress)
+
+    def _cost(self, unit: tuple[Tensor, Tensor]) -> Cost:
+        shares: list[Tensor] = []
+
+        def soft(features: Tensor) -> Tensor:
+            return torch.softmax(-self.equations.gaps(features) / unit[1], -1)
+
+        def cost(inputs: Tensor, progress: float) -> Tensor:
+            noise, blur = self.cooling.at_share(progress)
+            features = through(self.lower, inputs)
+            with torch.no_grad():
+                now = (
+                    shares[-1]
+                    if shares
+                    else torch.softmax(-self.equations.gaps(features) / unit[1], -1)
+                )
+                now = self.equations.estimate(features, now, unit[0] * noise, unit[1] * blur)
+            shares[:] = [now]
+            misfit = self._misfit(features, now, unit[0] * noise, unit[1] * blur)
+            return misfit + self.energy(inputs)
+
+        return cost
+
+    def _misfit(self, features: Tensor, shares: Tensor, noise: Tensor, blur: Tensor) -> Tensor:
+        """The expected -log-likelihood of the gradient and of the outputs."""
+        equations = self.equations
+        patches, gaps = equations.patches(features), equations.gaps(features) / blur
+        residual = equations.gradient - equations.delta(shares) @ patches.T
+        of_cells, sizes = patches.T[equations.cells], equations.weights[:, :, None]
+        products = of_cells @ of_cells.transpose(1, 2)
+        diagonal = products.diagonal(dim1=1, dim2=2)
+        expected = sizes * shares
+        spread = ((sizes.square() * shares).sum(0) * diagonal).sum()
+        spread = spread - torch.einsum("oki,kij,okj->", expected, products, expected)
+        values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
+        values = (values * equations.seen[:, :, None]).sum()
+        total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
+        return total
+
+
+SAMPLES = 128
+"""How many random images tell what features are like."""
+FEW = 16
+"""How many of them tell how large features are."""
+NEAR = 0.1
+"""The relative residual at the first pool up to which images count as found."""
+SURE = 0.05
+"""The share of random inputs' misfit of the whole message below which images are certain."""
+
+
+def _image_cooling() -> Cooling:
+    return Cooling(200, (30.0, 0.1), (1.0, 0.03))
+
+
+@dataclass(frozen=True)
+class Unpool(Attack):
+    """Exact features stage by stage from the end of a convolutional model, then the images.
+
+    1. The head's outputs, their gradients and the features that it reads, as in `Peel`.
+    2. For each stage (convolution, BatchNorm in eval mode, activation, max-pool) from the last on:
+       its outputs and their gradients are known; unknown are the position of the largest entry in
+       each cell of the pool, and the inputs. Expectation-maximisation with falling errors finds
+       most positions, Gibbs sampling more of them where these are not enough (`Sampler`),
+       reweighted least squares the rest (`Equations`). Residuals of 0 prove it. The inputs' own
+       gradient follows, and the next stage is reached.
+    3. Where a stage has more unknowns than equations, and no pool is below it: images whose
+       features fit its equations, the positions being open, with some total variation.
+
+    It needs a gradient without noise and with all entries, a chain of such stages, and kernels with
+    more entries for each input channel than the batch has places; elsewhere `solve` gives `None`.
+
+    Args:
+        features: How the errors fall in step 2.
+        images: How they fall in step 3, over its first-order steps.
+        total_variation: The strength of total variation, an energy in nats for each difference of
+            one standard deviation.
+        sweeps: At most how many times all positions are sampled in step 2, in at most half of the
+            time that is left; 0: not at all.
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps, cost) of step 3.
+
+    >>> Unpool(total_variation=0.5).features.steps
+    40
+    """
+
+    features: Cooling = field(default_factory=Cooling)
+    images: Cooling = field(default_factory=_image_cooling)
+    total_variation: float = 1.0
+    sweeps: int = 20
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("features", "images"):
+            check_kind(getattr(self, name), name, Cooling, "Use `Cooling()`.")
+            check_count(getattr(self, name).steps, f"{name}.steps")
+        check_not_negative_count(self.sweeps, "sweeps")
+        check_settings(self, not_negative=("total_variation",))
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack; where the message does not determine the stages, an error."""
+        found = self.solve(Run.of(self, observation, generator))
+        if found is None:
+            raise ValueError(
+                "Parameter `observation` should be of a gradient without noise and with all"
+                " entries, of a chain of convolutions, activations and max-pools with a linear head"
+                " that is narrower than the inputs. Found a message whose stages are not"
+                " determined. Use `InvertingGradients`."
+            )
+        return found
+
+    def configured(
+        self,
+        steps: int | None = None,
+        time_budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> "Unpool":
+        """The attack with other settings: the steps are those of the images."""
+        images = self.images if steps is None else replace(self.images, steps=steps)
+        return replace(
+            self,
+            images=images,
+            progress=progress or self.progress,
+            time_budget=shorter(self.time_budget, time_budget),
+        )
+
+    @property
+    def work(self) -> float:
+        """The first-order steps of the images."""
+        return float(self.images.steps)
+
+    def solve(self, run: Run, heads: list[Tensor] | None = None) -> Reconstruction | None:
+        """The batch; `None` where the stages are not determined, or their solution not found.
+
+        The outputs of the head's first layer, once they are solved, are put into `heads`.
+        """
+        seen = run.observation
+        head = head_of(seen, run.generator)
+        stages = _determined(head, run) if head is not None else None
+        if head is None or not stages:
+            return None
+        outputs, status = solve_head(head, replace(run, progress=None), 300)
+        if outputs is None or status != FINISHED:
+            return None
+        if heads is not None:
+            heads.append(outputs)
+        samples = smooth_images(seen, SAMPLES, run.generator)
+        shape = through(stages, samples[:1]).shape[1:]
+        start = _Known(*_at_head(head, outputs, run.labels, shape), len(stages) - 1)
+        known = self._peel(stages, run, start, samples)
+        if known is None:
+            return None
+        inputs, status = self._images(stages, run, known, samples)
+        own = run.misfit(inputs)
+        fits = _misfit(stages, seen, known, inputs) < NEAR
+        certain = fits and own < SURE * run.random_misfit()
+        history = [(self.images.steps, own)]
+        result = Reconstruction(inputs, run.labels, own, history, status, certain)
+        return result if fits or status == INTERRUPTED else None
+
+    def _peel(
+        self, stages: Sequence[Stage], run: Run, known: "_Known", samples: Tensor
+    ) -> "_Known | None":
+        """What is known of the outputs of the lowest stage that the equations reach."""
+        while known.level >= 0:
+            level = known.level
+            pooled = stages[level].pool > 1
+            features = through(stages[:level], samples if pooled else samples[:1])
+            equations = known.equations(stages[level], run.observation, features)
+            if not equations.is_overdetermined:
+                return known
+            if pooled:
+                prior = Kronecker.fit(features.double())
+                shares = search_inputs(equations, prior, self.features, run.watch)
+                sampler = Sampler(equations, prior, run.generator)
+                inputs, worst = sampler.solve(shares, self.sweeps, run.watch.part(0.5))
+            else:
+                inputs, worst = solve_inputs(equations, equations.even())
+            if worst > EXACT or run.watch.is_over():
+                return None
+            known = _Known(inputs, equations.pulled_back(equations.positions(inputs)), level - 1)
+        return known
+
+    def _images(
+        self, stages: Sequence[Stage], run: Run, known: "_Known", samples: Tensor
+    ) -> tuple[Tensor, str]:
+        """The images from the lowest known outputs."""
+        if known.level < 0:
+            return known.outputs.to(samples), FINISHED
+        lower = stages[: known.level]
+        features = through(lower, samples[:FEW])
+        equations = known.to(samples).equations(stages[known.level], run.observation, features)
+        energy = TotalVariation(self.total_variation / float(samples.std()))
+        search = ImageSearch(run, lower, equations, self.images, energy)
+        minimum = search(known, samples, features.var(0).mean().sqrt())
+        return minimum.inputs[0], minimum.status
+
+
+class _Known(NamedTuple):
+    """A stage's outputs and the loss's gradients with respect to them."""
+
+    outputs: Tensor
+    slopes: Tensor
+    level: int = -1
+    """The number of the stage; -1: the outputs are the images."""
+
+    def to(self, like: Tensor) -> "_Known":
+        """In the precision of a tensor."""
+        return _Known(self.outputs.to(like), self.slopes.to(like), self.level)
+
+    def equations(self, stage: Stage, observation: Observation, features: Tensor) -> Equations:
+        """Of this stage, whose inputs have the shape of these features."""
+        gradient = observation.sent[stage.weight]
+        size = (int(features.shape[2]), int(features.shape[3]))
+        return Equations(stage, self.outputs, self.slopes, gradient, size)
+
+
+def _determined(head: Head, run: Run) -> list[Stage] | None:
+    """The model's stages, if the equations reach down to where no pool is left below."""
+    seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
+    with torch.no_grad():
+        features = features_of(head.name, seen)(probe)
+        stages = chain_of(seen, features, probe)
+    if stages is None or features.shape[1] >= probe[0].numel():
+        return None
+    if any(stage.weight not in seen.sent for stage in stages):
+        return None
+    reached = len(stages)
+    while reached > 0:
+        maps = through(stages[: reached - 1], probe)
+        blank = through(stages[:reached], probe)[:1].expand(seen.batch_size, -1, -1, -1)
+        equations = _Known(blank, blank).equations(stages[reached - 1], seen, maps)
+        if not equations.is_overdetermined:
+            break
+        reached -= 1
+    below = stages[: max(0, reached - 1)]
+    return stages if reached < len(stages) and all(s.pool == 1 for s in below) else None
+
+
+def _at_head(
+    head: Head, outputs: Tensor, labels: Tensor, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """The features that the head reads and their gradients, as maps."""
+    features = features_from(head, outputs, labels)
+    slopes = head.gradients(outputs, labels)[1] @ head.layer.weight.detach()
+    return features.view(-1, *shape), slopes.view(-1, *shape)
+
+
+def _misfit(
+    stages: Sequence[Stage], observation: Observation, known: _Known, inputs: Tensor
+) -> float:
+    """The relative residual of the kernel's gradient at the lowest known stage."""
+    if known.level < 0:
+        return 0.0
+    with torch.no_grad():
+        features = through(stages[: known.level], inputs)
+        equations = known.to(inputs).equations(stages[known.level], observation, features)
+        fitted = equations.delta(equations.positions(features)) @ equations.patches(features).T
+    return float((fitted - equations.gradient).norm() / equations.gradient.norm())

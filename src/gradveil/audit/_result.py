@@ -1,0 +1,672 @@
+"""The results of an audit as frozen dataclasses, to JSON and back without loss."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gradveil._checks import check_count
+from gradveil._extras import require
+from gradveil.catalog import name_of
+from gradveil.defenses import Defense, PrivateNoise
+from gradveil.privacy import (
+    PrivacyAccount,
+    check_delta,
+    check_sample_rate,
+    epsilon_after,
+    epsilon_on_grid,
+    recognition_bound,
+)
+from gradveil.scoring import Interval
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def restore(kind: Any, value: Any) -> Any:
+    """A value of plain JSON as the annotated type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return (
+            None if value is None else restore(next(p for p in parts if p is not NoneType), value)
+        )
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: restore(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
+    if origin is tuple:
+        repeated = len(parts) == 2 and parts[1] is Ellipsis
+        kinds = [parts[0]] * len(value) if repeated else list(parts)
+        return tuple(restore(k, part) for k, part in zip(kinds, value, strict=True))
+    return value
+
+
+@dataclass(frozen=True)
+class ToldApart:
+    """How often the right one of N candidates was picked, given the rest of the batch."""
+
+    candidates: int
+    """N."""
+    trials: int
+    rate: Interval
+    """The share of trials in which it was the most likely one; chance is 1/N."""
+    bits: Interval
+    """What a message tells in the mean: log₂ N minus the posterior's entropy."""
+    rank: float
+    """The mean place of the right one; (N + 1)/2 is chance."""
+    error: float
+    """The mean squared error per entry of the posterior's mean; of tokens the share wrong."""
+    one_class: bool = True
+    """Whether all candidates had the same label."""
+
+    @property
+    def chance(self) -> float:
+        """1/N."""
+        return 1 / self.candidates
+
+
+@dataclass(frozen=True)
+class Undefended:
+    """The strongest attack on the undefended message, beside a blind guess."""
+
+    attack: str
+    """Its specification."""
+    mse_pixels: Interval
+    """In [0, 1] units, as all errors here."""
+    psnr: Interval | None
+    guess: str
+    """What was guessed, as "the mean of 96 public examples"."""
+    guess_mse_pixels: float
+    guess_psnr: float | None
+    gain: Interval
+    """How many decibels the attack's error is below the guess's, image by image, in the mean."""
+    copies: int
+    """Examples that were rebuilt as near copies."""
+    examples: int
+    can_judge: bool
+    """Whether that is a clear margin (`gradveil.scoring.MARGIN`): only then is a failed attack on a
+    defended message a merit of the defense."""
+
+
+def undefended_columns(found: Undefended | None) -> dict[str, Any]:
+    """Its columns in results.csv."""
+    return {
+        "attacks_can_judge": found.can_judge if found else None,
+        "guess_mse_pixels": found.guess_mse_pixels if found else None,
+        "guess_psnr": found.guess_psnr if found else None,
+        "undefended_gain": found.gain.mean if found else None,
+    }
+
+
+@dataclass(frozen=True)
+class Releases:
+    """The releases that an audit states ε for: one message, and a planned number of rounds."""
+
+    rounds: int = 100
+    delta: float = 1e-5
+    sample_rate: float = 1.0
+    """Of Poisson sampling over the rounds, a public number; 1: each example (or client) is in all
+    of them."""
+
+    def __post_init__(self) -> None:
+        check_count(self.rounds, "rounds")
+        check_delta(self.delta)
+        check_sample_rate(self.sample_rate)
+
+
+USUAL = Releases()
+
+
+@dataclass(frozen=True)
+class PrivacyResult:
+    """ε(δ) and recognition of a defense that clips, for any attacker and any data.
+
+    What is hidden of `unit` is said by `neighbours` (`epsilon_after`), in words by `hides`. The
+    messages and trainings of an audit have seeds: ε is that of the same defense with secret noise.
+    Recognition is the largest chance to pick the right one of
+    `candidates`, for an attacker to whom all are alike beforehand, and who knows everything else.
+    """
+
+    unit: str
+    delta: float
+    epsilon: float
+    """Of one message that the example (or client) is in."""
+    recognition: float
+    """With one such message."""
+    rounds: int
+    sample_rate: float
+    epsilon_rounds: float
+    """Of all rounds."""
+    recognition_rounds: float
+    """With all rounds."""
+    candidates: int
+    neighbours: str = "zero-out"
+    """"add-remove" where the defense has a fixed `batch_size`; else its divisor tells how many
+    examples there are, and one is replaced by an empty one, as a client always is: everybody sees
+    who sends."""
+    simulation: bool = True
+    """What was measured beside ε is of noise with a seed, which protects nobody."""
+
+    @property
+    def hides(self) -> str:
+        """By what two data sets differ that (ε, δ) makes alike, in words."""
+        own = PrivacyAccount(1.0, 1.0, self.delta, self.unit, neighbours=self.neighbours)
+        return own.hides
+
+
+def privacy_of(defense: Defense, releases: Releases, candidates: int) -> PrivacyResult | None:
+    """What the accountant says; `None` for a defense without (ε, δ)."""
+    if not isinstance(defense, PrivateNoise):
+        return None
+    epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
+    z, rate, rounds = defense.noise_multiplier, releases.sample_rate, releases.rounds
+    return PrivacyResult(
+        unit=defense.unit,
+        delta=releases.delta,
+        epsilon=epsilon_of(z, 1.0, 1, releases.delta),
+        recognition=recognition_bound(1 / candidates, z, 1.0, 1),
+        rounds=rounds,
+        sample_rate=rate,
+        epsilon_rounds=epsilon_of(z, rate, rounds, releases.delta),
+        recognition_rounds=recognition_bound(1 / candidates, z, rate, rounds),
+        candidates=candidates,
+        neighbours=_neighbours(defense),
+    )
+
+
+def _neighbours(defense: PrivateNoise) -> str:
+    """One more or less only where nothing that is sent tells how many there are."""
+    fixed = defense.unit == "example" and defense.batch_size is not None
+    return "add-remove" if fixed else "zero-out"
+
+
+def privacy_columns(privacy: PrivacyResult | None) -> dict[str, Any]:
+    """The columns of a flat table; `None` in all of them without (ε, δ)."""
+    names = (
+        *("delta", "epsilon", "recognition", "rounds", "epsilon_rounds", "recognition_rounds"),
+        *("neighbours", "simulation"),
+    )
+    return {f"privacy_{name}": getattr(privacy, name, None) for name in names}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What can be recovered from messages at one moment of the training."""
+
+    round: int
+    """0: the model as it was given; later ones: after so many rounds under this defense."""
+    attack: str
+    """The strongest of those that were run; "" if none gave a result."""
+    knows_defense: bool
+    error: Interval | None
+    """Its squared error over that of a blind guess: 0 is a copy, 1 no further than it. Of the best
+    mix of both, so that noise in what was rebuilt does not count as protection."""
+    psnr: Interval | None
+    """`None` where inputs are no images."""
+    told_apart: ToldApart | None
+    """What the exact attacker reached; `None`: not measured, or no likelihood."""
+    pictures: tuple[str, ...] = ()
+    """The first batch, rebuilt by the strongest attack, as PNG files in base64."""
+    copies: int = 0
+    """Examples that were rebuilt as near copies, by any attack that was run."""
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A defense at one strength."""
+
+    defense: str
+    """Its specification."""
+    amount: float | None
+    """The number that was varied, as a scale; `None` for a defense that has none."""
+    leaks: tuple[Leak, ...]
+    """By round, the model as given first."""
+    loss: Interval | None
+    """On examples that were not trained on, after the training; `None`: not trained. The mean is
+    infinite where training diverged."""
+    accuracy: Interval | None
+    """The share of right classes there; `None` where targets are no classes."""
+    extra_loss: Interval | None = None
+    """The loss over that of the undefended training with the same batches, minus 1: 0.05 is 5 %
+    more."""
+    bound: float | None = None
+    """The Gaussian reference error per entry, in normalised units (its trace form)."""
+    bound_holds: bool = False
+    """Whether its assumptions on the model were found to be met."""
+    epsilon: float | None = None
+    """ε(δ) over the stated rounds, of a training with secret noise (`Frontier.simulation`) and one
+    example or client replaced by an empty one; `None`: no (ε, δ)."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A defense over strengths, from the weakest to the strongest."""
+
+    name: str
+    """As "optimal noise"."""
+    family: str
+    amount_name: str
+    """What was varied, as "scale"; "" if nothing."""
+    plan: str
+    """What its levels are made from: "public", "model", "private" ...; "" for a defense that plans
+    nothing."""
+    points: tuple[Point, ...]
+    dominated_by: str = ""
+    """The name of another that loses less at every leakage; "" where there is none."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The setting for one goal, or that no defense reaches it."""
+
+    title: str
+    """As "Blurred at most", or the goal as it was given."""
+    goals: tuple[str, ...]
+    """As they can be given again: "psnr<=15"."""
+    reached: bool
+    sentence: str
+    """The answer for a reader without the theory."""
+    name: str = ""
+    """Of the defense; "" if there is no setting."""
+    defense: str = ""
+    """Its specification."""
+    python: str = ""
+    """A line to paste."""
+    toml: str = ""
+    """A line to paste into a configuration."""
+    rests_on: str = ""
+    """Which attacks, batches and intervals."""
+    not_promised: str = ""
+    """What the answer does not say."""
+    shortfall: str = ""
+    """By how much it is missed, where it is not reached."""
+    equal: tuple[str, ...] = ()
+    """Other defenses that reach it and whose loss is not told apart from this one's."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Everything that was measured over strengths, and the answers."""
+
+    undefended: Point
+    curves: tuple[Curve, ...]
+    answers: tuple[Answer, ...]
+    rounds: int
+    """Of the training."""
+    clients: int
+    training_seeds: int
+    optimizer: str
+    """As "adam, rate 0.001"."""
+    loss_before: float | None
+    moments: tuple[int, ...]
+    """The rounds at which models were attacked."""
+    guess: str
+    """What a blind guess is, in words."""
+    guess_psnr: float | None
+    trained_on: str = "public"
+    """"public" examples, or the "audited" ones where there are too few."""
+    delta: float = 1e-5
+    epsilon_rounds: int = 100
+    """For which ε is stated."""
+    simulation: bool = True
+    """These trainings had seeds: they protect nobody, whatever ε is stated beside their loss."""
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether defenses were compared at one strength each, without goals."""
+        return not self.answers and all(len(curve.points) <= 1 for curve in self.curves)
+
+    def points(self) -> list[tuple[Curve, Point]]:
+        """Every point with its curve."""
+        return [(curve, point) for curve in self.curves for point in curve.points]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each moment of each point, the undefended message first."""
+
+        return point_rows(self)
+
+
+def point_rows(frontier: Frontier) -> list[dict[str, Any]]:
+    """One row for each moment at which a point was attacked; one without attacks for the others."""
+    nothing = {"name": "no defense", "family": "", "plan": "", "dominated_by": ""}
+    pairs = [(nothing, frontier.undefended)]
+    for curve, point in frontier.points():
+        names = ("name", "family", "plan", "dominated_by")
+        pairs.append(({name: getattr(curve, name) for name in names}, point))
+    answers = {
+        spec: [answer.title for answer in frontier.answers if answer.defense == spec]
+        for _, point in pairs
+        for spec in [point.defense]
+    }
+    return [
+        {
+            **names,
+            **_point(point),
+            "simulation": frontier.simulation,
+            "answers": "; ".join(answers[point.defense]),
+            **_leak(leak),
+        }
+        for names, point in pairs
+        for leak in point.leaks or (None,)
+    ]
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "defense": point.defense,
+        "amount": point.amount,
+        **_ends("loss", point.loss),
+        **_ends("extra_loss", point.extra_loss),
+        **_ends("accuracy", point.accuracy),
+        "bound": point.bound,
+        "bound_holds": point.bound_holds,
+        "epsilon": point.epsilon,
+    }
+
+
+def _leak(leak: Leak | None) -> dict[str, Any]:
+    told = leak.told_apart if leak else None
+    return {
+        "round": leak.round if leak else None,
+        "attack": leak.attack if leak else None,
+        "knows_defense": leak.knows_defense if leak else None,
+        **_ends("error", leak.error if leak else None),
+        **_ends("psnr", leak.psnr if leak else None),
+        "candidates": told.candidates if told else None,
+        **_ends("told_apart_rate", told.rate if told else None),
+        **_ends("told_apart_bits", told.bits if told else None),
+        "copies": leak.copies if leak else None,
+        "examples": leak.examples if leak else None,
+    }
+
+
+def _ends(name: str, value: Interval | None) -> dict[str, Any]:
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": getattr(value, part, None) for end, part in ends.items()}
+
+
+StopReason = Literal["interrupted", "time budget"]
+"""Why an audit ended early: by Ctrl-C, or because its time was over."""
+
+
+PLACE_BY_PLACE = "it is for errors place by place, and attacks are scored after matching examples"
+"""Why a bound is no guarantee for those scores."""
+
+
+@dataclass(frozen=True)
+class BoundResult:
+    """A lower bound on every attacker's mean error for data of that prior, where it `holds`: for
+    real data a Gaussian reference error, not a guarantee."""
+
+    method: str
+    """"full" or "trace"."""
+    prior: str
+    mse: float
+    """Per input entry, in normalised units, for errors after matching, as attacks have them."""
+    mse_standard_error: float
+    trace_mse: float
+    """The trace form, for which the defenses are optimal; equal to `mse` if that is the method."""
+    psnr_ceiling: float | None
+    """`mse` in pixel units as a PSNR in dB that no attacker exceeds; `None` without images."""
+    counts_plan: bool
+    """Whether it counts what a plan made from the private batch reveals by itself."""
+    mse_pixels: float | None = None
+    """`mse` in [0, 1] units, the least over channels."""
+    batches: int = 1
+    """Over how many batches the information was averaged."""
+    data: str = "audited"
+    """"public" or "audited": the examples of these batches."""
+    explained: float = 1.0
+    """The share of the message's change over a small step that derivatives explain."""
+    reason: str = ""
+    """Why it is no guarantee for this model and defense; empty where it is one."""
+    mse_interval: tuple[float, float] | None = None
+    """Of `mse`, 95 %, from the scatter of the batches; `None` at one batch."""
+    unmatched_mse: float | None = None
+    """The same place by place; `None` in results of versions whose `mse` was that."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether its assumptions on the message were found to be met."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One attack on one batch with one seed; one value for each image, in the truth's order."""
+
+    batch: int
+    seed: int
+    status: str
+    seconds: float
+    mse: tuple[float, ...]
+    """Of tokens the share that is wrong: half the squared distance of one-hot rows."""
+    mse_pixels: tuple[float, ...]
+    psnr: tuple[float, ...] | None
+    ssim: tuple[float, ...] | None
+    unmatched_mse: tuple[float, ...]
+    label_accuracy: float | None
+    history: tuple[tuple[int, float], ...] = ()
+    """(step, the attack's own cost)."""
+    pictures: tuple[str, ...] = ()
+    """The matched reconstructions as PNG files in base64, for the first batch and seed only."""
+    accuracy: tuple[float, ...] | None = None
+    """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
+    mixed: tuple[float, ...] = ()
+    """`mse_pixels` of the best mix of the reconstruction and a blind guess, with one weight for the
+    batch: noise in a reconstruction is then no protection. Empty for tokens."""
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """One attack on one defense, over all batches and seeds."""
+
+    attack: str
+    """The specification."""
+    knows_defense: bool
+    mse: Interval
+    mse_pixels: Interval
+    psnr: Interval | None
+    ssim: Interval | None
+    label_accuracy: float | None
+    seconds: float
+    """In the mean, for one batch."""
+    runs: tuple[RunResult, ...]
+    accuracy: Interval | None = None
+    """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """What a defense does to one tensor of the message, on the first batch."""
+
+    name: str
+    size: int
+    noise: float
+    """Root mean square of the noise's standard deviations."""
+    kept: float
+    """The share of entries that is sent."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A few steps of defended training from the audited weights, beside undefended ones."""
+
+    steps: int
+    loss_before: float
+    loss_after: Interval
+    loss_after_undefended: float
+
+
+@dataclass(frozen=True)
+class DefenseResult:
+    """The results for one defense."""
+
+    name: str
+    """A short unique name, "optimal noise"."""
+    defense: str
+    """The specification with its solved parameters."""
+    utility_first: float | None
+    """U1, relative to no defense: the share of the squared gradient that is kept; `None` for a
+    defense without a mechanism."""
+    utility_second: float | None
+    """U2 over the squared norm of the message; 0 without noise; `None` as for U1."""
+    bound: BoundResult | None
+    """`None`: no guarantee (the defense adds no noise to something that it sends)."""
+    formal_privacy: str
+    """Which formal guarantee it carries, in words; "none" for most."""
+    training: TrainingResult | None
+    bytes_sent: int
+    """For one message; zeros of a pruned one are counted as not sent (4 bytes index each entry)."""
+    time_ratio: float
+    """Gradient and defense together, over the plain gradient alone."""
+    layers: tuple[LayerResult, ...]
+    attacks: tuple[AttackResult, ...]
+    verdict: str
+    """One sentence for a reader without the theory."""
+    excludes_copies: bool = True
+    """Whether the reference error, where there is one, excludes near copies."""
+    no_guarantee: str = ""
+    """Why there is no bound, or why it is no guarantee; empty where it is one."""
+    family: str = ""
+    """What it shares with its classical or optimal counterpart, as "noise"; "" if not known."""
+    twin: str | None = None
+    """The name of its classical counterpart, where it is the optimal form of one."""
+    is_undefended: bool = False
+    """Whether the message is sent as it is."""
+    is_formal: bool = False
+    """Whether `formal_privacy` states a guarantee."""
+    plan: str = ""
+    """What its levels or its mask were made from: "private", "public", "model" ...; "" if from
+    nothing."""
+    told_apart: ToldApart | None = None
+    """How well candidates for one example are told apart; `None`: not measured."""
+    privacy: PrivacyResult | None = None
+    """ε(δ) and recognition; `None`: no (ε, δ)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was audited, and how to do it again."""
+
+    data: str
+    model: str
+    parameters: int
+    input_shape: tuple[int, ...]
+    batch_size: int
+    batches: int
+    seeds: int
+    seed: int
+    match: str
+    """"scale", "utility" or "error": what is held equal among the defenses."""
+    message: str
+    """"gradient" or "update"."""
+    threat_labels: str
+    threat_statistics: bool
+    is_image: bool
+    device: str
+    command: str = ""
+    threat_mechanism: str = "known"
+    """What attacks that use the defense are told of it: "known", "realised" or "unknown"."""
+    equal: str = ""
+    """What was held equal among the defenses, in words with numbers."""
+    versions: dict[str, str] = field(default_factory=dict)
+    weights: str = "as given"
+    """"untrained", "as given", or the file that they came from."""
+    date: str = ""
+    """The day of the audit, as 2026-01-31."""
+    task: str = "classification"
+    """What the targets are: "classification", "numbers", or "labels" (several for each)."""
+    tokens: bool = False
+    """Whether the inputs are the ids of tokens."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The whole audit."""
+
+    setup: Setup
+    defenses: tuple[DefenseResult, ...]
+    originals: tuple[str, ...] = ()
+    """The first batch's images as PNG files in base64."""
+    complete: bool = True
+    """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of this run: what was left out, what the bounds do not count."""
+    stopped: StopReason | None = None
+    """Why it is not complete; `None` if it is."""
+    undefended: Undefended | None = None
+    """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
+    frontier: Frontier | None = None
+    """Curves over strengths and the answers; none of these where all strengths were given."""
+
+    def to_json(self) -> str:
+        """The result as JSON text, floats exact."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "AuditResult":
+        """The result that `to_json` wrote."""
+        result: AuditResult = restore(cls, json.loads(text))
+        return result
+
+    @classmethod
+    def load(cls, path: Path | str) -> "AuditResult":
+        """The result in a `results.json`."""
+        return cls.from_json(Path(path).read_text())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each defense and attack, as in the table and in results.csv."""
+        shared = undefended_columns(self.undefended)
+        return [{**row_of(d, attack), **shared} for d in self.defenses for attack in d.attacks]
+
+    def to_dataframe(self) -> "pandas.DataFrame":
+        """The rows as a pandas DataFrame; needs pandas."""
+        require("to_dataframe", "pandas", "pandas")
+        import pandas
+
+        return pandas.DataFrame(self.rows())
+
+
+def identity(defense: Defense) -> dict[str, Any]:
+    """What a defense says of itself, as the fields of a DefenseResult."""
+    about = defense.about
+    twin = None if about.twin is None else name_of(about.twin)
+    return {"family": about.family, "twin": twin, "is_undefended": about.undefended}
+
+
+def row_of(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
+    """One attack on one defense as a flat row, as in the table and in results.csv."""
+    bound, training, told = defense.bound, defense.training, defense.told_apart
+    ends = (bound and bound.mse_interval) or (None, None)
+    row: dict[str, Any] = {
+        "name": defense.name,
+        "defense": defense.defense,
+        "attack": attack.attack,
+        "knows_defense": attack.knows_defense,
+        "utility_first": defense.utility_first,
+        "utility_second": defense.utility_second,
+        "bound_mse": bound.mse if bound else None,
+        "bound_mse_low": ends[0],
+        "bound_mse_high": ends[1],
+        "bound_trace_mse": bound.trace_mse if bound else None,
+        "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
+        "bound_prior": bound.prior if bound else None,
+        "bound_batches": bound.batches if bound else None,
+        "no_guarantee": defense.no_guarantee,
+        "told_apart_candidates": told.candidates if told else None,
+        "told_apart_rate": told.rate.mean if told else None,
+        "told_apart_bits": told.bits.mean if told else None,
+        **privacy_columns(defense.privacy),
+        "loss_after": training.loss_after.mean if training else None,
+        "bytes_sent": defense.bytes_sent,
+        "time_ratio": defense.time_ratio,
+        "label_accuracy": attack.label_accuracy,
+    }
+    for name in ("mse", "mse_pixels", "psnr", "ssim", "accuracy"):
+        value = getattr(attack, name)
+        for end in ("mean", "low", "high"):
+            row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
+    return row

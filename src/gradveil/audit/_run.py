@@ -1,0 +1,424 @@
+"""The audit: measure, answer, report."""
+
+import platform
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from gradveil._checks import check_kind, check_not_negative, check_optional_callable
+from gradveil._extras import require
+from gradveil._random import numbered_stream
+from gradveil._runner import Runner
+from gradveil.catalog import Spec, build_defense, spec_of
+from gradveil.federated import Federation
+from gradveil.sensitivity import measure
+
+from ._pictures import pictures
+from ._result import (
+    AuditResult,
+    Curve,
+    DefenseResult,
+    Frontier,
+    Point,
+    Setup,
+    TrainingResult,
+    Undefended,
+    identity,
+    privacy_of,
+    restore,
+)
+from ._settings import MATCHED, SWEPT, Settings
+from ._subject import Audited, Subject, audited
+from .answer import (
+    REFINEMENTS,
+    SHORTLIST,
+    Solved,
+    dominated,
+    hidden,
+    next_strengths,
+    solve_wishes,
+    wishes_of,
+)
+from .measure import (
+    CANDIDATES,
+    PLAIN,
+    WORK,
+    Axis,
+    Budget,
+    Laboratory,
+    Measurement,
+    Meter,
+    Plan,
+    Progress,
+    Search,
+    attacks_of,
+    axes_of,
+    beats_guess,
+    blind_guess,
+    by_spec,
+    check_undefended,
+    given_axes,
+    make_pool,
+    matched,
+    plan_of,
+    planned,
+    requested_defenses,
+    unique_names,
+    unwrapped,
+    usual_amounts,
+)
+from .report import answer_of, equal_words, excludes_copies, verdict
+from .report import notes as notes_of
+
+FIRST = 3
+"""Strengths of each defense that are measured before any is chosen."""
+
+
+def run(
+    subject: Subject,
+    federation: Federation | None = None,
+    settings: Settings | None = None,
+    *,
+    folder: Path | str | None = None,
+    time_budget: float | None = None,
+    engine: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> AuditResult:
+    """What leaks, what is guaranteed and what it costs; which defense to use, and how strong.
+
+    Each defense is run over strengths, or at the one given. Leakage is what the attacks recover
+    from the messages of the private batches, cost the loss after a federated training. Then the
+    cheapest setting for each goal is looked for, measured, and attacked again at two later moments
+    of its training. Ctrl-C, and the time budget, end it with what is finished (`complete` is False,
+    `stopped` says why).
+
+    Args:
+        subject: Model, loss and examples.
+        federation: In which the model is trained; its batches are cut from the private examples.
+        settings: What is compared, attacked and asked for.
+        folder: Of what was measured, one file each: an audit that was stopped goes on, and one
+            that is asked for again costs nothing. Nothing is kept if `None`.
+        time_budget: Seconds; it ends with what is finished.
+        engine: "local" or "ray", jobs and address: as for the processes of `make reproduce`.
+        jobs: Cells at once; one, in this process, if `None`. Several need a subject that can be
+            pickled.
+        address: Of a running Ray cluster.
+        progress: Called with (what is running, the share that is done).
+        command: How to do it again, for the report.
+
+    >>> import torch
+    >>> from gradveil.models import build_model
+    >>> data = torch.Generator().manual_seed(0)
+    >>> subject = Subject(
+    ...     build_model("mlp", sizes=[4, 6, 2]), torch.nn.functional.cross_entropy,
+    ...     data=(torch.rand(2, 4, generator=data), torch.tensor([0, 1])),
+    ...     public=(torch.rand(80, 4, generator=data), torch.arange(80) % 2),
+    ... )
+    >>> short = Federation(rounds=2), Settings(["gradient-noise"], goals=["error>=50%"], steps=5)
+    >>> run(subject, *short).frontier.answers[0].title
+    'error>=50%'
+    """
+    require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
+    federation = Federation() if federation is None else federation
+    settings = Settings() if settings is None else settings
+    check_kind(settings, "settings", Settings, "Use for example `Settings(goals=['psnr<=15'])`.")
+    if time_budget is not None:
+        check_not_negative(time_budget, "time_budget")
+    check_optional_callable(progress, "progress", "Give a function of (what, share).")
+    case = audited(subject, federation, labels_known=settings.threat.labels != "unknown")
+    settings.threat.check_task(case.task)
+    if federation.aggregation == "secure":
+        raise ValueError(
+            "Parameter `aggregation` should be 'plain' for an audit, which attacks the messages of"
+            " single clients. Found 'secure', where the server sees their sum alone."
+        )
+    attacks = by_spec(settings.chosen_attacks(case.data))
+    axes, budget = _axes(case, settings)
+    _check_derivatives(case, settings.seed)
+    laboratory = Laboratory(case, federation, attacks, settings.threat, settings.seed)
+    plan = Plan.of(laboratory, settings.releases, settings.seeds, settings.training_seeds)
+    answers = bool(settings.goals) or any(axis.swept for axis in axes)
+    meter = Meter(_expected_work(axes, settings, answers, plan), progress)
+    with (
+        _place(folder) as place,
+        Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
+    ):
+        search = Search(plan, laboratory.guess, runner, meter, time_budget)
+        audit = _Audit(subject, case, settings, axes, budget, search, laboratory)
+        return audit.run(answers, command)
+
+
+def _axes(case: Audited, settings: Settings) -> tuple[list[Axis], Budget | None]:
+    """The strengths to measure: those that are given or held equal, or from weak to strong."""
+    if settings.equal is None:
+        asked = SWEPT if settings.defenses is None else settings.defenses
+        return _defended(axes_of(asked, case, usual_amounts(case))), None
+    asked = MATCHED if settings.defenses is None else settings.defenses
+    requested = requested_defenses(asked)
+    budget, solved = matched(
+        requested, case, settings.equal, settings.scale, settings.ratio, settings.seed
+    )
+    return _defended(given_axes(solved)), budget if any(one.open for one in requested) else None
+
+
+def _defended(axes: Sequence[Axis]) -> list[Axis]:
+    """Without the undefended message, which is always measured."""
+    return [axis for axis in axes if axis.spec.name != PLAIN]
+
+
+def _check_derivatives(case: Audited, seed: int) -> None:
+    """Require second derivatives, which plans, bounds and attacks take; before any work."""
+    if not case.tokens:
+        inputs, targets = case.batch(0)
+        measure(case.message(targets), inputs, "auto", generator=numbered_stream(seed))
+
+
+def _place(folder: Path | str | None) -> AbstractContextManager[Path | str]:
+    return TemporaryDirectory() if folder is None else nullcontext(folder)
+
+
+def _expected_work(axes: Sequence[Axis], settings: Settings, answers: bool, plan: Plan) -> float:
+    """About how much there is to do, for the progress bar."""
+    point = WORK["attack"] + WORK["identify"] + WORK["train"] + WORK["bound"]
+    later = (WORK["attack"] + WORK["identify"]) * (len(plan.moments) - 1)
+    swept = sum(settings.strengths if axis.swept else 1 for axis in axes)
+    if not answers:
+        return point * (1 + swept) + WORK["detail"] * (1 + len(axes))
+    wishes = 1 if settings.goals else 3
+    refined = wishes * min(SHORTLIST, len(axes)) * REFINEMENTS
+    return point * (1 + swept + refined) + (wishes + 1) * (later + WORK["detail"])
+
+
+class _Audit:
+    """One audit, from its first wave of cells to its result."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        case: Audited,
+        settings: Settings,
+        axes: Sequence[Axis],
+        budget: Budget | None,
+        search: Search,
+        laboratory: Laboratory,
+    ) -> None:
+        self.subject, self.case, self.settings = subject, case, settings
+        self.axes, self.budget, self.search = axes, budget, search
+        self.plan, self.guess = search.plan, laboratory.guess
+
+    def run(self, answers: bool, command: str) -> AuditResult:
+        """Measure, solve and put the result together; what there is, if it was stopped."""
+        search, plan = self.search, self.plan
+        moments = plan.moments if answers else (0,)
+        undefended = Axis(PLAIN, Spec(PLAIN))
+        first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
+        cells = [plan.smooth(), *search.cells([(undefended, 0.0)], moments)]
+        search.run("no defense, and first strengths", [*cells, *search.cells(first)])
+        found = check_undefended(attacks_of(search.results, plan, PLAIN), self.guess)
+        able = found is not None and found.can_judge
+        while more := self._more(able):
+            search.measure("further strengths", more)
+            if search.stopped:
+                break
+        wishes = wishes_of(self.settings.wanted, able) if answers else []
+        solved = solve_wishes(search, self.axes, wishes, able)
+        shown = self._shown(solved, answers)
+        search.run("details", [plan.detail(point.defense) for _, point in shown])
+        return self._result(solved, shown, found, command)
+
+    def _more(self, able: bool) -> list[tuple[Axis, float]]:
+        """The strengths that curves still need."""
+        wanted = []
+        for axis in self.axes:
+            points = self.search.points(axis)
+            values = {s: hidden(p, able) for s, p in points.items()}
+            known = {s: value for s, value in values.items() if value is not None}
+            new = next_strengths(axis, known, self.settings.strengths - len(points))
+            wanted += [(axis, s) for s in new if s not in points]
+        return wanted
+
+    def _shown(self, solved: Sequence[Solved], answers: bool) -> list[tuple[str, Point]]:
+        """The undefended message, and the settings of the answers; all without answers."""
+        search = self.search
+        pairs = [("no defense", search.plain())]
+        if not answers:
+            pairs += [(a.name, p) for a in self.axes for p in search.points(a).values()]
+        for one in solved:
+            setting = one.best or one.nearest or one.within_cost
+            if setting is not None:
+                point = search.points(setting.axis)[setting.strength]
+                pairs.append((setting.axis.name, point))
+        by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
+        once = list(reversed(by_text.values()))
+        names = unique_names([name for name, _ in once])
+        return [(name, point) for name, (_, point) in zip(names, once, strict=True)]
+
+    def _result(
+        self,
+        solved: Sequence[Solved],
+        shown: Sequence[tuple[str, Point]],
+        found: Undefended | None,
+        command: str,
+    ) -> AuditResult:
+        able = found is None or found.can_judge
+        details = [self._defense(name, point, able) for name, point in shown]
+        curves = self._curves(able)
+        case, search = self.case, self.search
+        is_image = case.is_image
+        return AuditResult(
+            setup=self._setup(command),
+            defenses=tuple(one for one in details if one is not None),
+            originals=pictures(case.data.to_pixels(case.batch(0)[0])) if is_image else (),
+            complete=search.stopped is None,
+            notes=tuple(
+                notes_of(
+                    search.notes,
+                    search.failures,
+                    search.stopped,
+                    private_plan=any(curve.plan == "private" for curve in curves),
+                    range_hidden=not case.range_is_public,
+                )
+            ),
+            stopped=search.stopped,
+            undefended=found,
+            frontier=self._frontier(curves, solved),
+        )
+
+    def _defense(self, name: str, point: Point, able: bool) -> DefenseResult | None:
+        """The details of one setting; `None` if they were not measured."""
+        found = self.search.results.get(self.plan.detail(point.defense))
+        if found is None:
+            return None
+        costs: Measurement = restore(Measurement, dict(found))
+        defense = planned(self.case, build_defense(point.defense, allow_imports=True))
+        attacks = tuple(attacks_of(self.search.results, self.plan, point.defense))
+        leaks = any(beats_guess(attack, self.guess).works for attack in attacks)
+        told = point.leaks[0].told_apart if point.leaks else None
+        mean = float(blind_guess(self.case, labels_known=False).errors.mean())
+        candidates = CANDIDATES if told is None else told.candidates
+        return DefenseResult(
+            name=name,
+            defense=spec_of(unwrapped(defense)),
+            plan=plan_of(defense),
+            training=self._training(point),
+            attacks=attacks,
+            told_apart=told,
+            privacy=privacy_of(unwrapped(defense), self.plan.releases, candidates),
+            is_formal=defense.about.formal_privacy is not None,
+            excludes_copies=excludes_copies(costs.bound, mean),
+            verdict=verdict(
+                attacks,
+                mean,
+                costs.bound,
+                self.case.is_image,
+                costs.no_guarantee,
+                able=able or leaks,
+                told=told,
+            ),
+            **vars(costs),
+            **identity(defense),
+        )
+
+    def _training(self, point: Point) -> TrainingResult | None:
+        trained = self.search.results.get(self.plan.train(point.defense))
+        free = self.search.plain().loss
+        if trained is None or point.loss is None or free is None:
+            return None
+        rounds = self.plan.federation.rounds
+        return TrainingResult(rounds, trained["before"], point.loss, free.mean)
+
+    def _curves(self, able: bool) -> list[Curve]:
+        points = {axis.name: [*self.search.points(axis).values()] for axis in self.axes}
+        better = dominated(points, able)
+        curves = []
+        for axis in self.axes:
+            text = axis.at(axis.start[0])
+            defense = planned(self.case, build_defense(text, allow_imports=True))
+            curves.append(
+                Curve(
+                    axis.name,
+                    defense.about.family,
+                    axis.amount_name,
+                    plan_of(defense),
+                    tuple(points[axis.name]),
+                    better.get(axis.name, ""),
+                )
+            )
+        return curves
+
+    def _frontier(self, curves: Sequence[Curve], solved: Sequence[Solved]) -> Frontier:
+        plan, case, plain = self.plan, self.case, self.search.plain()
+        federation, trained = plan.federation, self.search.results.get(plan.train(PLAIN))
+        errors = self.guess.errors.double().clamp(min=1e-12)
+        pool = make_pool(case, federation.clients)
+        return Frontier(
+            undefended=plain,
+            curves=tuple(curves),
+            answers=tuple(answer_of(self._renewed(one), case, plan, plain) for one in solved),
+            rounds=federation.rounds,
+            clients=federation.clients,
+            training_seeds=plan.training_seeds,
+            optimizer=f"{federation.optimizer}, rate {federation.lr:g}",
+            loss_before=None if trained is None else trained["before"],
+            moments=plan.moments,
+            guess=self.guess.name,
+            guess_psnr=float((-10 * errors.log10()).mean()) if case.is_image else None,
+            trained_on="public" if pool.is_public else "audited",
+            delta=plan.releases.delta,
+            epsilon_rounds=plan.releases.rounds,
+        )
+
+    def _renewed(self, solved: Solved) -> Solved:
+        """The same with its points as they are known in the end, later moments included."""
+        fresh = {}
+        for name in ("best", "nearest", "within_cost"):
+            setting = getattr(solved, name)
+            if setting is not None:
+                now = self.search.points(setting.axis)[setting.strength]
+                fresh[name] = replace(setting, point=now)
+        return replace(solved, **fresh)
+
+    def _setup(self, command: str) -> Setup:
+        """What was audited, and with which versions."""
+        from gradveil import __version__
+
+        case, settings, threat = self.case, self.settings, self.settings.threat
+        swept = any(axis.swept for axis in self.axes)
+        match = "curves" if swept else "given"
+        match = match if self.budget is None else self.budget.match
+        return Setup(
+            data=case.data.name,
+            model=self.subject.model_name or type(self.subject.model).__name__,
+            parameters=sum(p.numel() for p in case.model.parameters()),
+            input_shape=tuple(case.data.inputs.shape[1:]),
+            batch_size=case.batch_size,
+            batches=case.batches,
+            seeds=settings.seeds,
+            seed=settings.seed,
+            match=match,
+            message=self.plan.federation.sends,
+            threat_labels=threat.labels,
+            threat_statistics=threat.statistics,
+            is_image=case.is_image,
+            device=str(case.data.inputs.device),
+            command=command,
+            threat_mechanism=threat.mechanism,
+            equal=equal_words(match, self.budget),
+            weights=self.subject.weights,
+            date=date.today().isoformat(),
+            task=case.task,
+            tokens=case.tokens,
+            versions={
+                "gradveil": __version__,
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+            },
+        )

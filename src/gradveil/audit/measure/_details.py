@@ -1,0 +1,218 @@
+"""What one defense guarantees and costs, without attacking it by hand."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradveil._batches import task_of
+from gradveil._random import numbered_stream
+from gradveil._tensors import total
+from gradveil._timing import time_ratios
+from gradveil._typing import Tensors
+from gradveil.attacks import Lineups, draw_lineups
+from gradveil.defenses import Defense
+from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.messages import size_in_bytes, trainable_parameters, values_of
+from gradveil.shapes import ModelSource
+from gradveil.theory import utility
+
+from .._result import BoundResult, LayerResult, ToldApart
+from .._subject import Audited
+from ._bounds import Guarantee, PopulationBatch, guarantee_of
+
+CANDIDATES, FEWEST = 32, 8
+"""How many there are to choose from; of one class where a class has at least the fewest."""
+
+TRIALS, DRAWS, LEAST_TRIALS = 24, 2, 6
+"""Messages in all, draws of candidates, and messages for a very large model."""
+
+MOST_WORK = 2**29
+"""Trials times candidates times entries of the message: some seconds."""
+
+STREAM = 5
+"""The place of its random numbers in those of an audit."""
+
+
+def told_apart(
+    subject: Audited, defense: Defense, seed: int, lineups: Lineups | None = None
+) -> ToldApart | None:
+    """The rate and the bits for one defense; `None` where they cannot be computed.
+
+    Candidates are public examples where there are any, of one class where one has enough. A
+    defense that does not state what it does as a mechanism with a likelihood has no such number.
+
+    Args:
+        subject: Model and data.
+        defense: What the client does to its message.
+        seed: Of the candidates and the noise.
+        lineups: What `lineups_of` drew for this subject and seed, to try several defenses on the
+            same candidates; drawn here if `None`.
+    """
+    lineups = lineups_of(subject, seed) if lineups is None else lineups
+    if lineups is None:
+        return None
+    try:
+        report = lineups.report(defense, numbered_stream(seed, STREAM, 0))
+    except TypeError:  # no mechanism, or one without a likelihood
+        return None
+    assert report.rate is not None
+    assert report.rank is not None
+    return ToldApart(
+        report.candidates,
+        len(report.trials),
+        report.rate,
+        report.bits,
+        report.rank.mean,
+        report.error.mean,
+        candidate_choice(_examples(subject)[1], subject.batch_size)[1],
+    )
+
+
+def lineups_of(subject: Audited, seed: int, trials: int = TRIALS) -> Lineups | None:
+    """The candidates for all defenses of an audit; `None` where there are fewer than two."""
+    examples = _examples(subject)
+    count, one_class = candidate_choice(examples[1], subject.batch_size)
+    if count < 2:
+        return None
+    trials = _trials(subject, count, trials)
+    return draw_lineups(
+        subject.model,
+        subject.loss_fn,
+        examples,
+        num_classes=subject.data.num_classes,
+        candidates=count,
+        batch_size=subject.batch_size,
+        trials=trials,
+        per_draw=-(-trials // DRAWS),
+        one_class=one_class,
+        local=subject.local,
+        generator=numbered_stream(seed, STREAM),
+    )
+
+
+def _examples(subject: Audited) -> tuple[torch.Tensor, torch.Tensor]:
+    """To draw from: public ones where there are any."""
+    return subject.public or (subject.data.inputs, subject.data.targets)
+
+
+def candidate_choice(
+    targets: torch.Tensor, batch_size: int, most: int = CANDIDATES
+) -> tuple[int, bool]:
+    """How many candidates, and whether all of one class; other targets have none."""
+    left = len(targets) - (batch_size - 1)
+    if task_of(targets) != "classification":
+        return min(most, left), False
+    largest = min(int(torch.bincount(targets).max()), left)
+    if largest >= FEWEST:
+        return min(most, largest), True
+    return min(most, left), False
+
+
+def _trials(subject: Audited, candidates: int, most: int) -> int:
+    """Fewer for large models."""
+    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
+    return max(LEAST_TRIALS, min(most, MOST_WORK // (candidates * entries)))
+
+
+TIMINGS = 9
+"""Pairs of a plain and a defended message that are timed."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of a defense without attacks and training."""
+
+    utility_first: float | None
+    utility_second: float | None
+    bound: BoundResult | None
+    no_guarantee: str
+    formal_privacy: str
+    bytes_sent: int
+    time_ratio: float
+    layers: tuple[LayerResult, ...]
+
+
+def measure_defense(
+    subject: Audited,
+    defense: Defense,
+    seed: int,
+    population: Sequence[PopulationBatch] | None = None,
+) -> Measurement:
+    """Plan on the first batch and read everything off the mechanism.
+
+    Args:
+        subject: Model and data.
+        defense: With its amounts.
+        seed: Of everything random.
+        population: `population_of(subject)`, which saves time where several defenses are measured.
+    """
+    inputs, targets = subject.batch(0)
+    message, generator = subject.message(targets), numbered_stream(seed)
+    values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
+    first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
+    guarantee = guarantee_of(subject, defense, seed, population=population)
+    return Measurement(
+        utility_first=first,
+        utility_second=second,
+        bound=guarantee.bound,
+        no_guarantee=guarantee.reason,
+        formal_privacy=formal_privacy(defense, guarantee),
+        bytes_sent=size_in_bytes(sent),
+        time_ratio=_time_ratio(subject, defense),
+        layers=_layers(values, mechanism),
+    )
+
+
+def _utilities(values: Tensors, mechanism: AnyMechanism) -> tuple[float, float]:
+    """U1 and U2 over the squared norm of the message."""
+    power = float(total(value.square() for value in values.values()))
+    first, second = utility(values, mechanism)
+    return (first / power, second / power) if power else (1.0, 0.0)
+
+
+def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
+    """Which formal guarantee a defense carries, in words."""
+    if defense.about.formal_privacy is not None:
+        return defense.about.formal_privacy
+    if guarantee.bound is None:
+        return f"none: {guarantee.reason or 'nothing is bounded'}"
+    if defense.about.clamp is not None:
+        return (
+            "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
+        )
+    return "no (ε, δ): nothing limits what one example can change"
+
+
+def _layers(values: Tensors, mechanism: AnyMechanism | None) -> tuple[LayerResult, ...]:
+    """Nothing for a defense without a mechanism."""
+    if mechanism is None:
+        return ()
+    return tuple(_layer(name, value, mechanism) for name, value in values.items())
+
+
+def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
+    std: Any = getattr(mechanism, "std", 0.0)
+    keep: Any = mechanism.keep if isinstance(mechanism, Mechanism) else None
+    std, keep = (x[name] if isinstance(x, dict) else x for x in (std, keep))
+    noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()
+    kept = torch.as_tensor(1.0 if keep is None else keep, dtype=torch.float64).mean()
+    return LayerResult(name, value.numel(), float(noise), float(kept))
+
+
+def _time_ratio(subject: Audited, defense: Defense) -> float:
+    """The seconds of a defended message over those of the plain one, timed in turns.
+
+    A plan from the model that is kept counts with its part of a call.
+    """
+    inputs, targets = subject.batch(0)
+    message, own = subject.message(targets), deepcopy(defense)
+    jobs, every = {"kept": lambda: own(message, inputs, numbered_stream(0))}, 1
+    if isinstance(own.origin, ModelSource) and own.about.source == "model":
+        every = own.origin.refresh_every
+        jobs["planned"] = lambda: own.without_memory()(message, inputs, numbered_stream(0))
+    ratios = time_ratios(lambda: values_of(message, inputs), jobs, TIMINGS)
+    plan = max(0.0, ratios.get("planned", 0.0) - ratios["kept"])
+    return ratios["kept"] + plan / every

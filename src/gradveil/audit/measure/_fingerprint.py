@@ -1,0 +1,107 @@
+"""All that a model or a loss depends on, as one hash."""
+
+import functools
+import hashlib
+import inspect
+import json
+import types
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradveil.federated import digest
+
+from .._subject import Audited
+
+
+def fingerprint(subject: Audited) -> str:
+    """SHA-256 of model, loss, data and public examples, and of the user's own code in them."""
+    content = {
+        "model": subject.model,
+        "loss": subject.loss_fn,
+        "data": [subject.data.inputs, subject.data.targets, subject.data.mean, subject.data.std],
+        "public": subject.public,
+        "batch_size": subject.batch_size,
+        "local": subject.local,
+        "layout": subject.layout,
+        "others": [subject.range_is_public, subject.prior],
+    }
+    return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()
+
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+OTHERS = ("gradveil", "torch", "builtins", "numpy", "functools", "collections", "abc", "typing")
+"""Packages whose code is not read: their names stand for it, and the version of the cells."""
+
+
+def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
+    """What an object is and holds, all the way down: code, closures, defaults, private attributes.
+
+    Objects that hold themselves are followed once. What has no attributes is its representation.
+
+    >>> def scaled(factor):
+    ...     return lambda x: factor * x
+    >>> state_of(scaled(1)) == state_of(scaled(1)), state_of(scaled(1)) == state_of(scaled(2))
+    (True, False)
+    """
+    if isinstance(thing, Tensor):
+        return digest(thing)
+    if isinstance(thing, PLAIN):
+        return repr(thing)
+    if id(thing) in seen:
+        return "itself"
+    inner = functools.partial(state_of, seen=(*seen, id(thing)))
+    if isinstance(thing, (list, tuple)):
+        return [inner(part) for part in thing]
+    if isinstance(thing, (set, frozenset)):
+        return sorted(repr(inner(part)) for part in thing)
+    if isinstance(thing, dict):
+        return [[repr(key), inner(part)] for key, part in thing.items()]
+    if isinstance(thing, functools.partial):
+        return ["partial", inner(thing.func), inner(thing.args), inner(thing.keywords)]
+    if isinstance(thing, types.MethodType):
+        return ["method", inner(thing.__func__), inner(thing.__self__)]
+    if isinstance(thing, types.FunctionType):
+        return _function(thing, inner)
+    if isinstance(thing, types.CodeType):
+        constants = [inner(part) for part in thing.co_consts]
+        return [thing.co_code.hex(), list(thing.co_names), constants]
+    if isinstance(thing, type):
+        return [f"{thing.__module__}.{thing.__qualname__}", _sources(thing)]
+    return [inner(type(thing)), _held(thing, inner)]
+
+
+def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
+    """Its name, defaults and closure; of the user's own functions the code and globals, too."""
+    name, package = f"{thing.__module__}.{thing.__qualname__}", thing.__module__.split(".")[0]
+    closure = inspect.getclosurevars(thing)
+    own = [inner(thing.__defaults__), inner(thing.__kwdefaults__), inner(dict(closure.nonlocals))]
+    if package in OTHERS:
+        return [name, *own]
+    used = sorted(closure.globals.items())
+    values = [[key, inner(v)] for key, v in used if not isinstance(v, types.ModuleType)]
+    return [name, *own, inner(thing.__code__), *values]
+
+
+def _held(thing: Any, inner: Any) -> Any:
+    if isinstance(thing, nn.Module):
+        own = {**vars(thing), **dict(thing.named_buffers(recurse=False))}
+        return [[key, inner(value)] for key, value in sorted(own.items())]
+    attributes = getattr(thing, "__dict__", None)
+    if attributes is None:
+        text = repr(thing)
+        return "" if " at 0x" in text else text
+    return [[key, inner(value)] for key, value in sorted(attributes.items())]
+
+
+def _sources(kind: type) -> list[str]:
+    """The sources of a class and of its bases, where they are the user's."""
+    found = []
+    for each in kind.__mro__:
+        package = each.__module__.split(".")[0]
+        if package not in OTHERS:
+            try:
+                found.append(inspect.getsource(each))
+            except (OSError, TypeError):
+                found.append(each.__qualname__)
+    return found

@@ -1,0 +1,132 @@
+"""A real federated training under a defense: what it costs, and the models on the way."""
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._random import named_stream
+from gradveil.defenses import Defense
+from gradveil.federated import OPTIMIZERS, Federation, Reply, Server, sample_clients
+from gradveil.messages import GradientMessage, outputs_of
+from gradveil.shapes import Public
+
+from .._subject import POPULATION, Audited, Batch
+
+EVALUATED = 512
+"""Public examples at most on which the loss is measured; a quarter where there are few."""
+
+
+class DivergedError(ValueError):
+    """A training whose weights or messages are no longer finite."""
+
+
+def moments_of(rounds: int) -> tuple[int, ...]:
+    """The rounds at which models are attacked: the first, the middle and the last."""
+    return tuple(dict.fromkeys((0, rounds // 2, rounds)))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The examples of a training: each client's own, and those for evaluation."""
+
+    clients: tuple[Batch, ...]
+    held_out: Batch
+    is_public: bool
+
+
+def make_pool(subject: Audited, clients: int) -> Pool:
+    """Public examples, without those that plans are made from; the audited ones if too few."""
+    size = subject.batch_size
+    if subject.public is not None:
+        inputs, targets = subject.public
+        count = min(EVALUATED, len(inputs) // 4)
+        last = len(inputs) - POPULATION * size
+        per_client = (last - count) // clients
+        if per_client >= size and count:
+            starts = [count + k * per_client for k in range(clients)]
+            shares = tuple((inputs[s:][:per_client], targets[s:][:per_client]) for s in starts)
+            return Pool(shares, (inputs[:count], targets[:count]), True)
+    own = (subject.data.inputs, subject.data.targets)
+    return Pool(tuple(subject.batch(k) for k in range(min(clients, subject.batches))), own, False)
+
+
+def train_under(
+    subject: Audited, defense: Defense, federation: Federation, seed: int
+) -> Iterator[nn.Module]:
+    """The model after each round; it is the same object, changed in place.
+
+    Batches are the same for all defenses and seeds: seeds are those of the noise.
+    """
+    pool, model = make_pool(subject, federation.clients), deepcopy(subject.model)
+    moved, server = replace(subject, model=model), _server(model, federation)
+    noise = named_stream("audit-noise", seed)
+    batches = [
+        _batches(share, subject.batch_size, named_stream("audit-batches", place))
+        for place, share in enumerate(pool.clients)
+    ]
+    shared = isinstance(defense.source, Public)  # the server's; all other state is a client's
+    own = [defense if shared else deepcopy(defense) for _ in batches]
+    for number in range(1, federation.rounds + 1):
+        asked = sample_clients(range(len(batches)), federation.fraction, 0, number)
+        drawn = {client: next(batches[client]) for client in asked}
+        _check_sound(moved, drawn[asked[0]])
+        sent = {k: own[k](moved.message(y), x, noise) for k, (x, y) in drawn.items()}
+        server.step([(k, Reply(values, subject.batch_size)) for k, values in sent.items()])
+        yield model
+
+
+def _check_sound(subject: Audited, batch: Batch) -> None:
+    """Require a model that still computes something."""
+    weights = subject.model.parameters()
+    if all(bool(w.isfinite().all()) for w in weights) and math.isfinite(
+        evaluate_on(subject, subject.model, batch)[0]
+    ):
+        return
+    raise DivergedError(
+        "A training under a defense should stay finite. Found weights or a loss that are not: the"
+        " defense is too strong for this optimizer, or its rate too large."
+    )
+
+
+def trained_model(
+    subject: Audited, defense: Defense, federation: Federation, seed: int, rounds: int
+) -> nn.Module:
+    """The model after so many rounds."""
+    model = subject.model
+    for done, moved in enumerate(train_under(subject, defense, federation, seed), start=1):
+        model = moved
+        if done == rounds:
+            break
+    return model if rounds else subject.model
+
+
+@torch.no_grad()
+def evaluate_on(subject: Audited, model: nn.Module, batch: Batch) -> tuple[float, float | None]:
+    """The loss, and the share of right classes where targets are classes."""
+    inputs, targets = batch
+    message = GradientMessage(model, subject.loss_fn, targets)
+    loss = float(message.loss(message.parameters, inputs, targets))
+    if targets.dim() != 1 or targets.is_floating_point():
+        return loss, None
+    right = outputs_of(message, inputs).argmax(1) == targets
+    return loss, float(right.double().mean())
+
+
+def _batches(share: Batch, size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Batches of one client: all of its examples in a new order, again and again."""
+    inputs, targets = share
+    while True:
+        order = torch.randperm(len(inputs), generator=generator).to(inputs.device)
+        for start in range(0, len(inputs) - size + 1, size):
+            chosen: Tensor = order[start : start + size]
+            yield inputs[chosen], targets[chosen]
+
+
+def _server(model: nn.Module, federation: Federation) -> Server:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = OPTIMIZERS[str(federation.optimizer)](trained, lr=federation.lr)
+    return Server(model, optimizer, kind=federation.sends)

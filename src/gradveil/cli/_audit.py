@@ -1,0 +1,294 @@
+"""`gradveil audit`: which defense, how strong, and what it costs."""
+
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gradveil import audit
+from gradveil._checks import check_count
+from gradveil._extras import require
+from gradveil._runner import processors
+from gradveil.attacks import ThreatModel
+from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings, Subject
+from gradveil.audit.report import check_folder, output_folder
+from gradveil.catalog import build_attack
+from gradveil.messages import LocalSteps
+
+from ._audit_show import show_audit
+from ._loading import (
+    load_data,
+    load_loss,
+    load_model,
+    output_key,
+    split_public,
+    typed_attacks,
+    typed_defenses,
+)
+from ._options import Format, bar, data_source, option, options, own_options, useless
+
+INTERRUPTED = 130
+OWN = own_options(
+    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
+    "rounds", "delta", "sample_rate", "output", "strengths", "clients", "optimizer", "lr", "jobs",
+    "address", "batch_size",
+)  # fmt: skip
+QUICK = ("gradient-noise", "optimal-noise")
+"""The defenses of a quick audit."""
+
+
+class Match(str, Enum):
+    """The quantity that is equal for all defenses of an audit."""
+
+    utility = "utility"
+    scale = "scale"
+    error = "error"
+    training = "training"
+
+
+class Engine(str, Enum):
+    """The engine that runs the cells."""
+
+    local = "local"
+    ray = "ray"
+
+
+class MessageKind(str, Enum):
+    """The kind of message that clients send."""
+
+    gradient = "gradient"
+    update = "update"
+
+
+def run_audit(
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Your own data: an .npz file or a folder.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="cross-entropy, mse, bce, next-token, or package.module:function.",
+            show_default="cross-entropy",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="The output that the loss takes, by key or number, of several."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
+    batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
+    seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="As 'optimal-noise' or 'optimal-noise(scale=0.1)'; repeatable."),
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="As 'strong(steps=300)'; repeatable.")
+    ] = None,
+    goal: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As 'psnr<=15', 'identified<=10%', 'epsilon<=8', 'error>=90%' or 'loss<=+5%';"
+            " repeated: all at once. Three usual levels if left."
+        ),
+    ] = None,
+    strengths: Annotated[
+        int | None,
+        typer.Option(help="Of each defense whose amount is left open.", show_default="4"),
+    ] = None,
+    training_rounds: Annotated[
+        int | None, typer.Option(help="Of the federated training.", show_default="24")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="In it.", show_default="4")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Its server's: adam, adamw or sgd.", show_default="adam")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Its rate.", show_default="0.001")] = None,
+    match: Annotated[
+        Match | None,
+        typer.Option(
+            help="Defenses at one strength each, with this held equal, instead of over strengths."
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Of the reference pruning; 0.9 if left.")
+    ] = None,
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="labels=known|counts|unknown, mechanism=known|realised|unknown,"
+            " statistics=known|unknown; with commas, or repeated."
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of the attacks; 100 if left.")] = None,
+    message: Annotated[
+        MessageKind, typer.Option(help="FedSGD's gradient or FedAvg's update.")
+    ] = MessageKind.gradient,
+    local_steps: Annotated[
+        int | None, typer.Option(help="FedAvg's steps on a client.", show_default="2")
+    ] = None,
+    local_lr: Annotated[
+        float | None, typer.Option(help="FedAvg's rate on a client.", show_default="0.1")
+    ] = None,
+    time_budget: Annotated[
+        float | None, typer.Option(help="Seconds; it ends with what is finished.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all processors if left.")] = None,
+    engine: Annotated[Engine, typer.Option(help="Where it is run.")] = Engine.local,
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
+    rounds: Annotated[
+        int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
+    ] = 100,
+    delta: Annotated[float, typer.Option(help="δ of both.")] = 1e-5,
+    sample_rate: Annotated[
+        float, typer.Option(help="Of Poisson sampling over these rounds; 1: all in all rounds.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
+    quick: Annotated[bool, typer.Option(help="Two defenses, short attacks and trainings.")] = False,
+    format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
+) -> None:
+    """Tell which defense to use, how strong, and what it costs, measured on this model and data.
+
+    Each defense is run over strengths, or at the one given, attacked, and trained with; then the
+    cheapest setting for each goal is looked for. Stop it at any time: the same command goes on
+    where it stopped.
+    """
+    require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
+    for name, count in (("--batch-size", batch_size), ("--batches", batches)):
+        check_count(count, name)
+    useless("--address", address, engine is Engine.ray, "without `--engine ray`")
+    with option("--defense", "defenses"):
+        defenses = typed_defenses(defense) if defense else [*QUICK] if quick else None
+        audit.requested_defenses(defenses or [])
+    with option("--attack", "attacks"):
+        attacks = None if attack is None else typed_attacks(attack)
+        for typed in attacks or []:
+            if isinstance(typed, str):
+                build_attack(typed)  # for its errors, before any work
+    with option("--goal", "goals"):
+        goals = [Goal.parse(text) for text in goal or []]
+    with options(OWN):
+        settings = Settings(
+            defenses,
+            attacks,
+            goals=goals,
+            strengths=(3 if quick else 4) if strengths is None else strengths,
+            match=None if match is None else match.value,
+            scale=scale,
+            ratio=ratio,
+            threat=parse_threat(threat or []),
+            steps=steps,
+            seeds=seeds,
+            training_seeds=2 if quick else 3,
+            releases=Releases(rounds, delta, sample_rate),
+            seed=seed,
+        )
+    with options({**OWN, "rounds": "--training-rounds"}):
+        federation = Federation(
+            4 if clients is None else clients,
+            batch_size=batch_size,
+            rounds=(10 if quick else 24) if training_rounds is None else training_rounds,
+            local=local_training(message, local_steps, local_lr),
+            optimizer=optimizer,
+            lr=lr,
+        )
+    with option("--out", "out"):
+        check_folder(out)
+    said, source = data_source(dataset, data)
+    samples = load_data(said, source, device)
+    loss_fn = load_loss(loss, samples)
+    name, network = load_model(model, weights, samples, seed, device)
+    private, public = split_public(samples, batch_size * batches)
+    subject = Subject(
+        network, loss_fn, private, public, samples, output_key(output),
+        name=samples.name, model_name=name,
+        weights="untrained" if weights is None else weights.name,
+    )  # fmt: skip
+    named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
+    with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
+        result = audit.run(
+            subject,
+            federation,
+            settings,
+            folder=out / "cells",
+            time_budget=time_budget,
+            engine=engine.value,
+            jobs=processors() if jobs is None and engine is Engine.local else jobs,
+            address=address,
+            progress=progress,
+            command=f"gradveil {shlex.join(sys.argv[1:])}",
+        )
+    _finish(result, out, format)
+
+
+def _finish(result: AuditResult, out: Path, format: Format) -> None:
+    report = audit.write_results(result, out)
+    if format is Format.json:
+        print(result.to_json())
+    else:
+        console = Console()
+        show_audit(result, console if console.is_terminal else Console(width=100))
+    stopped = "" if result.complete else "It was stopped early; what is finished was written. "
+    print(f"{stopped}Report: {report}", file=sys.stderr if format is Format.json else sys.stdout)
+    if result.stopped == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+
+
+def local_training(message: MessageKind, steps: int | None, lr: float | None) -> LocalSteps | None:
+    """FedAvg's local steps, or none where gradients are sent."""
+    sent = message is MessageKind.update
+    useless("--local-steps", steps, sent, "without `--message update`")
+    useless("--local-lr", lr, sent, "without `--message update`")
+    if not sent:
+        return None
+    with options({"lr": "--local-lr", "steps": "--local-steps"}):
+        return LocalSteps(0.1 if lr is None else lr, 2 if steps is None else steps)
+
+
+def parse_threat(parts: list[str]) -> ThreatModel:
+    """`labels=known,mechanism=unknown` and the like; what is not named is known.
+
+    >>> parse_threat(["labels=counts,statistics=unknown"])
+    ThreatModel(labels='counts', mechanism='known', statistics=False, server='honest')
+    """
+    granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
+    given: set[str] = set()
+    for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in granted or not value:
+            raise ValueError(
+                f"Option `--threat` should read key=value with a key of {', '.join(granted)}."
+                f" Found {part!r}. Try labels=unknown."
+            )
+        if key in given:
+            raise ValueError(
+                f"Option `--threat` should say each thing once. Found {key} twice, the second time"
+                f" as {part!r}. Leave one out."
+            )
+        given.add(key)
+        granted[key] = value
+    if granted["statistics"] not in ("known", "unknown"):
+        raise ValueError(
+            "Option `--threat` should have statistics=known or statistics=unknown. Found"
+            f" statistics={granted['statistics']}."
+        )
+    statistics = granted["statistics"] == "known"
+    with option("--threat"):
+        return ThreatModel(granted["labels"], granted["mechanism"], statistics)

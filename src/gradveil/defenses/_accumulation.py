@@ -1,0 +1,278 @@
+"""Gradient accumulation: several micro-batches, one optimizer step, one draw of noise."""
+
+import functools
+import math
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_choice, check_finite, check_structure
+from gradveil._random import advance, generator_or_fresh, seed_from
+from gradveil._typing import Tensors
+from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
+from gradveil.sensitivity import Moments, SquaresOf
+
+if TYPE_CHECKING:
+    from ._base import Defense
+
+
+class Accumulation:
+    """One defended step over micro-batches; see `Defense.accumulate`.
+
+    Adds up g = Σ_k w_k g_k(x_k) and its moments over micro-batches x_k. These share no inputs, so
+    ∇_x g has the blocks w_k ∇g_k, and ‖∇_x g_i‖² = Σ_k w_k² ‖∇g_k,i‖²: exact, whatever happens
+    inside of a micro-batch. The squares of the values are those of the sum, g_i². Squares of single
+    examples are a mean, or a sum, as the loss itself is: h_i = Σ_k w_k h_k,i.
+
+    A shape that is not private is made once, at the end, for a batch of all examples.
+
+    Args:
+        defense: What defends the step.
+        model: The model whose `.grad` is added to.
+        loss_fn: A mean or a sum over examples.
+        generator: For probes, noise and dropout.
+        reduction: "mean" or "sum", where the loss does not say so itself.
+    """
+
+    def __init__(
+        self,
+        defense: "Defense",
+        model: nn.Module,
+        loss_fn: LossFunction,
+        generator: torch.Generator | None = None,
+        *,
+        reduction: str | None = None,
+    ) -> None:
+        if reduction is not None:
+            check_choice(reduction, "reduction", ("mean", "sum"))
+        self.sent: Tensors | None = None
+        """What was added to `.grad`, which is all that a client may send; `None` until the end."""
+        self.examples = 0
+        """In the micro-batches so far."""
+        self._defense, self._model, self._loss_fn = defense, model, loss_fn
+        self._generator = generator_or_fresh(generator, secure=defense.secure)
+        self._reduction, self._is_open, self._is_tested = reduction, False, False
+        self._sum: tuple[Tensors, Moments] | None = None
+        self._last: tuple[GradientMessage, Tensor] | None = None
+        self._versions = _versions(model)
+
+    def __enter__(self) -> "Accumulation":
+        if self._is_open or self._sum is not None:
+            raise RuntimeError(
+                "An accumulation should be entered once. Found it in use. Call"
+                " `defense.accumulate` again for each step."
+            )
+        self._is_open, self._versions = True, _versions(self._model)
+        return self
+
+    def add(self, inputs: Tensor, targets: Any) -> None:
+        """Take in one micro-batch. If this raises, the ones before stay as they are."""
+        if not self._is_open:
+            raise RuntimeError(
+                "A micro-batch should be added inside of its block. Found it outside. Use"
+                " `with defense.accumulate(model, loss_fn) as step: step.add(inputs, targets)`."
+            )
+        kind = gradient_of(inputs)
+        self._defense.check_batch(inputs)
+        if len(inputs):
+            check_match(inputs, targets, tokens=kind.takes_tokens)
+        self._check_unmoved()
+        if self.examples:
+            advance(self._generator)  # a micro-batch has dropout of its own
+        seed = seed_from(self._generator)
+        message = kind(self._model, self._loss_fn, targets, seed=seed)
+        reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
+        past = fresh = 1.0
+        count = self.examples + len(inputs)
+        if reduction == "mean" and not self._defense.adds_parts:
+            past, fresh = self.examples / count, len(inputs) / count
+        part = self._defense.observe(message, inputs.detach(), self._generator)
+        self._sum = part if self._sum is None else _added(self._sum, past, part, fresh)
+        self._last = message, inputs
+        self.examples, self._reduction = count, reduction
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if kind is not None:
+            return
+        if self._sum is None or self._last is None:
+            raise ValueError(
+                "A step should have at least one micro-batch. Found none. Call"
+                " `step.add(inputs, targets)` in the block, or skip the step; for PrivateNoise add"
+                " an empty one, as a step that is left out tells that nobody was drawn."
+            )
+        self._check_unmoved()
+        (values, moments), (message, last) = self._sum, self._last
+        whole = last.new_empty(()).expand(self.examples, *last.shape[1:])
+        given = self._defense.given(moments, message, whole, self._generator)
+        sent = self._defense.made(given).apply(values, self._generator)
+        advance(self._generator)  # as after `backward`: the next step must differ
+        check_finite(sent, "what the defense gave")
+        add_to_grad(self._model, sent)
+        self.sent = sent
+
+    def _checked_reduction(self, message: GradientMessage, inputs: Tensor) -> str:
+        """How micro-batches are weighted; tested on the first that has two examples."""
+        stated = self._reduction or message.reduction
+        _check_countable(message, stated)
+        if stated is not None and (self._is_tested or len(inputs) < 2):
+            return stated
+        reduction = _reduction_at(message, inputs, stated)
+        self._is_tested = len(inputs) > 1
+        return reduction
+
+    def _check_unmoved(self) -> None:
+        if _versions(self._model) != self._versions:
+            raise RuntimeError(
+                "The weights should stay as they are while micro-batches are added. Found that they"
+                " changed in the block. Step the optimizer after it; nothing was added to `.grad`."
+            )
+
+
+def add_to_grad(model: nn.Module, sent: Tensors) -> None:
+    """Add what was sent to `.grad`, as `loss.backward()` adds the gradient."""
+    for name, parameter in model.named_parameters():
+        if name in sent:
+            old, new = parameter.grad, sent[name].detach()
+            parameter.grad = new.clone() if old is None else old + new
+
+
+def _versions(model: nn.Module) -> list[tuple[int, int]]:
+    """Which tensors the parameters are, and how often each was changed in place."""
+    return [(id(parameter), parameter._version) for parameter in model.parameters()]
+
+
+def _added(
+    whole: tuple[Tensors, Moments], past: float, part: tuple[Tensors, Moments], fresh: float
+) -> tuple[Tensors, Moments]:
+    """Values and moments of what there was, `past` times, and the micro-batch, `fresh` times."""
+    (before, a), (values, b) = whole, part
+    check_structure(values, before, "message(inputs)", "the micro-batches before")
+    mixed = _mix(before, past, values, fresh)
+    moments = replace(
+        a,
+        squared_values=SquaresOf({n: v.to(a.like[n].dtype) for n, v in mixed.items()}),
+        squared_sensitivities=_mix_known(
+            a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
+        ),
+        second_squares=_mix_known(a.second_squares, past**2, b.second_squares, fresh**2),
+        squared_example_values=_mix_known(
+            a.squared_example_values, past, b.squared_example_values, fresh
+        ),
+        input_size=a.input_size + b.input_size,
+        hidden=max(a.hidden, b.hidden),
+    )
+    return mixed, moments
+
+
+def _mix(a: Tensors, weight_a: float, b: Tensors, weight_b: float) -> Tensors:
+    return {name: (weight_a * a[name]).add_(b[name], alpha=weight_b) for name in a}
+
+
+def _mix_known(
+    a: Tensors | None, weight_a: float, b: Tensors | None, weight_b: float
+) -> Tensors | None:
+    """Sums of squares; one that gets too small for a float stays the least positive number."""
+    if a is None or b is None:
+        return None
+    mixed = _mix(a, weight_a, b, weight_b)
+    for name, square in mixed.items():
+        least = torch.finfo(square.dtype).tiny
+        lost = (square < least) & ((a[name] > 0) | (b[name] > 0))
+        square.masked_fill_(lost, least)
+    return mixed
+
+
+_IGNORED = -100
+"""The target that PyTorch's losses leave out by default."""
+
+
+def _check_countable(message: GradientMessage, reduction: str | None) -> None:
+    """Require a loss in which every example of the batch counts the same.
+
+    A mean with class weights or with ignored targets is divided by something else than the number
+    of examples, which a micro-batch alone does not know.
+    """
+    if reduction == "sum":
+        return
+    loss_fn = message.loss.loss_fn
+    if _is_cross_entropy(loss_fn) and _option(loss_fn, "weight") is not None:
+        raise ValueError(
+            "Parameter `loss_fn` should count every example the same, to be accumulated. Found a"
+            " mean with class weights. Use reduction='sum' and divide the learning rate."
+        )
+    targets, ignored = message.targets, _option(loss_fn, "ignore_index")
+    if _is_cross_entropy(loss_fn) and isinstance(targets, Tensor):
+        index = _IGNORED if ignored is None else ignored
+        if not targets.is_floating_point() and bool((targets == index).any()):
+            raise ValueError(
+                "Parameter `targets` should have no ignored entries, to be accumulated. Found"
+                f" {int((targets == index).sum())} times {index}, so that the mean is not one over"
+                " examples. Leave those examples out, or use reduction='sum'."
+            )
+
+
+def _reduction_at(message: GradientMessage, inputs: Tensor, stated: str | None) -> str:
+    """ "mean" or "sum", by what the loss makes of the first example and of the others.
+
+    L = (L_1 + (n - 1) L_rest) / n for a mean, L = L_1 + L_rest for a sum.
+    """
+    losses = _split_losses(message, inputs)
+    fitting = ["mean", "sum"] if losses is None else _fitting(*losses, len(inputs))
+    if stated is None and len(fitting) == 2:
+        raise ValueError(
+            "Parameter `reduction` should be 'mean' or 'sum' for a loss that does not say which it"
+            " is. Found None, and a micro-batch that does not tell. Pass it to `accumulate`."
+        )
+    if losses is not None and (not fitting or stated not in (None, *fitting)):
+        whole, first, rest = losses
+        raise ValueError(
+            f"Parameter `loss_fn` should be a {stated or 'mean or a sum'} over examples, to be"
+            f" accumulated. Found {whole:.6g} for {len(inputs)} examples, {first:.6g} for the first"
+            f" alone and {rest:.6g} for the others. Use another loss, or one batch."
+        )
+    return stated or fitting[0]
+
+
+def _fitting(whole: float, first: float, rest: float, count: int) -> list[str]:
+    expected = {"mean": (first + (count - 1) * rest) / count, "sum": first + rest}
+    scale = max(abs(whole), abs(first), abs(rest))
+    return [name for name, value in expected.items() if abs(value - whole) <= 1e-3 * scale]
+
+
+def _split_losses(message: GradientMessage, inputs: Tensor) -> tuple[float, float, float] | None:
+    """The loss of all examples, of the first and of the others; `None` where it cannot be cut."""
+    targets, loss = message.targets, message.loss
+    if len(inputs) < 2 or not isinstance(targets, Tensor) or len(targets) != len(inputs):
+        return None
+    with torch.no_grad():
+        outputs = loss.outputs(message.parameters, inputs)
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+            return None
+        cuts = (slice(None), slice(0, 1), slice(1, None))
+        try:
+            losses = [float(loss.loss_of_outputs(outputs[cut], targets[cut])) for cut in cuts]
+        except (RuntimeError, ValueError, IndexError):  # not made for a single example
+            return None
+    return (losses[0], losses[1], losses[2]) if all(map(math.isfinite, losses)) else None
+
+
+def _is_cross_entropy(loss_fn: Any) -> bool:
+    inner = loss_fn.func if isinstance(loss_fn, functools.partial) else loss_fn
+    if isinstance(inner, torch.nn.Module):
+        return isinstance(inner, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
+    return inner in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
+
+
+def _option(loss_fn: Any, name: str) -> Any:
+    if isinstance(loss_fn, functools.partial):
+        return loss_fn.keywords.get(name)
+    return getattr(loss_fn, name, None)

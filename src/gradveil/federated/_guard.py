@@ -1,0 +1,158 @@
+"""A client's look at the model it was sent, before it answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_count, check_ratio
+from gradveil._random import named_stream, normal_like
+from gradveil.messages import (
+    ConvUse,
+    FunctionalLoss,
+    GradientMessage,
+    LayerUse,
+    LinearUse,
+    LocalUpdateMessage,
+    explained,
+    record,
+)
+from gradveil.shapes import synthetic
+
+PARALLEL = 0.9
+"""The cosine from which on two rows point nearly the same way."""
+
+
+def parallel_rows(weight: Tensor) -> int:
+    """The largest number of rows along one line, nearly; rows of zeros do not count.
+
+    >>> import torch
+    >>> parallel_rows(torch.tensor([[1.0, 2.0], [2.0, 4.0], [-3.0, -6.0], [1.0, 0.0]]))
+    3
+    """
+    rows = weight.flatten(1)
+    rows = rows[rows.norm(dim=1) > 0]
+    if len(rows) < 2 or rows.shape[1] < 2:
+        return 0
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    return int(((rows @ rows.T).abs() > PARALLEL).sum(1).max())
+
+
+def effective_share(signal: Tensor) -> float:
+    """(Σ_n ‖δ_n‖)² / (N Σ_n ‖δ_n‖²): the share of the examples that the signal comes from.
+
+    >>> import torch
+    >>> effective_share(torch.tensor([[1.0], [1.0], [0.0], [0.0]]))
+    0.5
+    """
+    sizes = signal.flatten(1).double().norm(dim=1)
+    power = float(sizes.square().sum())
+    return float(sizes.sum()) ** 2 / (len(sizes) * power) if power > 0 else 1.0
+
+
+AnyMessage = GradientMessage | LocalUpdateMessage
+
+
+class SuspiciousModelError(ValueError):
+    """A server's model isolates single examples; nothing was sent."""
+
+
+@dataclass(frozen=True)
+class ModelGuard:
+    """Looks at a server's model with made-up examples, and refuses it if it isolates single ones.
+
+    Two signs, each of attacks by malicious servers that are known:
+
+    - many rows of a linear layer, or kernels of the size of the image, that point the same way (an
+      imprint layer, `Imprint`);
+    - a signal that comes from a small part of the examples only (fishing for a class, `Fishing`;
+      units that fire rarely, "trap weights").
+
+    The examples are made up, so that a refusal tells nothing of the client's data. It finds what
+    it looks for and proves nothing: rows that sort examples in eight directions instead of one pass
+    it, and so do weights that are used outside of layers, as in ``x @ w``. What protects against
+    every server is clipping (`PrivateNoise`). It costs about one forward and backward pass of
+    `examples` examples.
+
+    Args:
+        examples: How many are made up.
+        most_parallel: Rows of one layer that may point the same way, beyond as many as random
+            rows of that size do.
+        least_effective: The share of the examples that the signal has to come from:
+            (Σ_n ‖δ_n‖)² / (N Σ_n ‖δ_n‖²), 1 if all count alike. Fishing for one of C classes
+            makes it 1/C.
+    """
+
+    examples: int = 64
+    most_parallel: int = 8
+    least_effective: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_count(self.examples, "examples")
+        check_count(self.most_parallel, "most_parallel")
+        check_ratio(self.least_effective, "least_effective")
+
+    def check(self, message: AnyMessage, inputs: Tensor) -> None:
+        """Refuse a model with one of the signs; of the batch only shapes are read.
+
+        Raises:
+            SuspiciousModelError: With the layer and the sign.
+        """
+        for sign in self.signs(message, inputs):
+            raise SuspiciousModelError(
+                f"The server's model should not isolate single examples. Found {sign}. Nothing was"
+                " sent; ask who made the model, or raise the limits of `ModelGuard` if you trust"
+                " it."
+            )
+
+    def signs(self, message: AnyMessage, inputs: Tensor) -> Iterator[str]:
+        """What is suspicious about the model, in words; nothing if it is not."""
+        generator = named_stream("guard")
+        own, made = synthetic(message, inputs, generator, self.examples)
+        made = _of_any_brightness(made, generator)
+        with explained(own, made):
+            uses = _signals(message.loss, own.targets, made)
+        for use in uses[:-1]:  # the last layer tells classes apart: that is its task
+            weight = message.parameters[use.weight].detach()
+            yield from self._signs_of(use, weight, normal_like(weight, generator))
+
+    def _signs_of(self, use: LayerUse, weight: Tensor, chance: Tensor) -> Iterator[str]:
+        if _meets_once(use):
+            rows = parallel_rows(weight)
+            if rows > self.most_parallel + parallel_rows(chance):
+                yield f"{rows} of {len(weight)} rows of `{use.weight}` that point the same way"
+        effective = effective_share(use.signal)
+        if effective < self.least_effective:
+            yield (
+                f"that `{use.weight}` learns from {effective:.0%} of made-up examples only,"
+                " whose classes are all equally frequent"
+            )
+
+
+def _meets_once(use: LayerUse) -> bool:
+    """Whether each row meets a whole example: linear layers, kernels as large as the image."""
+    if isinstance(use, LinearUse):
+        return use.h[0].numel() == use.h.shape[-1]
+    return isinstance(use, ConvUse) and use.h[0].numel() == use.h.shape[1]
+
+
+def _of_any_brightness(made: Tensor, generator: torch.Generator) -> Tensor:
+    """The same examples, each as a whole brighter or darker: noise alone has the mean 0."""
+    first = made.flatten(1)[:, 0]
+    return made + normal_like(first, generator).view(-1, *[1] * (made.dim() - 1))
+
+
+def _signals(loss: FunctionalLoss, targets: Any, inputs: Tensor) -> list[LayerUse]:
+    """The layers in the order of their use, each with δ = ∂L/∂h of each example."""
+    own = {name: p.detach().requires_grad_() for name, p in loss.parameters.items()}
+    x = inputs.detach().requires_grad_()
+    run = record(lambda: loss(own, x.view_as(x), targets), own, len(inputs))
+    uses = [use for use in run.uses if use.h.requires_grad]
+    signals = torch.autograd.grad(
+        run.result, [use.h for use in uses], allow_unused=True, materialize_grads=True
+    )
+    for use, signal in zip(uses, signals, strict=True):
+        use.signal = signal
+    return uses

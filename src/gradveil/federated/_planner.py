@@ -1,0 +1,286 @@
+"""The server's plan: a shape made from public examples, packed and sent."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradveil._batches import check_pair
+from gradveil._checks import (
+    check_callable,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_ratio,
+    check_seed,
+)
+from gradveil._random import named_stream
+from gradveil.messages import (
+    LocalSteps,
+    LossFunction,
+    check_match,
+    gradient_of,
+    trainable_parameters,
+)
+from gradveil.shapes import Shape, fit_shape, gather, trust_in
+
+Factors = tuple[Tensor, ...]
+
+
+def small_shape(shape: Shape, like: Mapping[str, Tensor], most: float) -> Shape:
+    """The shape with one number for those tensors whose factors would take too many bytes.
+
+    Factors stay where they say most for what they take: by the variance of log r over the tensor,
+    times its entries, for each byte. All tensors keep their geometric means. One number for each
+    tensor is the least: a model of a few entries has no smaller shape.
+    """
+    reduced: dict[str, Factors] = {
+        name: (_mean(parts, like[name]),) for name, parts in shape.factors.items()
+    }
+    left = most - sum(_bytes(name, parts) for name, parts in reduced.items())
+    more = {n: _bytes(n, parts) - _bytes(n, reduced[n]) for n, parts in shape.factors.items()}
+    worth = {n: _worth(parts, like[n]) / max(1, more[n]) for n, parts in shape.factors.items()}
+    kept = dict(reduced)
+    for name in sorted(worth, key=lambda name: -worth[name]):
+        if worth[name] > 0 and more[name] <= left:
+            kept[name], left = shape.factors[name], left - more[name]
+    return Shape(kept)
+
+
+def _bytes(name: str, parts: Factors) -> int:
+    """What a tensor takes in a `PackedShape`."""
+    line = json.dumps([name, *(list(part.shape) for part in parts)])
+    codes = sum(part.numel() for part in parts if part.numel() > 1)
+    return len(line.encode()) + len(", ") + 4 * len(parts) + codes
+
+
+def _mean(parts: Factors, like: Tensor) -> Tensor:
+    """The geometric mean of all levels of a tensor, as a factor of one number."""
+    logs = torch.stack([part.detach().double().log().mean() for part in parts])
+    return logs.sum().exp().to(like).reshape((1,) * like.dim())
+
+
+def _worth(parts: Factors, like: Tensor) -> float:
+    """Entries times the variance of log r; that of factors of different axes adds up."""
+    logs = [part.detach().double().log() for part in parts if part.numel() > 1]
+    return like.numel() * sum(float(log.var(correction=0)) for log in logs)
+
+
+STEPS = 16
+"""Codes for a factor of two: levels are rounded by at most 2.2 %."""
+
+MIDDLE = 128
+"""The code of a factor's geometric mean."""
+
+MOST_AXES = 16
+"""Of a factor, below this."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedShape:
+    """A shape as a server sends it; rounded, so that all who unpack it have the same.
+
+    A number f of a factor with geometric mean c has the code 128 + 16 log₂(f/c), rounded and in
+    [0, 255]: up to 256 times the mean. A factor of one number is its mean, without a code.
+    """
+
+    layout: str
+    """Names and the sizes of their factors, as JSON: [["weight", [8, 1], [1, 5]], ...]."""
+    means: Tensor
+    """c of each factor, float32."""
+    codes: Tensor
+    """Of all numbers, uint8."""
+
+    def __post_init__(self) -> None:
+        check_kind(self.layout, "layout", str, "Use `PackedShape.of(shape)`.")
+        for name, kind in (("means", torch.float32), ("codes", torch.uint8)):
+            part = getattr(self, name)
+            if not isinstance(part, Tensor) or part.dtype is not kind or part.dim() != 1:
+                raise ValueError(
+                    f"Parameter `{name}` should be one row of {kind}. Found"
+                    f" {part.dtype if isinstance(part, Tensor) else type(part).__name__}. Use"
+                    " `PackedShape.of(shape)`."
+                )
+
+    @classmethod
+    def of(cls, shape: Shape) -> "PackedShape":
+        """The shape with its levels rounded."""
+        layout = [[name, *map(_sizes, parts)] for name, parts in shape.factors.items()]
+        logs = [part.detach().double().cpu().log2().reshape(-1) for part in _flat(shape)]
+        means = [log.mean() for log in logs]
+        codes = [
+            (MIDDLE + STEPS * (log - mean)).round().clamp(0, 255).to(torch.uint8)
+            for log, mean in zip(logs, means, strict=True)
+            if len(log) > 1
+        ]
+        row = torch.cat(codes) if codes else torch.zeros(0, dtype=torch.uint8)
+        return cls(json.dumps(layout), torch.stack(means).exp2().float(), row)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return len(self.layout.encode()) + 4 * len(self.means) + len(self.codes)
+
+    def shape(self) -> Shape:
+        """The shape. What no server of ours would have sent is an error.
+
+        Raises:
+            ValueError: If the parts do not fit each other, or if a level is not finite or not
+                above 0.
+        """
+        means, codes = (part.cpu().numpy().tobytes() for part in (self.means, self.codes))
+        return _unpacked(self.layout, means, codes)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(layout: str, means: bytes, codes: bytes) -> Shape:
+    """The last shape stays as it is for the next message: so do the plans that it has."""
+    lines = _read(layout)
+    sizes = [size for _, *parts in lines for size in parts]
+    coded = sum(prod(size) for size in sizes if prod(size) > 1)
+    if 4 * len(sizes) != len(means) or coded != len(codes):
+        raise ValueError(
+            f"A packed shape should have {len(sizes)} means and {coded} codes, as its layout"
+            f" says. Found {len(means) // 4} and {len(codes)}."
+        )
+    numbers = np.frombuffer(means, np.float32).copy(), np.frombuffer(codes, np.uint8).copy()
+    factors = _factors(sizes, *map(torch.from_numpy, numbers))
+    return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in lines})
+
+
+def _factors(sizes: list[list[int]], means: Tensor, codes: Tensor) -> Iterator[Tensor]:
+    levels = ((codes.float() - MIDDLE) / STEPS).exp2()
+    place = 0
+    for mean, size in zip(means, sizes, strict=True):
+        if prod(size) > 1:
+            yield mean * levels[place : place + prod(size)].view(size)
+            place += prod(size)
+        else:
+            yield mean.reshape(size)
+
+
+def _flat(shape: Shape) -> list[Tensor]:
+    return [part for parts in shape.factors.values() for part in parts]
+
+
+def _sizes(factor: Tensor) -> list[int]:
+    return list(factor.shape)
+
+
+def _read(text: str) -> list[Any]:
+    """The layout, if it is one: a list of names, each once, with lists of sizes above 0."""
+    try:
+        layout = json.loads(text)
+    except (ValueError, RecursionError):
+        layout = None
+    good = isinstance(layout, list) and all(map(_is_line, layout))
+    if not good or len({line[0] for line in layout}) < len(layout):
+        raise ValueError(
+            'The layout of a packed shape should read [["name", [rows, 1], [1, columns]], ...],'
+            f" each name once. Found {text[:100]!r}."
+        )
+    return list(layout)
+
+
+def _is_line(line: object) -> bool:
+    return (
+        isinstance(line, list)
+        and len(line) > 1
+        and isinstance(line[0], str)
+        and all(isinstance(part, list) and len(part) < MOST_AXES for part in line[1:])
+        and all(_is_size(number) for part in line[1:] for number in part)
+    )
+
+
+def _is_size(number: object) -> bool:
+    return type(number) is int and 0 < number < 2**31
+
+
+class Planner:
+    """Plans the shape of all clients' noise from public examples, at the server's model.
+
+    The shape is that of `fit_shape`: Theorem 2's r_i = √(E‖∇_x g_i‖² / E g_i²) for each tensor, row
+    and column, as far as the public batches prove it better than isotropic noise; with less than
+    two batches, or examples that a trained model does not know (`trust_in`), it is isotropic. It is
+    the same for all clients, so its cost does not depend on how many there are; clients that plan
+    with `FromServer` measure nothing. What it sends takes at most `share` of the model's bytes.
+
+    Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
+    "plan", t). So a planner's state is its last shape.
+
+    Args:
+        public: Inputs and targets that are no client's secret. They should be like the clients'.
+        loss_fn: As clients use it.
+        refresh_every: Rounds from one plan to the next.
+        batch_size: Examples in a public batch: as many as clients have in theirs.
+        local: FedAvg's local steps, as clients take them; `None` for FedSGD's gradient.
+        share: Of the model's bytes, at most, that a shape may take.
+        seed: The root of its random stream.
+    """
+
+    def __init__(
+        self,
+        public: tuple[Tensor, Tensor],
+        loss_fn: LossFunction,
+        refresh_every: int = 10,
+        *,
+        batch_size: int = 16,
+        local: LocalSteps | None = None,
+        share: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        inputs, targets = check_pair(public, "public")
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, "public inputs", tokens=tokens)
+        check_match(inputs, targets, tokens=tokens)
+        check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+        check_count(refresh_every, "refresh_every")
+        check_count(batch_size, "batch_size")
+        check_ratio(share, "share")
+        check_seed(seed)
+        if local is not None:
+            check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
+        self.public, self.loss_fn, self.refresh_every = (inputs, targets), loss_fn, refresh_every
+        self.batch_size, self.local, self.share, self.seed = batch_size, local, share, seed
+        self._packed: PackedShape | None = None
+
+    def plan(self, number: int, model: nn.Module) -> PackedShape:
+        """The shape of round `number`, counted from 1, at this model."""
+        check_count(number, "number")
+        if self._packed is None or (number - 1) % self.refresh_every == 0:
+            like = trainable_parameters(model)
+            shape = self._fitted(named_stream(self.seed, "plan", number), model)
+            size = sum(value.numel() * value.element_size() for value in like.values())
+            self._packed = PackedShape.of(small_shape(shape, like, self.share * size))
+        return self._packed
+
+    def _fitted(self, generator: torch.Generator, model: nn.Module) -> Shape:
+        """What the public batches prove, as far as the model shows that they are of its kind."""
+        device = next(model.parameters()).device
+        inputs, targets = (part.to(device) for part in self.public)
+        make = gradient_of(inputs) if self.local is None else self.local.message
+        whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
+        parts = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(whole)]
+        evidence = [
+            gather(make(model, self.loss_fn, targets[part]), inputs[part], generator)
+            for part in parts
+        ]
+        trust = trust_in(make(model, self.loss_fn, targets), inputs, generator)
+        return fit_shape(evidence, size=self.batch_size, trust=trust, entries=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to continue from: the last shape, packed; nothing before the first."""
+        packed = self._packed
+        if packed is None:
+            return {}
+        return {"layout": packed.layout, "means": packed.means, "codes": packed.codes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        self._packed = PackedShape(**state) if state else None

@@ -1,0 +1,429 @@
+"""The gradient of each example, computed from that example alone.
+
+Where a guarantee for each example rests on it, no test of a model is enough: what mixes examples
+only sometimes is not seen by a test. So the model never gets two examples. Its code runs once, on
+one example that stands for all of them (`torch.vmap`), forward and backward. Where torch cannot do
+that (Python that looks at values, hooks, operations without a rule for batches) the examples are
+run one after the other.
+
+What a run could learn of others in another way is taken from it:
+
+| way | what is done |
+| --- | --- |
+| weights, buffers, attributes of the module | copies in each run; a written weight is an error |
+| the user's own weights, through a reference kept elsewhere | an error |
+| tensors of another run, kept elsewhere | an error |
+| an operation that fails for one of all examples | one by one, even if the code catches it |
+| random numbers of torch | new for each example, from a state that nobody knows; from a generator |
+| | or a seed of the model's own one by one, the same for each |
+| of `random` and `numpy.random` | all runs of a message begin with the same unknown state |
+| parts, where memory is short | the operations of the first are recorded, and repeated |
+
+What is left is code that is made to get around this: that keeps numbers of an example outside of
+the module (a class attribute, a file, a tensor there), or takes torch's own wrappers apart. One by
+one, the first example is run again at once and at the end, and other numbers are an error: a test,
+which finds counters and running means, and not all that can be written. Against hostile code only a
+process for each example would do. Weights that a server sends are not code.
+"""
+
+# ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
+import logging
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gradveil._checks import first_line
+from gradveil._memory import is_out_of_memory
+from gradveil._secure import fill_from_system
+from gradveil._typing import Tensors
+
+from .._functional import FunctionalLoss, apart, global_generator
+from .._gradient import GradientMessage, dense
+from .._layers import LayerUse
+from .._mixing import check_outputs, made_up_batch, rows_are_independent
+from ._taps import (
+    ForeignError,
+    Layout,
+    OtherLayersError,
+    Taps,
+    UnbatchableError,
+    layout_of,
+    stacked,
+)
+
+ROOM = 2**23
+"""How many numbers of examples × parameters are made at a time."""
+
+_log = logging.getLogger("gradveil")
+
+
+class Part(NamedTuple):
+    """Gradients of some examples, each by itself; the first axis of everything is the examples'."""
+
+    uses: list[LayerUse]
+    """Layers whose gradients are products of what entered them and came back."""
+    others: Tensors
+    """The gradients of all other parameters."""
+    losses: Tensor
+
+
+@dataclass
+class Known:
+    """What is known of a model for inputs of one shape. No private value has a part in it."""
+
+    layout: Layout
+    outputs: Tensor | None
+    """What it returns for a made-up example; `None` if it fails on that."""
+    mixes: bool = False
+    """Whether made-up examples had other outputs beside others."""
+    batches: bool = True
+    """Whether its code runs on all examples at once."""
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Known]] = WeakKeyDictionary()
+
+
+def isolated(
+    message: GradientMessage, inputs: Tensor, seed: int | None = None, *, taps: bool = True
+) -> Iterator[Part]:
+    """The gradients of all examples, in parts.
+
+    Args:
+        message: Whose targets, if there are any, have one row for each example.
+        inputs: The examples, one or more.
+        seed: For what the model draws at random, in simulations; `None` for what nobody knows.
+        taps: Whether gradients of layers may come as products.
+    """
+    known = known_of(message, inputs)
+    parameters = {name: p.clone() for name, p in message.parameters.items()}
+    inputs, message = inputs.detach().clone(), message.of(_own(message.targets))
+    layouts = [known.layout, Layout()] if taps else [Layout()]
+    reason: Exception | None = None
+    with _own_randomness(seed, inputs.device) as randomness:
+        for layout in layouts if known.batches else ():
+            try:
+                parts = _at_once(message, parameters, inputs, layout)
+            except OtherLayersError:  # its code does not always do the same: no taps then
+                known.layout = Layout()
+                randomness.renew()
+                continue
+            except Exception as error:
+                if is_out_of_memory(error) or isinstance(error, ForeignError):
+                    raise
+                reason = error
+                break
+            try:
+                yield from parts
+            except Exception as error:  # of an operation that is repeated, for some example
+                if is_out_of_memory(error):
+                    raise
+                known.batches = False
+                raise UnbatchableError(first_line(error)) from error
+            _check_unwritten(parameters, message.parameters)
+            return
+        yield from _one_by_one(message, parameters, inputs, randomness)
+    if reason is not None:  # not remembered of a model that fails one by one, too
+        known.batches = False
+        _log.warning(
+            "Examples are clipped one by one, which is slow: %s. The guarantee then rests on code"
+            " that keeps no number of an example outside of the module.",
+            first_line(reason),
+        )
+
+
+def _own(targets: Any) -> Any:
+    """A copy that a loss may write into."""
+    return targets.clone() if isinstance(targets, Tensor) else targets
+
+
+def known_of(message: GradientMessage, inputs: Tensor) -> Known:
+    """What is known of the model of a message for such inputs, found out if need be."""
+    model = message.loss.model
+    mode = tuple(module.training for module in model.modules())
+    key = (inputs.shape[1:], inputs.dtype, mode, tuple(message.parameters))
+    found = _KNOWN.setdefault(model, {})
+    if key not in found:
+        found[key] = _look(message, inputs.new_zeros(1, *inputs.shape[1:]))
+    return found[key]
+
+
+def _look(message: GradientMessage, made_up: Tensor) -> Known:
+    loss = message.loss.secluded()
+    own = {name: p.clone().requires_grad_() for name, p in message.parameters.items()}
+    try:
+        with _own_randomness(None, made_up.device), apart(loss.model):
+            layout, outputs = layout_of(lambda: loss.outputs(own, made_up), own)
+            check_outputs(outputs, 1)
+            apart_from_others = rows_are_independent(loss, own, made_up_batch(made_up))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return Known(Layout(), None)
+    return Known(layout, outputs.detach(), apart_from_others is False)
+
+
+def _at_once(
+    message: GradientMessage, parameters: Tensors, inputs: Tensor, layout: Layout
+) -> Iterator[Part]:
+    """All examples in one run of the model's code, which has ended when this returns.
+
+    Where there is no room for all gradients the operations of that run are recorded, and repeated
+    for further examples: no state of Python then tells one part from another.
+    """
+    run = _Batched(message, parameters, layout)
+    size = max(1, ROOM // max(1, run.entries))
+    x, targets = inputs, message.targets
+    if len(x) <= size:
+        return iter([run.part(run(x, targets), len(x))])
+    labels = [None] * len(x.split(size)) if targets is None else targets.split(size)
+    rows = [*zip(x.split(size), labels, strict=True)]
+    program = make_fx(run)(*rows[0])
+    return (
+        run.part(program(_filled(part, size), _filled(label, size)), len(part))
+        for part, label in rows
+    )
+
+
+class _Batched:
+    """The gradients of the losses of single examples, by one run of the model's code.
+
+    Args:
+        message: The gradient of a batch.
+        parameters: What the model runs with.
+        layout: The layers that have taps.
+    """
+
+    def __init__(self, message: GradientMessage, parameters: Tensors, layout: Layout) -> None:
+        self._loss, self._layout = message.loss.secluded(), layout
+        self._fixed = {n: p for n, p in parameters.items() if n in layout.names}
+        self._free = {n: p for n, p in parameters.items() if n not in layout.names}
+        like = next(iter(parameters.values()))
+        self._shifts = [like.new_zeros(tap[-1]) for tap in layout.taps]
+        self._strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
+        self._uses: list[LayerUse] = []
+
+    @property
+    def entries(self) -> int:
+        """Of the parameters whose gradients are made for each example."""
+        return sum(p.numel() for p in self._free.values())
+
+    def __call__(self, inputs: Tensor, targets: Tensor | None) -> Any:
+        """Gradients and signals, with losses and what entered the layers, for each example."""
+        rows = (None, None, 0, None if targets is None else 0)
+        run = vmap(
+            grad_and_value(self._alone, argnums=(0, 1), has_aux=True), rows, randomness="different"
+        )
+        with apart(self._loss.model):
+            self._taps = Taps(
+                frozenset(self._free),
+                self._layout.copies,
+                expected=self._layout.taps,
+                strange=[*self._strange, *weights_of(self._loss.model)],
+                generators=_generators(inputs.device),
+            )
+            with self._taps as taps:
+                found = run(self._free, self._shifts, inputs, targets)
+        if taps.failed is not None:
+            raise UnbatchableError(f"an operation failed: {first_line(taps.failed)}")
+        return found
+
+    def part(self, found: Any, count: int) -> Part:
+        """What a run gave, of its first examples: the others fill it up."""
+        (others, signals), (losses, entered) = found
+        uses = [
+            stacked(use, a[:count], signal[:count])
+            for use, a, signal in zip(self._uses, entered, signals, strict=True)
+        ]
+        return Part(uses, {n: g[:count] for n, g in others.items()}, losses[:count])
+
+    def _alone(
+        self, free: Tensors, shifts: list[Tensor], example: Tensor, target: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The loss of one example, and what entered the layers with taps."""
+        parameters = {**self._fixed, **free}
+        self._taps.start(parameters, shifts)
+        value = _loss_alone(self._loss, parameters, example, target, self._taps)
+        self._taps.check()
+        self._uses = self._taps.uses
+        return value, [use.a for use in self._uses]
+
+
+def _loss_alone(
+    loss: FunctionalLoss,
+    parameters: Tensors,
+    example: Tensor,
+    target: Tensor | None,
+    taps: Taps,
+) -> Tensor:
+    outputs = loss.outputs(parameters, example.unsqueeze(0))
+    check_outputs(outputs, 1)
+    taps.strange = {}  # a loss may have a term of the weights themselves (`penalty_of`)
+    try:
+        return loss.loss_of_outputs(outputs, None if target is None else target.unsqueeze(0))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(
+            "Parameter `loss_fn` should take a single example, so that each can be clipped. Found"
+            f" that it fails with `{first_line(error)}`. Use a mean or a sum over examples, or"
+            " unit='client'."
+        ) from error
+
+
+def _one_by_one(
+    message: GradientMessage, parameters: Tensors, inputs: Tensor, randomness: "_Randomness"
+) -> Iterator[Part]:
+    """Plain autograd on one example after the other, each with a model of its own."""
+    targets = message.targets
+    rows = [(x, None if targets is None else targets[b]) for b, x in enumerate(inputs)]
+
+    def one(place: int) -> Part:
+        randomness.renew(place)
+        return _one(message, parameters, *rows[place])
+
+    first = one(0)
+    start = randomness.start
+    for place in range(len(rows)):
+        if place == 0:
+            yield first
+        else:
+            yield one(place)
+        if place in (0, len(rows) - 1):
+            randomness.renew(0, start)
+            if not _same(first, _one(message, parameters, *rows[0])):
+                raise ForeignError(
+                    "Parameter `model` should give the same for one example, whichever were before."
+                    " Found other numbers for the first example in a second run: its code keeps"
+                    " something, or draws random numbers that are not torch's. Keep it in the"
+                    " module; use torch.rand."
+                )
+
+
+def _one(
+    message: GradientMessage, parameters: Tensors, example: Tensor, target: Tensor | None
+) -> Part:
+    loss = message.loss.secluded()
+    own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
+    with torch.enable_grad(), apart(loss.model):
+        strange += weights_of(loss.model)
+        value, gradients = _plainly(loss, own, example.clone(), target, strange)
+    _check_unwritten(own, parameters)
+    stack = {n: dense(g).unsqueeze(0) for n, g in zip(own, gradients, strict=True)}
+    return Part([], stack, value.detach().unsqueeze(0))
+
+
+def _plainly(
+    loss: FunctionalLoss,
+    own: Tensors,
+    example: Tensor,
+    target: Tensor | None,
+    strange: list[Tensor],
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """The loss of one example and its gradient, by plain autograd."""
+    taps = Taps(frozenset(own), strange=strange)
+    taps.start(own)
+    with taps:
+        label = None if target is None else target.clone()
+        value = _loss_alone(loss, own, example, label, taps)
+        if not value.requires_grad:
+            return value, [torch.zeros_like(p) for p in own.values()]
+        return value, torch.autograd.grad(
+            value, list(own.values()), allow_unused=True, materialize_grads=True
+        )
+
+
+def weights_of(model: nn.Module) -> list[Tensor]:
+    """What stands in the module for the weights of a run: who gets hold of it, went around them."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _same(first: Part, again: Part) -> bool:
+    """Up to rounding, which may differ from run to run on an accelerator."""
+    pairs = [(first.losses, again.losses)]
+    pairs += [(g, again.others[name]) for name, g in first.others.items()]
+    return all(
+        torch.allclose(a, b, rtol=0, atol=1e-4 * float(a.abs().max()), equal_nan=True)
+        for a, b in pairs
+        if a.numel()
+    )
+
+
+def _filled(rows: Tensor | None, size: int) -> Tensor | None:
+    """As many rows as a recorded run takes: the first stands in for those that are missing."""
+    if rows is None or len(rows) == size:
+        return rows
+    return torch.cat([rows, rows[:1].expand(size - len(rows), *rows.shape[1:])])
+
+
+def _check_unwritten(now: Tensors, before: Tensors) -> None:
+    for name, p in before.items():
+        if not torch.equal(now[name], p):
+            raise ForeignError(
+                "Parameter `model` should leave its weights as they are when it is called. Found"
+                f" that its code wrote into `{name}`. Do that after the optimizer's step."
+            )
+
+
+class _Randomness:
+    """The states of all generators that a model's code may draw from.
+
+    Args:
+        seed: For simulations; `None` for what nobody knows.
+        device: Where the model is.
+    """
+
+    def __init__(self, seed: int | None, device: torch.device) -> None:
+        self._seed, self._generators = seed, _generators(device)
+        self._root = secrets.randbits(256) if seed is None else seed
+        self.start: list[Tensor] = []
+        """The states that the last run of torch's generators began with."""
+
+    def renew(self, place: int = 0, start: list[Tensor] | None = None) -> None:
+        """Begin a run: new states for torch, the same for Python and numpy as in every run.
+
+        What is drawn there counts for all examples of a run, and for all runs of a message.
+        """
+        random.seed(self._root)
+        np.random.seed(random.getrandbits(32))
+        for number, generator in enumerate(self._generators):
+            if start is not None:
+                generator.set_state(start[number])
+            elif self._seed is None and generator.device.type == "cpu":
+                fill_from_system(generator)
+            elif self._seed is None:
+                generator.manual_seed(secrets.randbits(63))
+            else:
+                generator.manual_seed((self._seed + 1_000_003 * place) % 2**63)
+        self.start = [generator.get_state() for generator in self._generators]
+
+
+@contextmanager
+def _own_randomness(seed: int | None, device: torch.device) -> Iterator[_Randomness]:
+    """Generators with a state of their own for now, and as they were afterwards."""
+    before = [(generator, generator.get_state()) for generator in _generators(device)]
+    python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        randomness = _Randomness(seed, device)
+        randomness.renew()
+        yield randomness
+    finally:
+        for generator, state in before:
+            generator.set_state(state)
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    """What the operations of torch draw from."""
+    return [*dict.fromkeys((torch.default_generator, global_generator(device)))]

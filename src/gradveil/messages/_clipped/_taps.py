@@ -1,0 +1,295 @@
+"""Watches a model that runs on single examples: which layers it has, and what it may not do."""
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from gradveil._typing import Tensors
+
+from .._explain import ModelError
+from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse
+
+OWN_OPERATIONS = ("aten", "prims", "prim")
+"""The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
+
+MARK = "_gradveil_run"
+"""The attribute that tells in which run a tensor was made."""
+
+
+WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+"""Methods that write into what they belong to; so do those whose names end with one underscore."""
+
+
+PLAIN = ("requires_grad", "shape", "dtype", "device", "is_leaf", "ndim")
+"""Attributes of a tensor that tell nothing of its numbers."""
+
+
+class UnbatchableError(Exception):
+    """The model's code cannot run on all examples at once, each for itself."""
+
+
+class ForeignError(ModelError):
+    """The model's code kept something of one run for another, or wrote into its weights."""
+
+
+class OtherLayersError(Exception):
+    """The model used other layers than it did on a made-up example."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which layers of a model have taps, in the order of their use; a function of shapes alone."""
+
+    taps: tuple[Any, ...] = ()
+    """For each tap what identifies its layer, and the shape of what leaves it."""
+    copies: bool = False
+    """Whether operations in place change what enters or leaves a layer."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Parameters whose gradients follow from what passes the taps."""
+        return frozenset(name for tap in self.taps for name in tap[1] if name is not None)
+
+
+class Taps(Recorder):
+    """A run of the model on one example: adds ε_l = 0 to what leaves layer l.
+
+    ∂L/∂ε_l is then the signal δ_l that comes back to the layer, and what entered it is noted: the
+    gradient of the layer's weight is their product. Tensors that are made or written in the run are
+    marked: one that an earlier run left behind (in a global variable, a closure) is refused, as it
+    may hold another example. So are the user's own weights: the run has copies of them.
+
+    Args:
+        opaque: Names to be treated as those of no known layer.
+        copies: Whether operations in place are kept away from what passes the taps.
+        expected: The taps that the run has to have; `None` to find them.
+        strange: The user's own tensors.
+        generators: Those of torch, where all examples run at once, each for itself: draws from
+            others, or from another state, would be dealt out by position.
+    """
+
+    def __init__(
+        self,
+        opaque: frozenset[str] = frozenset(),
+        copies: bool = False,
+        *,
+        expected: tuple[Any, ...] | None = None,
+        strange: Iterable[Tensor] = (),
+        generators: Iterable[torch.Generator] | None = None,
+    ) -> None:
+        super().__init__({}, opaque, copies)
+        self._expected, self._shifts = expected, list[Tensor]()
+        self.strange = {id(tensor): tensor for tensor in strange}
+        self._states: dict[torch.Generator, Tensor] | None = None
+        if generators is not None:
+            self._states = {generator: generator.get_state() for generator in generators}
+        self._run = object()
+
+    def start(self, parameters: Tensors, shifts: Iterable[Tensor] = ()) -> None:
+        """Begin a run with these parameters, and ε_l for each of the taps."""
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._shifts = list(shifts)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let nothing of other runs in, and mark what comes out."""
+        given = (*args, *(kwargs or {}).values())
+        name, taken = getattr(func, "__name__", ""), list(_tensors(given))
+        if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
+            return func(*args, **(kwargs or {}))
+        self._check_taken(taken)
+        if self._states is not None and _adds_hook(func, name):
+            raise self._unbatchable("the model's code adds hooks to the backward pass")
+        if self._states is None or name == "__get__":
+            result = super().__torch_function__(func, types, args, kwargs)
+        else:
+            _check_operation(func, given, taken)
+            result = self._batched(func, types, args, kwargs)
+        made = list(result) if name == "__iter__" else result
+        old = set() if name in WRITING or _in_place(name) else {id(tensor) for tensor in taken}
+        for tensor in _tensors((made, taken[:1] if name in WRITING else ())):
+            if id(tensor) not in old and id(tensor) not in self._names:
+                setattr(tensor, MARK, self._run)
+        return iter(made) if name == "__iter__" else result
+
+    def _batched(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """A call for all examples: its errors are of all of them, so code may not go on after one.
+
+        Nor may it set the state of a generator: what is drawn then depends on the place.
+        """
+        assert self._states is not None
+        if any(not torch.equal(g.get_state(), state) for g, state in self._states.items()):
+            raise self._unbatchable("the model's code sets the state of a generator")
+        try:
+            result = super().__torch_function__(func, types, args, kwargs)
+        except OtherLayersError:
+            raise
+        except Exception as error:
+            self.failed = error
+            raise
+        self._states = {g: g.get_state() for g in self._states}
+        return result
+
+    failed: Exception | None = None
+    """Of an operation, which the model's code may have caught."""
+
+    def _unbatchable(self, reason: str) -> UnbatchableError:
+        self.failed = UnbatchableError(reason)
+        return self.failed
+
+    def _check_taken(self, taken: list[Tensor]) -> None:
+        if any(getattr(tensor, MARK, self._run) is not self._run for tensor in taken):
+            raise ForeignError(
+                "Parameter `model` should compute each example from that example alone. Found that"
+                " its code kept a tensor of an earlier run, which may hold another example. Keep"
+                " results in the module or in local variables only."
+            )
+        if any(id(tensor) in self.strange for tensor in taken):
+            raise ForeignError(
+                "Parameter `model` should use its weights through its own attributes, which are"
+                " copies while a private message is computed. Found that its code reaches the"
+                " weights themselves, by a reference that it keeps elsewhere. Use `self.weight`."
+            )
+
+    def check(self) -> None:
+        """Require that the run used the expected layers, and their weights nowhere else."""
+        known = {name for use in self.uses for name in use.names}
+        changed = self.overwritten and not self._copies
+        if changed or len(self.uses) != len(self._expected or ()) or self.others & known:
+            raise OtherLayersError
+
+    def _enters(self, input: Tensor) -> bool:
+        return True
+
+    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
+        return self._embedding if func is F.embedding else super()._layer(func)
+
+    def _convolved(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...]
+    ) -> Tensor:
+        result: Tensor = torch.convolution(input, weight, bias, *geometry)  # type: ignore[call-overload]
+        return result
+
+    def _conv(self, n: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        if len(input) != 1:  # a convolution of several images for each example
+            return None
+        return super()._conv(n, input, *args, **kwargs)
+
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        name = self._name(weight)
+        if name is None or max_norm is not None or scale_grad_by_freq or input.dim() == 0:
+            return None
+        h = F.embedding(input, weight.detach())
+        if padding_idx is not None and padding_idx < 0:
+            padding_idx += len(weight)
+        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
+
+    def _add(self, use: LayerUse) -> Tensor:
+        place = len(self.uses)
+        h = super()._add(use)
+        if self._expected is None:
+            return h
+        if place >= len(self._expected) or self._expected[place] != tap_of(use):
+            raise OtherLayersError
+        return h + self._shifts[place]
+
+
+def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]:
+    """The layers that a run with these parameters uses once each, and what it returned."""
+    opaque: frozenset[str] = frozenset()
+    copies = False
+    while True:
+        taps = Taps(opaque, copies)
+        taps.start(parameters)
+        with torch.enable_grad(), taps:
+            result = run()
+        if taps.overwritten and not copies:
+            copies = True
+        elif taps.shared:
+            opaque |= taps.shared
+        else:
+            return Layout(tuple(tap_of(use) for use in taps.uses), copies), result
+
+
+def tap_of(use: LayerUse) -> Any:
+    """What identifies a layer; the last is the shape of what leaves it."""
+    own = (getattr(use, name, None) for name in ("geometry", "axis", "padding"))
+    return type(use), (use.weight, use.bias), use.shape, repr(tuple(own)), use.h.shape
+
+
+def stacked(use: LayerUse, a: Tensor, signal: Tensor) -> LayerUse:
+    """The same layer for all examples: what entered it and came back for each, on the first axis.
+
+    Inside, an example is a batch of one, which may be on any axis; all axes between the examples
+    and the features of a linear layer are positions.
+    """
+    whole = copy(use)
+    if isinstance(use, LinearUse):
+        a, signal = (t.flatten(1, -2) for t in (a, signal))
+        if a.shape[1] == 1:
+            a, signal = a.squeeze(1), signal.squeeze(1)
+    elif isinstance(use, ConvUse):
+        a, signal = a.squeeze(1), signal.squeeze(1)
+    elif isinstance(use, ScaleUse):
+        assert isinstance(whole, ScaleUse)
+        whole.axis = use.axis + 1
+    whole.a, whole.h, whole.signal = a, signal, signal
+    return whole
+
+
+def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> None:
+    """Allow what torch itself does for each example alone.
+
+    Other operations may bring rules for batches of their own, which may mix examples; inside of
+    functions and tensors that are not torch's, nothing is watched.
+    """
+    if isinstance(func, HigherOrderOperator) or (
+        isinstance(func, (OpOverload, OpOverloadPacket))
+        and str(func).split(".")[0] not in OWN_OPERATIONS
+    ):
+        raise UnbatchableError(f"`{func}` is no operation of torch itself")
+    if isinstance(func, FunctionType) and not func.__module__.startswith("torch"):
+        raise UnbatchableError(f"`{func.__name__}` is no function of torch itself")
+    if getattr(func, "__name__", "") in ("__repr__", "__format__"):
+        raise UnbatchableError("the model's code looks at values")
+    if any(type(tensor) not in (Tensor, nn.Parameter) for tensor in taken):
+        raise UnbatchableError("the model has tensors of a class of its own")
+    if any(isinstance(one, torch.Generator) for one in given):
+        raise UnbatchableError("random numbers come from a generator of the model's own")
+
+
+def _adds_hook(func: Any, name: str) -> bool:
+    """Whether code is to run in the backward pass, where nothing is watched."""
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") == "grad_fn"
+    return name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad")
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+
+
+def _tensors(things: Iterable[Any]) -> Iterable[Tensor]:
+    """The tensors in these, and in tuples and lists of them."""
+    for thing in things:
+        if isinstance(thing, Tensor):
+            yield thing
+        elif isinstance(thing, (tuple, list)):
+            yield from _tensors(thing)

@@ -1,0 +1,446 @@
+"""The layers of a model as it runs: their inputs, outputs and how often they are used."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradveil._typing import Tensors
+
+Geometry = tuple[Any, ...]
+
+
+class ConstantConv(torch.autograd.Function):
+    """x ↦ x ∗ w + b."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
+    ) -> Tensor:
+        """The convolution."""
+        ctx.save_for_backward(weight)
+        ctx.geometry, ctx.size = geometry, x.shape
+        result: Tensor = torch.convolution(x, weight, bias, *geometry)  # type: ignore[call-overload]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        """Its transpose."""
+        (weight,) = ctx.saved_tensors
+        return _Transpose.apply(gradient, weight, ctx.size, ctx.geometry), None, None, None
+
+
+class _Transpose(torch.autograd.Function):
+    """y ↦ wᵀ ∗ y."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, weight: Tensor, size: torch.Size, geometry: Geometry
+    ) -> Tensor:
+        """The convolution's gradient with respect to its input."""
+        ctx.save_for_backward(weight)
+        ctx.geometry = geometry
+        x = y.new_empty(1).expand(size)
+        result: Tensor = torch.ops.aten.convolution_backward(
+            y, x, weight, None, *geometry, [True, False, False]
+        )[0]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        """The transpose of the transpose."""
+        (weight,) = ctx.saved_tensors
+        return ConstantConv.apply(gradient, weight, None, ctx.geometry), None, None, None
+
+
+@dataclass(eq=False)
+class LayerUse:
+    """One use of a weight: output h from input a, with the signal δ = ∂L/∂h.
+
+    The gradient of the weight is Σ_b Σ_p δ_bp a_bpᵀ over examples b and positions p.
+    """
+
+    weight: str
+    bias: str | None
+    shape: torch.Size
+    """Of the weight."""
+    a: Tensor
+    h: Tensor
+    signal: Tensor = field(init=False)
+    """δ, a constant."""
+    input_signal: Tensor = field(init=False)
+    """∂L/∂a, with the graph that the sweeps go through."""
+
+    has_positions = True
+    """Whether the weight meets each example more than once."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the weight, and of the bias if there is one."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def products(self, signal: Tensor, a: Tensor) -> Tensor:
+        """Σ_p δ_bp a_bpᵀ for each example: shape (examples, *weight)."""
+        raise NotImplementedError
+
+    def sums(self, signal: Tensor) -> Tensor:
+        """Σ_p δ_bp for each example: shape (examples, *bias)."""
+        raise NotImplementedError
+
+    def gradient(self) -> Tensors:
+        """The plain gradient of the layer's parameters."""
+        gradients = {self.weight: self.weight_gradient()}
+        if self.bias is not None:
+            gradients[self.bias] = self.sums(self.signal).sum(0)
+        return gradients
+
+    def weight_gradient(self) -> Tensor:
+        """Of all examples together."""
+        return self.products(self.signal, self.a.detach()).sum(0)
+
+
+@dataclass(eq=False)
+class LinearUse(LayerUse):
+    """h = a Wᵀ + b, with any number of axes between the examples and the features."""
+
+    channels: int | None = None
+    """Of the feature maps that were flattened into the input, where there were any."""
+
+    @property
+    def has_positions(self) -> bool:  # type: ignore[override]
+        """Not for a matrix applied once per example: there the squares contract."""
+        return self.a.dim() > 2
+
+    def products(self, signal: Tensor, a: Tensor) -> Tensor:
+        """δᵀ a for each example."""
+        signal, a = (t.reshape(len(t), -1, t.shape[-1]) for t in (signal, a))
+        return signal.transpose(1, 2) @ a
+
+    def sums(self, signal: Tensor) -> Tensor:
+        """Over all axes but the first and the last."""
+        return signal.flatten(1, -2).sum(1) if signal.dim() > 2 else signal
+
+    def weight_gradient(self) -> Tensor:
+        """One product of matrices."""
+        return self.signal.flatten(0, -2).T @ self.a.detach().flatten(0, -2)
+
+
+@dataclass(eq=False)
+class ConvUse(LayerUse):
+    """A convolution; geometry: stride, padding, dilation, transposed, output padding, groups."""
+
+    geometry: tuple[Any, ...] = ()
+
+    def products(self, signal: Tensor, a: Tensor) -> Tensor:
+        """The weight gradient of each example: one grouped convolution, an example a group."""
+        examples = len(a)
+        *spacing, groups = self.geometry
+        weight = a.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
+        gradients: Tensor = torch.ops.aten.convolution_backward(
+            signal.reshape(1, -1, *signal.shape[2:]),
+            a.reshape(1, -1, *a.shape[2:]),
+            weight,
+            None,
+            *spacing,
+            examples * groups,
+            [False, True, False],
+        )[1]
+        return gradients.view(examples, *self.shape)
+
+    def sums(self, signal: Tensor) -> Tensor:
+        """Over the positions."""
+        return signal.flatten(2).sum(2)
+
+    def weight_gradient(self) -> Tensor:
+        """One convolution."""
+        weight = self.a.new_empty(1).expand(self.shape)
+        gradient: Tensor = torch.ops.aten.convolution_backward(
+            self.signal, self.a.detach(), weight, None, *self.geometry, [False, True, False]
+        )[1]
+        return gradient
+
+
+@dataclass(eq=False)
+class ScaleUse(LayerUse):
+    """h = a ⊙ w + b along one axis: what follows the normalisation in a normalising layer."""
+
+    axis: int = 1
+
+    def products(self, signal: Tensor, a: Tensor) -> Tensor:
+        """Σ_p δ_bp a_bp for each channel."""
+        return self.sums(signal * a)
+
+    def sums(self, signal: Tensor) -> Tensor:
+        """Over all axes but the examples and the channels."""
+        others = [i for i in range(1, signal.dim()) if i != self.axis]
+        return signal.sum(others) if others else signal
+
+
+@dataclass(eq=False)
+class EmbeddingUse(LayerUse):
+    """h_p = w[a_p]: rows of a table, at the indices a."""
+
+    padding: int | None = None
+    """The row that gets no gradient."""
+
+    def own_signal(self, signal: Tensor) -> Tensor:
+        """δ of shape (examples, positions, width), 0 where the padding was read."""
+        if self.padding is not None:
+            signal = signal.masked_fill((self.a == self.padding).unsqueeze(-1), 0.0)
+        return signal.reshape(len(signal), -1, self.shape[-1])
+
+    def weight_gradient(self) -> Tensor:
+        """Rows of the table, at the indices."""
+        rows = self.own_signal(self.signal).flatten(0, 1)
+        return rows.new_zeros(self.shape).index_add_(0, self.a.flatten(), rows)
+
+
+_CONVOLUTIONS: dict[Callable[..., Tensor], int] = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+
+
+class Recorder(TorchFunctionMode):
+    """Notes each use of a parameter in a layer it knows; all other parameters land in `others`.
+
+    Known are linear layers, convolutions, and the scale and shift of batch (in eval mode), layer
+    and group normalisation, wherever a model calls them: functions are watched, not modules. In a
+    known layer parameters act as constants, so that no weight gradients are computed on the way.
+
+    Args:
+        parameters: Leaves, by name.
+        opaque: Names to be treated as unknown.
+        copies: Whether the inputs and outputs of known layers are copies, which operations in
+            place do not reach.
+    """
+
+    def __init__(self, parameters: Tensors, opaque: frozenset[str], copies: bool = False) -> None:
+        super().__init__()
+        self._copies = copies
+        self._versions: list[tuple[int, int]] = []
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._opaque = opaque
+        self.uses: list[LayerUse] = []
+        self.others: set[str] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Record the call if a parameter takes part in it."""
+        kwargs = kwargs or {}
+        touched = self._touched((*args, *kwargs.values()))
+        if not touched:
+            return func(*args, **kwargs)
+        if getattr(func, "__name__", "") == "__get__":
+            found = func(*args, **kwargs)
+            if isinstance(found, Tensor) and self._enters(found):  # a view: `weight.T`
+                self.others |= touched
+            return found
+        layer = self._layer(func)
+        if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
+            if self._copies and args:
+                args = (args[0].clone(), *args[1:])
+            output = layer(*args, **kwargs)
+            if output is not None:
+                used = {self.uses[-1].weight, self.uses[-1].bias}
+                self.others |= touched - used  # a parameter may be a layer's input
+                return output.clone() if self._copies else output
+        self.others |= touched
+        return func(*args, **kwargs)
+
+    def _touched(self, arguments: tuple[Any, ...]) -> set[str]:
+        flat = [
+            leaf
+            for argument in arguments
+            for leaf in (argument if isinstance(argument, (list, tuple)) else (argument,))
+        ]
+        return {self._names[id(leaf)] for leaf in flat if id(leaf) in self._names}
+
+    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
+        if func in _CONVOLUTIONS:
+            return lambda *args, **kwargs: self._conv(_CONVOLUTIONS[func], *args, **kwargs)
+        known: dict[Any, Callable[..., Tensor | None]] = {
+            F.linear: self._linear,
+            F.batch_norm: self._batch_norm,
+            F.layer_norm: self._layer_norm,
+            F.group_norm: self._group_norm,
+        }
+        return known.get(func)
+
+    def _name(self, parameter: Tensor | None) -> str | None:
+        return None if parameter is None else self._names.get(id(parameter))
+
+    def _is_made(self, rest: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Whether a layer has a weight or bias that is computed, and so is no constant."""
+        others = (*rest, *(value for name, value in named.items() if name != "input"))
+        tensors = [one for one in others if isinstance(one, Tensor)]
+        return any(one.requires_grad and self._name(one) is None for one in tensors)
+
+    def _enters(self, input: Tensor) -> bool:
+        """Whether a layer with this input has a place in the graph."""
+        return input.requires_grad
+
+    def _convolved(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
+    ) -> Tensor:
+        result: Tensor = ConstantConv.apply(input, weight, bias, geometry)
+        return result
+
+    def _add(self, use: LayerUse) -> Tensor:
+        self.uses.append(use)
+        self._versions.append((use.a._version, use.h._version))
+        return use.h
+
+    @property
+    def shared(self) -> set[str]:
+        """Parameters that are used twice, or both inside and outside of known layers."""
+        names = [name for use in self.uses for name in use.names]
+        return (self.others & set(names)) | {name for name in names if names.count(name) > 1}
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether an operation in place (`ReLU(inplace=True)`) changed what was recorded."""
+        return self._versions != [(use.a._version, use.h._version) for use in self.uses]
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        name = self._name(weight)
+        if name is None or not self._enters(input) or input.dim() < 2:
+            return None
+        h = F.linear(input, weight.detach(), _constant(bias))
+        channels = self._channels_before(input)
+        return self._add(LinearUse(name, self._name(bias), weight.shape, input, h, channels))
+
+    def _channels_before(self, a: Tensor) -> int | None:
+        convolutions = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)]
+        flattened = convolutions and a.dim() == 2 and a.shape[1] % convolutions[-1] == 0
+        return convolutions[-1] if flattened else None
+
+    def _conv(
+        self,
+        n: int,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor | None:
+        name = self._name(weight)
+        known = not isinstance(padding, str) and input.dim() == n + 2
+        if name is None or not known or not self._enters(input):
+            return None
+        spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
+        geometry = (*spacing, False, [0] * n, groups)
+        h = self._convolved(input, weight.detach(), _constant(bias), geometry)
+        return self._add(ConvUse(name, self._name(bias), weight.shape, input, h, geometry))
+
+    def _batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        if training or running_mean is None or running_var is None:
+            return None
+        form = [1, -1] + [1] * (input.dim() - 2)
+        gain = (running_var + eps).rsqrt()
+        normal = torch.addcmul((-running_mean * gain).view(form), input, gain.view(form))
+        return self._scale(normal, weight, bias, 1)
+
+    def _layer_norm(
+        self,
+        input: Tensor,
+        normalized_shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        if len(normalized_shape) != 1:
+            return None
+        normal = F.layer_norm(input, normalized_shape, None, None, eps)
+        return self._scale(normal, weight, bias, input.dim() - 1)
+
+    def _group_norm(
+        self,
+        input: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        return self._scale(F.group_norm(input, num_groups, None, None, eps), weight, bias, 1)
+
+    def _scale(
+        self, normal: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int
+    ) -> Tensor | None:
+        name = self._name(weight)
+        if weight is None or bias is None or name is None or not self._enters(normal):
+            return None
+        form = [1] * normal.dim()
+        form[axis] = -1
+        h = torch.addcmul(bias.detach().view(form), normal, weight.detach().view(form))
+        return self._add(ScaleUse(name, self._name(bias), weight.shape, normal, h, axis))
+
+
+def _constant(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Recording(Generic[Result]):
+    """What was watched, and what the run returned."""
+
+    uses: list[LayerUse]
+    """Uses of parameters in layers that are known."""
+    others: set[str]
+    """The names of the parameters that are used outside of them."""
+    result: Result
+
+
+def record(
+    run: Callable[[], Result],
+    parameters: Tensors,
+    examples: int,
+    opaque: frozenset[str] = frozenset(),
+    *,
+    copies: bool = False,
+) -> Recording[Result]:
+    """Run with these parameters and watch where they are used.
+
+    A parameter that is used twice, or both inside and outside of known layers, or with another
+    first axis than the examples', makes everything run again with it among the others, where all
+    of its uses count together. So does an operation in place on what a layer took or gave, with
+    copies.
+
+    Args:
+        run: Uses the parameters.
+        parameters: Leaves, by name.
+        examples: In the batch.
+        opaque: Names to be treated as unknown.
+        copies: Whether operations in place are kept away from what is recorded.
+    """
+    with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
+        result = run()
+    if recorder.overwritten:
+        return record(run, parameters, examples, opaque, copies=True)
+    shared = _shared(recorder, examples)
+    if shared:
+        return record(run, parameters, examples, opaque | shared, copies=copies)
+    return Recording(recorder.uses, recorder.others, result)
+
+
+def _shared(recorder: Recorder, examples: int) -> set[str]:
+    """Parameters whose uses cannot be looked at one by one."""
+    regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == examples]
+    return recorder.shared | {name for use in regrouped for name in use.names}

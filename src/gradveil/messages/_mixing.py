@@ -1,0 +1,329 @@
+"""Whether a model or a loss mixes the examples of a batch: the one place that answers.
+
+Three kinds of answers. Layers say it of themselves (`couples_examples`, `check_layers`). A model is
+tried (`rows_are_independent`), a loss, too (`is_sum_over_examples`, `penalty_of`): not all that mix
+show it. No guarantee rests on a trial: clipping computes each example alone (`isolated`), and a
+model that mixes would only be trained as something else than its author thinks.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from gradveil._memory import is_out_of_memory
+from gradveil._typing import Tensors
+
+from ._functional import FunctionalLoss
+
+if TYPE_CHECKING:
+    from ._gradient import GradientMessage
+
+ROUNDING = 16
+"""Outputs of an example may move by so many units in the last place with the other examples."""
+
+EXPLANATION = (
+    "Parameter `message` should be a sum over examples, so that each can be clipped. Found {}. {}"
+)
+CLIENT = "Or clip the whole update, for one guarantee per client: unit='client'."
+
+
+def couples_examples(model: nn.Module) -> bool:
+    """Whether a layer mixes the examples of a batch, or draws one random mask for all of them."""
+    return any(
+        _normalises_batch(m) or (isinstance(m, _DropoutNd) and m.training and m.p > 0)
+        for m in model.modules()
+    )
+
+
+def _normalises_batch(module: nn.Module) -> bool:
+    """Whether a layer is BatchNorm that takes the statistics of the batch at hand."""
+    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
+def check_layers(model: nn.Module) -> None:
+    """Refuse BatchNorm in training mode, and gradients that are divided by counts of a batch."""
+    for name, module in model.named_modules():
+        if _normalises_batch(module):
+            raise refusal(
+                f"that the layer `{name}` ({type(module).__name__}) mixes the examples of a batch",
+                "Use `model.eval()`, or GroupNorm in its place.",
+            )
+        if getattr(module, "scale_grad_by_freq", False):
+            raise refusal(
+                f"that the layer `{name}` ({type(module).__name__}, scale_grad_by_freq=True)"
+                " divides its gradient by counts of the whole batch",
+                "Leave that option out.",
+            )
+
+
+def check_outputs(outputs: object, examples: int) -> None:
+    """Require one row of outputs for each example."""
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != (examples,):
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise refusal(
+            f"a model that returns {found} for {examples} example{'s' * (examples != 1)}",
+            "Let it return one tensor, examples first, for a single example, too"
+            " (`squeeze(1)` in place of `squeeze()`).",
+        )
+
+
+def refusal(found: str, advice: str) -> ValueError:
+    """Why examples cannot be clipped."""
+    return ValueError(EXPLANATION.format(found, f"{advice} {CLIENT}"))
+
+
+@torch.no_grad()
+def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tensor) -> bool | None:
+    """Whether examples have the same outputs beside others as beside copies of themselves.
+
+    In batches of one size, where rounding is the same. `None` where that cannot be said: the model
+    fails, draws random numbers, or does not return one row for each example.
+    """
+    try:
+        together, drew = loss.outputs_and_draws(parameters, batch)
+        copies = [loss.outputs(parameters, row.expand(batch.shape)) for row in batch.split(1)]
+        alone = torch.cat([same[place : place + 1] for place, same in enumerate(copies)])
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+    if drew or together.shape != alone.shape or len(together) != len(batch):
+        return None
+    rounding = ROUNDING * torch.finfo(alone.dtype).eps * float(alone.abs().max())
+    return bool((together - alone).abs().max() <= rounding)
+
+
+def made_up_batch(like: Tensor) -> Tensor:
+    """Three examples in the shape and type of `like`, a batch of one; its values do not count."""
+    return torch.cat([(size * _steps(like)).to(like.dtype) for size in (0.5, 1.5, 1.0)])
+
+
+def _steps(like: Tensor) -> Tensor:
+    """Numbers from 0 to 1; times 1.5 as integers they are 0 and 1, which every table has."""
+    return torch.linspace(0, 1, like.numel(), device=like.device, dtype=torch.float64).view(
+        like.shape
+    )
+
+
+def loss_reduction(loss_fn: Any) -> str | None:
+    """ "mean" or "sum" for a loss of PyTorch that says so, `None` for all others."""
+    reduction: Any = None
+    if isinstance(loss_fn, functools.partial):
+        default = loss_reduction(loss_fn.func)
+        reduction = loss_fn.keywords.get("reduction", default) if default else None
+    elif isinstance(loss_fn, torch.nn.Module):
+        is_torch = type(loss_fn).__module__.startswith("torch.nn")
+        reduction = getattr(loss_fn, "reduction", None) if is_torch else None
+    elif getattr(loss_fn, "__module__", None) == "torch.nn.functional":
+        parameter = inspect.signature(loss_fn).parameters.get("reduction")
+        reduction = parameter.default if parameter else None
+    return reduction if reduction in ("mean", "sum") else None
+
+
+def is_sum_over_examples(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> bool:
+    """Whether moving some examples' outputs leaves the other examples' gradients where they are.
+
+    The property that matters is ∂²L/∂o_b∂o_c = 0 for b ≠ c. It is tested by moving the examples
+    whose number has a given binary digit, and then the others: any two differ in some digit.
+    """
+    count = outputs.shape[0] if outputs.dim() > 0 else 1
+    numbers = torch.arange(count, device=outputs.device)
+    digits = [(numbers >> place) % 2 == 1 for place in range((count - 1).bit_length())]
+    before = grad(loss)(outputs)
+    return all(
+        _unmoved_stay(loss, outputs, before, moved) for digit in digits for moved in (digit, ~digit)
+    )
+
+
+def _unmoved_stay(
+    loss: Callable[[Tensor], Tensor], outputs: Tensor, before: Tensor, moved: Tensor
+) -> bool:
+    other = outputs.clone()
+    shift = torch.linspace(0.3, 0.9, other[moved].numel(), dtype=other.dtype, device=other.device)
+    other[moved] += shift.view_as(other[moved])
+    after = grad(loss)(other)
+    scale = float(torch.maximum(before.abs().max(), after.abs().max()))
+    return bool(torch.allclose(before[~moved], after[~moved], rtol=1e-4, atol=1e-6 * scale))
+
+
+CLOSE = 1e-3
+"""How far gradients of a batch may be from those of its examples, relative to the largest."""
+
+EXAMPLES = 3
+"""Made up for a loss."""
+
+DIVIDE_BY_WEIGHTS = (F.cross_entropy, F.nll_loss)
+"""Losses whose mean is divided by the weights of the classes in the batch."""
+
+
+_KNOWN: WeakKeyDictionary[Any, dict[Any, bool | None]] = WeakKeyDictionary()
+"""Whether a loss is a sum (or a mean) over examples, by the shapes it was looked at with."""
+
+
+def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) -> Tensors:
+    """The gradient of what the loss adds for the parameters alone, such as λ‖Θ‖²; {} if nothing.
+
+    It belongs outside of the clip: an example has no part in it. That it is made of the parameters
+    and nothing else is not taken on trust: every tensor that enters has to be one of them, or made
+    up here. For a loss that is a sum over examples it is divided by `size`, as the sum is.
+
+    Args:
+        message: Whose loss it is.
+        outputs: What the model returns for one example, for the shape; `None`: nothing is known.
+        size: The fixed number of examples that sums are divided by.
+
+    Raises:
+        ValueError: If the loss is no mean or sum over examples, or has a term of parameters and
+            examples together.
+    """
+    if outputs is None:
+        return {}
+    try:
+        is_sum, penalty = _is_sum(message, outputs), _penalty(message, outputs)
+    except _RefusedError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # it is not made for what is made up here
+        if is_out_of_memory(error):
+            raise
+        return {}
+    return {n: g / (size if is_sum else 1) for n, g in penalty.items()}
+
+
+def _is_sum(message: "GradientMessage", outputs: Tensor) -> bool | None:
+    """Whether the loss is a sum over examples; if not, it is a mean."""
+    loss_fn, targets = message.loss.loss_fn, message.targets
+    like = (targets.dtype, targets.shape[1:]) if isinstance(targets, Tensor) else None
+    try:
+        known = _KNOWN.setdefault(loss_fn, {})
+    except TypeError:  # it cannot be remembered
+        known = {}
+    key = (outputs.shape, outputs.dtype, like)
+    if key not in known:
+        known[key] = _found_sum(message, *_made_up(outputs, targets, EXAMPLES))
+    return known[key]
+
+
+def _found_sum(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> bool:
+    labels = [None] * len(rows) if targets is None else targets.split(1)
+    with torch.enable_grad(), _Sources(message, rows, targets) as sources:
+        slopes = _gradients(message, rows, targets)[0]
+        singles = [_gradients(message, *one)[0] for one in zip(rows.split(1), labels, strict=True)]
+    alone = torch.cat(singles)
+    is_mean, is_sum = _close(slopes, alone / len(rows)), _close(slopes, alone)
+    if sources.weighted or not (is_sum or is_mean):
+        raise _RefusedError(
+            "Parameter `loss_fn` should be a mean or a sum over examples, so that each can be"
+            " clipped. Found one that is neither (class weights in a mean? a loss that compares"
+            " examples?). Use reduction='sum', or unit='client'."
+        )
+    return not is_mean
+
+
+def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors:
+    rows, targets = _made_up(outputs, message.targets, 1)
+    with torch.enable_grad(), _Sources(message, rows, targets) as sources:
+        if not message.loss.loss_of_outputs(rows, targets).requires_grad:
+            return {}
+        penalty, other = (_gradients(message, o, targets)[1] for o in (rows, 1 - rows))
+    if sources.foreign or not all(_close(g, other[n]) for n, g in penalty.items()):
+        raise _RefusedError(
+            "Parameter `loss_fn` should use the model's parameters by themselves, if at all, so"
+            " that this term can stay outside of the clip. Found a term of parameters and other"
+            " tensors together. Put it into the model, or use weight_decay of the optimizer."
+        )
+    return penalty
+
+
+def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) -> Tensor:
+    """∇_outputs L_b, where L_b is the loss of example b alone."""
+    rows = (outputs,) if targets is None else (outputs, targets)
+
+    def alone(*row: Tensor) -> Tensor:
+        return loss.loss_of_outputs(*(one.unsqueeze(0) for one in row), *[None] * (2 - len(row)))
+
+    try:
+        found: Tensor = vmap(grad(alone))(*rows)
+        return found
+    except Exception as error:  # it does not batch
+        if is_out_of_memory(error):
+            raise
+    return torch.stack([grad(alone)(*row) for row in zip(*rows, strict=True)])
+
+
+def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
+    """Outputs between 0 and 1, and targets that fit: the classes 0 and 1, or numbers like these."""
+    rows = _pattern(outputs.new_empty(count, *outputs.shape[1:]))
+    if not isinstance(targets, Tensor):
+        return rows, None
+    made = _pattern(rows.new_empty(count, *targets.shape[1:]))
+    if targets.is_floating_point():
+        return rows, made.to(targets)
+    classes = outputs.shape[1] if outputs.dim() > 1 else 2
+    return rows, (made > 0.5).to(targets) * (classes > 1)
+
+
+def _pattern(like: Tensor) -> Tensor:
+    """Numbers between 0.1 and 0.9 that do not repeat."""
+    steps = torch.arange(1, like.numel() + 1, device=like.device, dtype=torch.float64)
+    return (0.1 + 0.8 * (0.61803398875 * steps).frac()).to(like.dtype).view(like.shape)
+
+
+def _gradients(
+    message: "GradientMessage", rows: Tensor, targets: Tensor | None
+) -> tuple[Tensor, Tensors]:
+    """Of the loss with respect to these outputs, and to the model's own parameters."""
+    outputs = rows.detach().requires_grad_()
+    value = message.loss.loss_of_outputs(outputs, targets)
+    own = {n: p for n, p in message.loss.model.named_parameters() if p.requires_grad}
+    if not value.requires_grad:
+        return torch.zeros_like(rows), {}
+    slope, *found = torch.autograd.grad(value, [outputs, *own.values()], allow_unused=True)
+    penalty = {n: g for n, g in zip(own, found, strict=True) if g is not None}
+    return torch.zeros_like(rows) if slope is None else slope, penalty
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    scale = float(torch.maximum(a.abs().max(), b.abs().max()))
+    return torch.allclose(a, b, rtol=0.0, atol=CLOSE * scale)
+
+
+class _RefusedError(Exception):
+    """A loss that cannot be clipped by example; all other errors are the loss's own."""
+
+
+class _Sources(TorchFunctionMode):
+    """Watches what a loss is made of: tensors from elsewhere, and class weights in a mean."""
+
+    def __init__(self, message: "GradientMessage", *made_up: Tensor | None) -> None:
+        super().__init__()
+        self._known = [*message.loss.model.parameters(), *(t for t in made_up if t is not None)]
+        self._ids = {id(tensor) for tensor in self._known}
+        self.foreign = self.weighted = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Note where the arguments come from."""
+        kwargs = kwargs or {}
+        taken = (*args, *kwargs.values())
+        self.foreign |= any(isinstance(t, Tensor) and id(t) not in self._ids for t in taken)
+        if func in DIVIDE_BY_WEIGHTS:
+            given = inspect.signature(func).bind(*args, **kwargs).arguments
+            mean = given.get("reduction", "mean") == "mean" and given.get("weight") is not None
+            self.weighted |= mean and not given["target"].is_floating_point()
+        result = func(*args, **kwargs)
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, Tensor):
+                self._known.append(made)  # so that its id stays its own
+                self._ids.add(id(made))
+        return result

@@ -1,0 +1,198 @@
+"""Convolutional networks: the paper's, LeNet and a small one."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from gradveil._batches import check_shape
+from gradveil._checks import check_count, check_positive
+from gradveil._suggest import suggestion
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "relu": nn.ReLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+}
+
+
+def build_activation(name: str) -> nn.Module:
+    """A new module of the activation `name`.
+
+    >>> build_activation("tanh")
+    Tanh()
+    """
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise ValueError(
+            f"Parameter `activation` should be one of {', '.join(_ACTIVATIONS)}. "
+            f"Found `activation={name!r}`.{suggestion(str(name), _ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]()
+
+
+_POOL = 0  # marks a max-pool in the list of widths below
+_WIDTHS = (1, 2, 2, 4, 4, 4, _POOL, 4, 4, _POOL)  # in units of `width`
+
+
+class ConvNet(nn.Module):
+    """Eight 3x3 convolutions with BatchNorm, two max-pools of 3, one linear layer.
+
+    In units of `width` the convolutions have 1, 2, 2, 4, 4, 4, (pool), 4, 4, (pool) output
+    channels; the linear layer reads the remaining 3x3 maps. For 3x32x32 images that makes
+    2,904,970 parameters at the paper's width of 64, and 187,114 at width 16, for quick runs.
+
+    Use it in `eval()` mode, as the paper does (and as `build_model`
+    returns it): in train mode BatchNorm mixes the examples of a batch and keeps statistics of the
+    private data.
+
+    Reference: Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated
+    learning?", NeurIPS 2020.
+
+    Args:
+        width: Channels of the first convolution.
+        num_classes: Number of logits.
+        num_channels: Channels of the input images, of 32x32 (or 28x28) pixels.
+        activation: `"leaky_relu"` (the paper's) or `"relu"`; any known name works.
+
+    >>> import torch
+    >>> ConvNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        num_classes: int = 10,
+        num_channels: int = 3,
+        activation: str = "leaky_relu",
+    ) -> None:
+        super().__init__()
+        check_count(width, "width")
+        check_count(num_classes, "num_classes")
+        check_count(num_channels, "num_channels")
+        layers: list[nn.Module] = []
+        channels = num_channels
+        for multiple in _WIDTHS:
+            if multiple == _POOL:
+                layers.append(nn.MaxPool2d(3))
+            else:
+                layers += _block(channels, multiple * width, activation)
+                channels = multiple * width
+        self.conv_layers = nn.Sequential(*layers)
+        self.fc_layers = nn.Sequential(nn.Flatten(), nn.Linear(channels * 3 * 3, num_classes))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.fc_layers(self.conv_layers(inputs))
+        return logits
+
+
+def _block(in_channels: int, out_channels: int, activation: str) -> list[nn.Module]:
+    return [
+        nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1),
+        nn.BatchNorm2d(out_channels),
+        build_activation(activation),
+    ]
+
+
+class LeNet(nn.Module):
+    """Three 5x5 convolutions of 12 channels and one linear layer, smooth, with large weights.
+
+    The variant of LeNet of "Deep Leakage from Gradients": no pooling (the first two convolutions
+    have stride 2), a twice differentiable activation, all parameters uniform in [-scale, scale],
+    so that second derivatives exist and do not vanish. For 3x32x32 images and 10 classes there are
+    15,826 parameters.
+
+    Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
+
+    Args:
+        num_classes: Number of logits.
+        input_shape: Channels, height and width of the images.
+        activation: `"sigmoid"` (DLG's), `"tanh"`, or another known name.
+        scale: Bound of the uniform initial parameters.
+
+    >>> import torch
+    >>> LeNet()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        input_shape: Sequence[int] = (3, 32, 32),
+        activation: str = "sigmoid",
+        scale: float = 0.5,
+    ) -> None:
+        super().__init__()
+        check_count(num_classes, "num_classes")
+        check_shape(input_shape, "input_shape")
+        check_positive(scale, "scale")
+        if len(input_shape) != 3:
+            raise ValueError(
+                "Parameter `input_shape` should hold channels, height and width. Found"
+                f" `input_shape = {tuple(input_shape)}`. Use an `mlp` for tables."
+            )
+        channels, height, width = input_shape
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, 12, kernel_size=5, padding=2, stride=2),
+            build_activation(activation),
+            nn.Conv2d(12, 12, kernel_size=5, padding=2, stride=2),
+            build_activation(activation),
+            nn.Conv2d(12, 12, kernel_size=5, padding=2),
+            build_activation(activation),
+            nn.Flatten(),
+        )
+        self.head = nn.Linear(12 * _quarter(height) * _quarter(width), num_classes)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -scale, scale)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(inputs))
+        return logits
+
+
+def _quarter(size: int) -> int:
+    """The size after two convolutions of stride 2."""
+    return (size + 3) // 4
+
+
+class SimpleConvNet(nn.Module):
+    """The CNN of the paper's MNIST experiments: two convolutions, two linear layers, LeakyReLU.
+
+    Each 3x3 convolution keeps the image's size and is followed by a max-pool of 2, so that 28x28
+    images leave the convolutions as 64 maps of 7x7. With the default arguments there are 119,530
+    parameters. The submodules are named as in the paper's appendix (`conv_layers.0`,
+    `conv_layers.3`, `fc_layers.1`, `fc_layers.3`), so that its tables can be compared.
+
+    Args:
+        num_classes: Number of logits.
+        num_channels: Channels of the 28x28 input images.
+
+    >>> import torch
+    >>> SimpleConvNet()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, num_classes: int = 10, num_channels: int = 1) -> None:
+        super().__init__()
+        check_count(num_classes, "num_classes")
+        check_count(num_channels, "num_channels")
+        self.conv_layers = nn.Sequential(
+            nn.Conv2d(num_channels, 32, kernel_size=3, padding=1),
+            nn.LeakyReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            nn.LeakyReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.fc_layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 32),
+            nn.LeakyReLU(),
+            nn.Linear(32, num_classes),
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.fc_layers(self.conv_layers(inputs))
+        return logits

@@ -1,0 +1,129 @@
+"""Transformers of image patches and of tokens."""
+
+import torch
+from torch import Tensor, nn
+
+from gradveil._checks import check_count, check_flag
+
+from ._res_net import Block
+
+
+class PatchTransformer(nn.Module):
+    """Patches → linear embedding + positions → pre-norm transformer blocks → mean → linear.
+
+    Written with plain linear layers, so that every derivative that the estimators need exists.
+
+    Args:
+        width: Size of a token.
+        depth: Number of blocks.
+        heads: Attention heads in each block.
+        patch: Side of a patch, in pixels.
+        image: Side of the square images.
+
+    >>> model = PatchTransformer(width=8, depth=1, heads=2, patch=4, image=8, num_channels=1)
+    >>> model(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        patch: int = 4,
+        image: int = 32,
+        num_channels: int = 3,
+        num_classes: int = 10,
+    ) -> None:
+        super().__init__()
+        numbers = {
+            "width": width, "depth": depth, "heads": heads, "patch": patch, "image": image,
+            "num_channels": num_channels, "num_classes": num_classes,
+        }  # fmt: skip
+        for name, number in numbers.items():
+            check_count(number, name)
+        if width % heads or image < patch:
+            raise ValueError(
+                "Parameters `heads` and `patch` should divide `width` and fit into `image`. Found"
+                f" `heads = {heads}`, `width = {width}`, `patch = {patch}`, `image = {image}`."
+            )
+        self.patches = nn.Unfold(patch, stride=patch)
+        self.embed = nn.Linear(num_channels * patch**2, width)
+        self.positions = nn.Parameter(0.02 * torch.randn((image // patch) ** 2, width))
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of a batch of images."""
+        tokens = self.embed(self.patches(x).transpose(1, 2)) + self.positions
+        scores: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
+        return scores
+
+
+class TokenTransformer(nn.Module):
+    """Token + position embeddings → pre-norm transformer blocks → scores.
+
+    A causal one returns the scores of the next token in every place, shape (batch, length, tokens);
+    `next_token_loss` is its loss, with the ids themselves as targets. All others return the scores
+    of classes, from the mean over the places.
+
+    Args:
+        tokens: Size of the vocabulary.
+        length: The most tokens in a sequence.
+        width: Size of an embedding.
+        depth: Number of blocks.
+        heads: Attention heads in each block.
+        num_classes: Of a classifier.
+        causal: Whether it is a language model.
+
+    >>> TokenTransformer(tokens=20, length=4, causal=True)(torch.tensor([[3, 1, 4]])).shape
+    torch.Size([1, 3, 20])
+    """
+
+    def __init__(
+        self,
+        tokens: int = 1000,
+        length: int = 32,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        num_classes: int = 2,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        numbers = {
+            "tokens": tokens, "length": length, "width": width, "depth": depth, "heads": heads,
+            "num_classes": num_classes,
+        }  # fmt: skip
+        for name, number in numbers.items():
+            check_count(number, name)
+        check_flag(causal, "causal")
+        if width % heads:
+            raise ValueError(
+                "Parameter `heads` should divide `width`. Found"
+                f" `heads = {heads}`, `width = {width}`."
+            )
+        self.causal = causal
+        self.embed, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*[Block(width, heads, causal) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens if causal else num_classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Scores for a batch of sequences of ids."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        hidden = self.norm(self.blocks(self.embed(ids) + self.positions(places)))
+        scores: Tensor = self.head(hidden if self.causal else hidden.mean(1))
+        return scores
+
+
+def next_token_loss(scores: Tensor, ids: Tensor) -> Tensor:
+    """The mean cross-entropy of each token but the first, given those before it.
+
+    >>> float(next_token_loss(torch.zeros(1, 3, 4), torch.tensor([[1, 2, 3]]))) == torch.log(
+    ...     torch.tensor(4.0)
+    ... )
+    tensor(True)
+    """
+    return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())

@@ -1,0 +1,236 @@
+"""The server as a source of shapes, within limits that hold whatever it sends."""
+
+from collections.abc import Mapping
+from math import log
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import check_kind, check_positive, check_ratio
+from gradveil._tensors import unflatten
+from gradveil.mechanisms import constant_like
+from gradveil.messages import Message
+from gradveil.sensitivity import Moments
+
+from ._shape import Shape
+from ._source import Given, Needs, Source, check_state, shape_factors, shape_state
+
+WIDEST_FACTOR = log(1e4)
+"""A factor counts up to 1e4 times its median, and down to 1e-4 of it; so does a whole tensor."""
+
+LEAST_LEVEL = 1e-9
+"""In units of the geometric mean: a level stays above 0."""
+
+MOST_FACTORS = 4
+"""Of one tensor: rows, columns, positions and one number."""
+
+_LIMITED: WeakKeyDictionary[Shape, dict[Any, Given]] = WeakKeyDictionary()
+"""By the server's shape: made once for all steps, and clients of a process, that share it."""
+
+
+class FromServer(Source):
+    """A shape that the server sends; the client sets the amount.
+
+    The server says where more noise goes (`use`), the client how much there is: nothing is
+    measured, and a step costs what isotropic noise costs. Before the first shape all levels are
+    equal. The shape is public, so the mechanism says nothing of the private batch.
+
+    With relative levels r_i the noise has the variances
+
+        Σ_ii = scale² ((1 - floor²) r_i / mean(r) + floor²),    r_i ≤ cap · geometric mean of r.
+
+    Formal guarantees, for every shape that a server may send, by design or by mistake: no entry
+    has a standard deviation below `floor` times the scale, and their root mean square is the scale.
+    What is sent is isotropic noise of floor · scale, and more noise on top of it that does not
+    depend on the batch; so whatever holds for `GradientNoise(floor * scale)` holds here. A few
+    entries cannot soak up the noise either: whatever one in a hundred asks for, the others keep
+    nine tenths of the scale in root mean square (with the default `cap`). For rounding all of this
+    holds of the steps. Pruning sends the share of entries that the client says.
+
+    A hostile server can still choose where noise is larger, put the entries that it wants to read
+    at the floor, and, of pruning, choose which entries are sent. Pruning without noise and rounding
+    have no guarantee at all. A larger `floor` leaves a server less to choose.
+
+    The defense's own limits on measured ratios (`cap`, `floor`, `least`) and its estimator are not
+    used. It must know its amount: `utility_budget` and `target_error` need examples.
+
+    Args:
+        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. What it
+            costs an honest server: 0.05 less than 1 % of the gain on the MNIST CNN, a tenth of it
+            on a fresh CIFAR ConvNet-16, whose layers differ by 1e4 (12.9 instead of 14.2); there
+            0.25 leaves 4.7, and 1 % to 4 % elsewhere.
+        cap: The largest level that counts, over the geometric mean of all.
+
+    >>> from gradveil import OptimalNoise
+    >>> source = FromServer(floor=0.5)
+    >>> source.use(Shape({"w": (torch.tensor([1.0, 1.0, 1e20]),)}))
+    >>> defense = OptimalNoise(scale=0.1, source=source)
+    >>> std = defense.respond(lambda x: {"w": x.sum(0)}, torch.zeros(1, 3)).mechanism.std["w"]
+    >>> bool((std >= 0.05).all()), round(float(std.square().mean()), 6)
+    (True, 0.01)
+    """
+
+    name = "server"
+
+    def __init__(self, floor: float = 0.05, cap: float = 10.0) -> None:
+        check_ratio(floor, "floor")
+        check_positive(cap, "cap")
+        self.floor, self.cap = floor, cap
+        self._shape: Shape | None = None
+
+    def use(self, shape: Shape) -> None:
+        """Spread noise by this shape from now on; that it fits is seen when there is a message."""
+        check_kind(shape, "shape", Shape, "Give the one that the server sent.")
+        _check_few_factors(shape)
+        self._shape = shape
+
+    @property
+    def shape(self) -> Shape | None:
+        """The last shape; `None` before the first."""
+        return self._shape
+
+    def given(
+        self,
+        needs: Needs,
+        like: Mapping[str, Tensor],
+        message: Message,
+        inputs: Tensor,
+        generator: torch.Generator,
+    ) -> Given:
+        """The server's shape within limits; the moments hold names and sizes, and no numbers."""
+        moments = Moments(constant_like(1.0, like), None, inputs.numel())
+        if self._shape is None:
+            return Given(Shape(Shape.isotropic(like).factors, floor=self.floor), moments)
+        kept = _LIMITED.setdefault(self._shape, {})
+        sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
+        key = (self.floor, self.cap, *sizes)
+        if key not in kept:
+            levels = unflatten(limited_levels(self._shape, like, self.cap), like)
+            factors = {name: (level.to(like[name]),) for name, level in levels.items()}
+            kept[key] = Given(Shape(factors, floor=self.floor), moments)
+        return kept[key]
+
+    def check(self, needs: Needs) -> None:
+        """Require an amount that needs no examples, and a defense that takes a shape."""
+        if needs.examples is not None:
+            raise ValueError(
+                f"Parameter `{needs.examples}` should be left out with a shape from the server,"
+                " which says how noise is spread, not how much. Found it given. Use a `scale`, a"
+                " `ratio` or a `step`, or source=Public(examples)."
+            )
+        if not needs.sensitivities:
+            raise ValueError(
+                "Parameter `source` should be left out for a defense that spreads nothing by a"
+                f" shape. Found {self!r}. Use it with optimal noise, pruning or rounding."
+            )
+
+    def reset(self) -> None:
+        """Forget the shape: equal levels until the next one."""
+        self._shape = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last shape, by parameter name; nothing before the first."""
+        return {} if self._shape is None else {"shape": shape_state(self._shape)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_state(state, {"shape"})
+        self.reset()
+        if state:
+            self.use(Shape(shape_factors(state["shape"])))
+
+    def __repr__(self) -> str:
+        return f"FromServer(floor={self.floor}, cap={self.cap})"
+
+
+def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tensor:
+    """r_i over the geometric mean of all levels, at most `cap`, in one row.
+
+    Factors count within limits around their medians. The geometric mean is that of all entries: the
+    logarithm of a level is a sum over its factors, so it is found from the factors alone.
+    """
+    shape.check(like)
+    _check_few_factors(shape)
+    factors = _centred(shape, {name: value.numel() for name, value in like.items()})
+    kinds = {value.dtype for value in like.values()}
+    widest = torch.float64 if torch.float64 in kinds else torch.float32
+    device = next(iter(like.values())).device
+    row = torch.empty(sum(v.numel() for v in like.values()), dtype=widest, device=device)
+    for name, level in unflatten(row, like).items():
+        first, *others = (factor.to(level) for factor in factors[name])
+        level.copy_(first)
+        for factor in others:
+            level.mul_(factor)
+    return row.clamp_(LEAST_LEVEL, cap)
+
+
+def _check_few_factors(shape: Shape) -> None:
+    """Require noise everywhere, and few factors: their product must not leave float32."""
+    if shape.silent:
+        raise ValueError(
+            "A shape should have levels above 0. Found `silent = True`: a level of 0 would"
+            " switch the noise off. Give it to `PrivateNoise`, which sends no such entry."
+        )
+    most = max(map(len, shape.factors.values()), default=0)
+    if most > MOST_FACTORS:
+        raise ValueError(
+            f"A shape should have at most {MOST_FACTORS} factors for a tensor. Found {most}."
+            " Multiply some of them."
+        )
+
+
+def _centred(shape: Shape, sizes: Mapping[str, int]) -> dict[str, list[Tensor]]:
+    """For each tensor the factors whose product is r_i over the geometric mean.
+
+    All factors lie in one row on the way: operations on many small tensors would take longer.
+    """
+    factors = {name: shape.factors[name] or (torch.ones(()),) for name in sizes}
+    flat = [factor.detach() for parts in factors.values() for factor in parts]
+    lengths = [factor.numel() for factor in flat]
+    logs = torch.cat([factor.reshape(-1) for factor in flat]).double().log_()
+    medians = [_median(part) for part in logs.split(lengths)]
+    logs.sub_(_repeated(medians, lengths)).clamp_(-WIDEST_FACTOR, WIDEST_FACTOR)
+    means = iter([_mean(part) for part in logs.split(lengths)])
+    middles = iter(medians)
+    constants = {name: sum(next(middles) for _ in parts) for name, parts in factors.items()}
+    middle = _weighted_median([(constants[name], size) for name, size in sizes.items()])
+    levels = {
+        name: min(max(c - middle, -WIDEST_FACTOR), WIDEST_FACTOR) for name, c in constants.items()
+    }
+    total = sum(
+        sizes[name] * (levels[name] + sum(next(means) for _ in parts))
+        for name, parts in factors.items()
+    )
+    overall = total / max(1, sum(sizes.values()))
+    shifts = [
+        0.0 if number else levels[name] - overall  # each tensor's own level, in its first factor
+        for name, parts in factors.items()
+        for number in range(len(parts))
+    ]
+    done = iter(logs.add_(_repeated(shifts, lengths)).exp_().split(lengths))
+    return {name: [next(done).view(p.shape) for p in parts] for name, parts in factors.items()}
+
+
+def _repeated(numbers: list[float], lengths: list[int]) -> Tensor:
+    row = torch.tensor(numbers, dtype=torch.float64)
+    return row.repeat_interleave(torch.tensor(lengths))
+
+
+def _mean(logs: Tensor) -> float:
+    return float(logs.mean() if len(logs) > 1 else logs) if len(logs) else 0.0
+
+
+def _median(logs: Tensor) -> float:
+    return float(logs.median() if len(logs) > 1 else logs) if len(logs) else 0.0
+
+
+def _weighted_median(pairs: list[tuple[float, int]]) -> float:
+    """The number at which half of the weight is reached."""
+    half, passed = sum(weight for _, weight in pairs) / 2, 0
+    for number, weight in sorted(pairs):
+        passed += weight
+        if passed >= half:
+            return number
+    return 0.0

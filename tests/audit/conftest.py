@@ -1,0 +1,23 @@
+"""What some tests are not about is left out, because it takes most of the time."""
+
+import pytest
+
+from gradveil.audit.measure import _cells, _details
+from gradveil.audit.measure._bounds import Guarantee
+
+
+@pytest.fixture
+def unmeasured(request, monkeypatch):
+    """No bounds, and nobody told apart, but for tests that are marked `measured`."""
+    if "measured" in request.fixturenames:
+        return
+    nothing = Guarantee(None, "not measured in this test")
+    for module in (_details, _cells):
+        monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
+    monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
+    monkeypatch.setattr(_details, "_time_ratio", lambda *_, **__: 1.0)
+
+
+@pytest.fixture
+def measured():
+    """Asks for all of an audit."""

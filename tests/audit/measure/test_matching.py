@@ -1,0 +1,133 @@
+"""What is held equal is equal."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from gradveil import GaussianPrior, GradientMessage, fisher_trace, measure, utility
+from gradveil.audit._settings import MATCHED
+from gradveil.audit.measure._matching import make_budget, requested_defenses, solve
+from gradveil.audit.report import equal_words
+from gradveil.models import build_model
+
+from ..small import images
+
+NOISE = ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping")
+PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning")
+
+
+@pytest.fixture(scope="module")
+def case():
+    inputs, targets = images()
+    message = GradientMessage(build_model("mlp", sizes=[36, 30, 3]), cross_entropy, targets[:2])
+    moments = measure(message, inputs[:2], "exact", examples=True)
+    return message(inputs[:2]), moments, GaussianPrior.fit(inputs[2:])
+
+
+def mechanisms(match, case, **options):
+    values, moments, prior = case
+    budget = make_budget(match, values, moments, prior, **options)
+    requested = requested_defenses(["no-defense", *MATCHED])
+    solved = {one.name: solve(one, budget, moments) for one in requested}
+    return budget, solved, {name: one.plan(moments) for name, one in solved.items()}
+
+
+def test_equal_utility(case):
+    values, moments, _ = case
+    budget, _, planned = mechanisms("utility", case)
+    found = {name: utility(values, mechanism) for name, mechanism in planned.items()}
+    largest = max(float(square.max()) for square in moments.squared_values.values())
+    for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
+        assert -found[name].second == pytest.approx(budget.second, rel=1e-4), name
+    for name in PRUNING:
+        assert abs(found[name].first - budget.first) <= largest, name
+    assert budget.first < found["no defense"].first
+
+
+def test_optimal_twins_reveal_less_at_equal_utility(case):
+    moments = case[1]
+    _, _, planned = mechanisms("utility", case)
+    for name in ("noise", "noise with clamping", "noisy pruning"):
+        classical = fisher_trace(moments, planned[name])
+        assert fisher_trace(moments, planned[f"optimal {name}"]) < classical, name
+
+
+def test_equal_scale(case):
+    _, solved, _ = mechanisms("scale", case, scale=0.2, ratio=0.6)
+    assert {solved[name].scale for name in NOISE} == {0.2}
+    assert {solved[name].ratio for name in PRUNING} == {0.6}
+    assert solved["optimal noisy pruning"].noise.scale == 0.2
+
+
+def test_equal_error(case):
+    _, moments, prior = case
+    budget, _, planned = mechanisms("error", case)
+    precisions = torch.linalg.eigvalsh(prior.covariance).flip(0).reciprocal()
+    examples = moments.input_size // len(precisions)
+    for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
+        trace = fisher_trace(moments, planned[name])
+        bound = (
+            max(  # the trace form along the k directions of largest variance
+                (examples * k) ** 2 / (trace + examples * float(precisions[:k].sum()))
+                for k in range(1, len(precisions) + 1)
+            )
+            / moments.input_size
+        )
+        assert bound == pytest.approx(budget.error, rel=1e-3), name
+
+
+def adam_gain(values, mechanism):
+    """Σ g_i E[y_i] / √E[y_i²], from the definition."""
+    gain = 0.0
+    for name, g in values.items():
+        std = mechanism.std[name].double() if isinstance(mechanism.std, dict) else mechanism.std
+        keep = 1.0 if mechanism.keep is None else mechanism.keep[name].double()
+        sent = keep * (
+            g.double() if mechanism.clip is None else g.double().clamp(*limits(mechanism))
+        )
+        power = (sent.square() + torch.as_tensor(std).square()).sqrt()
+        gain += float(torch.where(power > 0, g.double() * sent / power, 0.0).sum())
+    return gain
+
+
+def limits(mechanism):
+    return -mechanism.clip, mechanism.clip
+
+
+def test_equal_training(case):
+    """All but what is undefended gain the same; pruning to the nearest whole entry."""
+    values, _, _ = case
+    budget, solved, planned = mechanisms("training", case, scale=0.02)
+    found = {name: adam_gain(values, mechanism) for name, mechanism in planned.items()}
+    largest = max(float(value.abs().max()) for value in values.values())
+    for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
+        assert found[name] == pytest.approx(found["noise"], rel=1e-3), name
+    for name in ("pruning", "optimal pruning"):
+        assert found["noise"] <= found[name] * (1 + 1e-6) <= found["noise"] + 1.01 * largest, name
+    assert solved["noise"].scale == pytest.approx(0.02, rel=1e-5)
+    assert budget.gain / budget.free_gain == pytest.approx(
+        found["noise"] / found["no defense"], rel=1e-3
+    )
+    assert f"{found['noise'] / found['no defense']:.0%} of what it gains" in equal_words(
+        "training", budget
+    )
+
+
+def test_noise_cannot_meet_what_pruning_alone_has_lost(case):
+    values, moments, prior = case
+    budget = make_budget("training", values, moments, prior, scale=1e-4)
+    (requested,) = requested_defenses(["gradient-pruning(ratio=0.99, noise=gradient-noise)"])
+    with pytest.raises(ValueError, match=r"Found match='training'.*prune less"):
+        solve(requested, budget, moments)
+
+
+def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
+    values, moments, prior = case
+    row = torch.cat([value.flatten() for value in values.values()])
+    budget = make_budget("utility", values, moments, prior)
+    assert budget.scale == pytest.approx(float(row.square().mean().sqrt()), rel=1e-5)
+
+
+def test_an_unknown_match_is_an_error(case):
+    with pytest.raises(ValueError, match=r"one of \['utility', 'scale', 'error', 'training'\]"):
+        make_budget("utlity", *case)

@@ -1,0 +1,121 @@
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, Rounding
+from gradveil.audit import ToldApart
+from gradveil.audit._subject import Audited
+from gradveil.audit.measure._details import told_apart
+from gradveil.audit.report._tables import summary_table
+from gradveil.audit.report._words import takeaways
+from gradveil.cli._audit_show import show_audit
+from gradveil.defenses import Defended, Defense
+from gradveil.scoring import Interval
+from tests.audit.example_result import example_result
+from tests.audit.small import image_model, images, make_subject, small_audit, table, table_model
+
+
+def subject(count: int = 40, private: int = 2, public: bool = True) -> Audited:
+    inputs, targets = images(count)
+    return make_subject(
+        image_model(),
+        cross_entropy,
+        (inputs[:private], targets[:private]),
+        batches=1,
+        public=(inputs[private:], targets[private:]) if public else None,
+        normalization=None,
+        local=None,
+        name="small",
+    )
+
+
+@pytest.mark.parametrize("defense", [NoDefense(), GradientPruning(0.5), Rounding(1e-4)])
+def test_without_noise_the_right_one_is_always_found(defense: Defense) -> None:
+    found = told_apart(subject(), defense, 0)
+    assert found is not None
+    assert (found.candidates, found.trials, found.one_class) == (13, 24, True)
+    assert found.rate.mean == 1
+    assert found.bits.mean == pytest.approx(torch.tensor(13.0).log2().item())
+    assert found.rank == 1
+    assert found.error == pytest.approx(0, abs=1e-9)
+
+
+def test_loud_noise_leaves_chance() -> None:
+    found = told_apart(subject(), GradientNoise(1e3), 0)
+    assert found is not None
+    assert found.rate.low < found.chance == 1 / 13
+    assert found.bits.mean < 0.01
+
+
+def test_few_examples_of_a_class_make_candidates_of_all() -> None:
+    found = told_apart(subject(12), NoDefense(), 0)
+    assert found is not None
+    assert (found.candidates, found.one_class) == (9, False)
+
+
+def test_without_public_examples_the_audited_ones_are_candidates() -> None:
+    found = told_apart(subject(6, 3, public=False), NoDefense(), 0)
+    assert found is None  # one is left beside the rest of the batch
+    found = told_apart(subject(6, 1), NoDefense(), 0)
+    assert found is not None
+    assert found.candidates == 5
+
+
+def test_large_models_get_fewer_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradveil.audit.measure._details.MOST_WORK", 1)
+    found = told_apart(subject(), NoDefense(), 0)
+    assert found is not None
+    assert found.trials == 6
+
+
+class Opaque(Defense):
+    """Sends something without saying what it does."""
+
+    def respond(self, message, inputs, generator=None):  # type: ignore[no-untyped-def]
+        values = message(inputs)
+        return Defended(values, None, values)
+
+
+def test_a_defense_without_a_mechanism_has_no_rate() -> None:
+    assert told_apart(subject(), Opaque(), 0) is None
+
+
+def test_it_is_a_part_of_every_audit() -> None:
+    result = small_audit(table(40), table_model(), defenses=[OptimalNoise(0.1)], attacks=[])
+    _, defense = result.defenses
+    assert defense.told_apart is not None
+    assert defense.told_apart.candidates == 13
+    same = type(result).from_json(result.to_json())
+    assert same == result
+    older = replace(defense, told_apart=None)
+    assert replace(result, defenses=(older,)) != result
+
+
+def test_words_and_tables_say_it_plainly() -> None:
+    found = ToldApart(32, 24, Interval(0.75, 0.53, 0.9), Interval(3.5, 3.0, 4.0), 1.5, 0.1)
+    result = example_result(size=2)
+    assert not [text for text in takeaways(result) if "candidates" in text]
+    assert "Picked out" not in [column.label for column in summary_table(result).columns]
+    first, *others = result.defenses
+    told = replace(result, defenses=(replace(first, told_apart=found), *others))
+    (sentence,) = (text for text in takeaways(told) if "candidates" in text)
+    assert sentence == (
+        "An attacker who knows the other images of the batch and is given 32 candidates of its"
+        " class picks the right one in this share of trials (chance: 3.12 %): 75 % for no defense."
+    )
+    table = summary_table(told)
+    place = [column.label for column in table.columns].index("Picked out")
+    cells = [row[place] for row in table.rows]
+    assert (cells[0].text, cells[0].note) == ("75 %", "53 % to 90 %, 3.50 bits")
+    assert {cell.text for cell in cells[1:]} == {"–"}
+    assert told.rows()[0]["told_apart_rate"] == 0.75
+    assert told.rows()[-1]["told_apart_rate"] is None
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_audit(told, console)
+    text = console.export_text()
+    assert "Who is picked out of 32 candidates (chance: 3.1%)" in text
+    assert "75%  [53%, 90%]  3.50 of 5.00        1.5" in text

@@ -1,0 +1,72 @@
+"""Defended training of an audit: the rounds of `gradveil.federated.Server`, from one stream."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from gradveil import GradientNoise, NoDefense
+from gradveil._random import named_stream
+from gradveil.audit import Federation
+from gradveil.audit.measure._training import make_pool, train_under
+from gradveil.messages import LocalSteps
+from tests.audit.small import make_subject, table, table_model
+
+
+def subject(local):
+    inputs, targets = table(40)
+    public = {"public": (inputs[2:], targets[2:]), "name": "table"}
+    return make_subject(
+        table_model(), cross_entropy, (inputs[:2], targets[:2]), local=local, **public
+    )
+
+
+def by_hand(audited, defense, federation, seed):
+    """The mean of what clients send, into Adam or onto the weights."""
+    model = deepcopy(audited.model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=federation.lr)
+    moved, noise = replace(audited, model=model), named_stream("audit-noise", seed)
+    clients, size = make_pool(audited, federation.clients).clients, audited.batch_size
+    orders = [named_stream("audit-batches", place) for place in range(len(clients))]
+    places = [[] for _ in clients]
+    for _ in range(federation.rounds):
+        sent = []
+        for (x, y), order, left in zip(clients, orders, places, strict=True):
+            if len(left) < size:
+                left[:] = torch.randperm(len(x), generator=order).tolist()
+            chosen = [left.pop(0) for _ in range(size)]
+            sent.append(defense(moved.message(y[chosen]), x[chosen], noise))
+        mean = {name: torch.stack([s[name] for s in sent]).mean(0) for name in sent[0]}
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if audited.local:
+                    parameter.add_(mean[name])
+                else:
+                    parameter.grad = mean[name]
+        if not audited.local:
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("local", [None, LocalSteps(lr=0.1, steps=2)], ids=["gradient", "update"])
+@pytest.mark.parametrize("defense", [NoDefense(), GradientNoise(0.1)], ids=["plain", "noise"])
+def test_the_weights_are_those_of_the_rounds_by_hand(local, defense):
+    audited, federation = subject(local), Federation(rounds=5, local=local)
+    assert len(make_pool(audited, federation.clients).clients) == 4
+    before = deepcopy(audited.model.state_dict())
+    *_, found = train_under(audited, deepcopy(defense), federation, 3)
+    expected = by_hand(audited, deepcopy(defense), federation, 3)
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, expected.state_dict()[name])
+    for name, value in audited.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_share_of_the_clients_is_asked():
+    audited = subject(None)
+    every, *_ = train_under(audited, NoDefense(), Federation(rounds=1), 0)
+    half, *_ = train_under(audited, NoDefense(), Federation(rounds=1, fraction=0.5), 0)
+    pairs = zip(every.parameters(), half.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs)

@@ -1,0 +1,29 @@
+import pytest
+
+import gradveil
+from gradveil.audit.report._answers import python_line, toml_line
+from gradveil.catalog import build_defense
+
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML by itself")
+
+SPECS = [
+    "gradient-noise(scale=0.0123)",
+    "optimal-noise(granularity='layer', scale=0.05)",
+    "optimal-pruning(ratio=0.9, noise=gradient-noise(scale=0.01))",
+    "private-noise(noise_multiplier=6.01, clip=1.85, batch_size=4)",
+    "sign-compression",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_pasted_lines_make_the_defense(spec):
+    names: dict[str, object] = {"gradveil": gradveil}
+    exec(python_line(spec, "model"), names)
+    assert names["defense"] == build_defense(spec)
+    assert build_defense(tomllib.loads(toml_line(spec))["defense"]) == build_defense(spec)
+
+
+def test_a_plan_from_public_examples_says_where_they_go():
+    line = python_line("optimal-noise(scale=0.1)", "public")
+    source = "source=gradveil.Public((public_inputs, public_targets))"
+    assert line == f"defense = gradveil.OptimalNoise(scale=0.1, {source})"

@@ -1,0 +1,219 @@
+"""The report as a file: its numbers, its gaps, its safety; the browser has tests of its own."""
+
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+
+import pytest
+
+from gradveil.audit._result import AuditResult
+from gradveil.audit.report._numbers import estimate, number
+from gradveil.audit.report._write import render_report, write_report
+from tests.audit.example_result import (
+    example_result,
+    incomplete_result,
+    tabular_result,
+    unattacked_result,
+)
+
+HOSTILE = "<img src=x onerror=\"hacked=1\"></script><script>alert('1')</script>&amp;"
+
+
+class Tables(HTMLParser):
+    """The cells of every table by its id: rows of (exact value or None, text)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, list[list[tuple[str | None, str]]]] = {}
+        self._table = ""
+        self._open = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "table":
+            self._table = found.get("id") or ""
+            self.rows[self._table] = []
+        elif tag == "tr":
+            self.rows[self._table].append([])
+        elif tag in ("td", "th"):
+            self.rows[self._table][-1].append((found.get("data-value"), ""))
+            self._open = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = self._open and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            value, text = self.rows[self._table][-1].pop()
+            self.rows[self._table][-1].append((value, text + data))
+
+
+def tables(html: str) -> dict[str, list[list[tuple[str | None, str]]]]:
+    parser = Tables()
+    parser.feed(html)
+    return parser.rows
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render_report(example_result())
+
+
+def without_plotly(html: str) -> str:
+    """The page without the library that it embeds."""
+    from plotly.offline import get_plotlyjs
+
+    assert get_plotlyjs() in html
+    return html.replace(get_plotlyjs(), "")
+
+
+def test_numbers_of_the_summary_are_those_of_the_result(html: str):
+    rows = tables(html)["table-summary"][1:]
+    for row, defense in zip(rows, example_result().defenses, strict=True):
+        assert defense.training is not None
+        expected = [defense.utility_first, defense.utility_second, defense.training.loss_after.mean]
+        assert [float(value) for value, _ in row[1:4]] == expected
+        errors = [attack.mse for attack in defense.attacks]
+        assert [float(value) for value, _ in row[6:8]] == [error.mean for error in errors]
+        assert [text for _, text in row[6:8]] == [estimate(error) for error in errors]
+        assert [float(value) for value, _ in row[8:]] == [defense.bytes_sent, defense.time_ratio]
+
+
+def test_a_bound_is_a_number_or_no_guarantee(html: str):
+    rows = tables(html)["table-summary"][1:]
+    for row, defense in zip(rows, example_result().defenses, strict=True):
+        if defense.bound is None:
+            assert row[4:6] == [(None, "no guarantee"), (None, "no guarantee")]
+        else:
+            assert float(row[4][0] or "nan") == defense.bound.mse
+            assert row[4][1].startswith(number(defense.bound.mse))
+    for row, defense in zip(
+        tables(html)["table-guarantees"][1:], example_result().defenses, strict=True
+    ):
+        assert (defense.bound is None) == (row[3][1] == "–")
+        assert defense.bound is None or row[3][1] == defense.bound.prior
+
+
+def test_numbers_of_the_attacks_are_those_of_the_result(html: str):
+    rows = iter(tables(html)["table-attacks"][1:])
+    for defense in example_result().defenses:
+        for attack in defense.attacks:
+            row = next(rows)
+            assert attack.psnr is not None
+            assert [text for _, text in row[2:4]] == [estimate(attack.mse), estimate(attack.psnr)]
+            assert float(row[2][0] or "nan") == attack.mse.mean
+    assert next(rows, None) is None
+
+
+def test_every_layer_and_verdict_is_there(html: str):
+    result = example_result()
+    rows = tables(html)["table-layers"]
+    assert [row[0][1].split()[0] for row in rows[1:]] == [x.name for x in result.defenses[0].layers]
+    for place, defense in enumerate(result.defenses, start=1):
+        for row, layer in zip(rows[1:], defense.layers, strict=True):
+            assert row[place][1].startswith(number(layer.noise) if layer.noise else "no noise")
+        assert html.count(f"<p>{defense.verdict}</p>") >= 1
+
+
+def test_each_picture_is_embedded_with_an_alternative_text(html: str):
+    result = example_result()
+    count = len(result.originals) * len(result.defenses) * 3
+    assert html.count('<img src="data:image/png;base64,') == count
+    assert html.count('alt="Original') == count
+    run = result.defenses[1].attacks[1].runs[0]
+    assert run.psnr is not None
+    alt = f"Original 1 as adaptive rebuilt it under noise, {number(run.psnr[0])} dB"
+    assert f'{run.pictures[0]}" alt="{alt}"' in html
+
+
+def test_setup_says_how_to_reproduce(html: str):
+    setup = example_result().setup
+    for part in (
+        setup.equal,
+        example_result().notes[0],
+        setup.command,
+        setup.model,
+        setup.versions["torch"],
+        "1 × 28 × 28",
+    ):
+        assert part in html
+
+
+def test_nothing_outside_the_file_is_named(html: str):
+    page = without_plotly(html)
+    assert "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page
+
+
+def test_the_same_result_gives_the_same_bytes(tmp_path: Path):
+    result = AuditResult.from_json(example_result().to_json())
+    path = write_report(example_result(), tmp_path)
+    assert path == tmp_path / "report.html"
+    assert path.read_text() == render_report(result)
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_hostile_names_stay_text():
+    result = example_result()
+    defense = result.defenses[1]
+    assert defense.bound is not None
+    hostile = replace(
+        defense,
+        name=HOSTILE,
+        defense=HOSTILE,
+        verdict=HOSTILE,
+        formal_privacy=HOSTILE,
+        bound=replace(defense.bound, prior=HOSTILE, method=HOSTILE),
+        attacks=tuple(replace(a, attack=f"{HOSTILE}{a.attack}") for a in defense.attacks),
+    )
+    setup = replace(result.setup, model=HOSTILE, data=HOSTILE, command=HOSTILE)
+    page = without_plotly(render_report(replace(result, setup=setup, defenses=(hostile,))))
+    assert "<img src=x" not in page
+    assert "<script>alert" not in page
+    assert page.count("<script") == page.count("</script>") == 4
+    assert "&lt;img src=x" in page
+
+
+def test_inputs_that_are_not_images():
+    page = render_report(tabular_result())
+    assert "The inputs are not images" in page
+    assert "<img" not in page
+    assert "PSNR" not in without_plotly(page)
+    assert "not measured" in page
+
+
+def test_an_incomplete_audit_says_so():
+    page = render_report(incomplete_result())
+    assert 'role="status"><strong>Incomplete.' in page
+    assert "not attacked" in page
+    assert "Incomplete." not in render_report(example_result())
+
+
+def test_an_audit_without_attacks():
+    page = render_report(unattacked_result())
+    assert "no attack was run." in page
+    assert "No attack was run: nothing here says what can be recovered" in page
+    assert 'id="curves"' not in page
+
+
+def test_an_audit_without_anything():
+    page = render_report(replace(example_result(), defenses=(), originals=(), complete=False))
+    assert "Incomplete." in page
+    assert len(page) < 100_000, "plotly should not be embedded without charts"
+
+
+def test_a_missing_folder_is_an_error_and_leaves_nothing(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        write_report(example_result(), tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["_charts", "_write", "_picture", "_numbers"])
+def test_plotly_is_imported_only_to_write(module: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    spec = find_spec(f"gradveil.audit.report.{module}")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module_from_spec(spec))

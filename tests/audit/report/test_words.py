@@ -1,0 +1,143 @@
+"""What the report says follows from the numbers, and no more than that."""
+
+from dataclasses import replace
+
+from gradveil.audit._result import AuditResult, DefenseResult
+from gradveil.audit.report._numbers import estimate, number
+from gradveil.audit.report._tables import guarantee_table, summary_table
+from gradveil.audit.report._words import takeaways, threat_model, what_was_audited
+from gradveil.scoring import Interval
+from tests.audit.example_result import example_result, tabular_result, unattacked_result
+
+
+def text(result: AuditResult) -> str:
+    return " ".join(takeaways(result))
+
+
+def with_errors(result: AuditResult, errors: dict[str, Interval]) -> AuditResult:
+    def change(defense: DefenseResult) -> DefenseResult:
+        attacks = tuple(replace(a, mse=errors[defense.name]) for a in defense.attacks)
+        return replace(defense, attacks=attacks)
+
+    kept = tuple(change(d) for d in result.defenses if d.name in errors)
+    return replace(result, defenses=kept)
+
+
+def test_the_leak_without_a_defense_is_that_of_the_strongest_attack():
+    attacks = example_result().defenses[0].attacks
+    best = min(attacks, key=lambda a: a.mse.mean)
+    assert f"error of {estimate(best.mse)}" in takeaways(example_result())[0]
+    assert "rebuilt the inputs" in takeaways(tabular_result())[0]
+
+
+def test_an_order_is_claimed_only_where_intervals_do_not_overlap():
+    apart = {"noise": Interval(0.3, 0.25, 0.35), "optimal noise": Interval(0.6, 0.5, 0.7)}
+    assert "above the interval of every other" in text(with_errors(example_result(), apart))
+    near = {**apart, "noise": Interval(0.5, 0.4, 0.6)}
+    found = text(with_errors(example_result(), near))
+    assert "overlaps that of noise: their order is not settled" in found
+    assert "above the interval" not in found
+
+
+def test_an_error_at_another_utility_is_called_so():
+    assert "The defenses differ in utility" in text(example_result())
+    pair = replace(example_result(), defenses=example_result().defenses[:3])
+    assert "The defenses differ in utility" not in text(pair)
+
+
+def test_gains_are_ratios_of_trace_bounds_and_utility_is_equal_only_if_it_was_held_so():
+    noise, optimal = (d.bound for d in example_result().defenses[1:3])
+    assert noise is not None
+    assert optimal is not None
+    found = text(example_result())
+    assert f"optimal noise {number(optimal.trace_mse / noise.trace_mse)} ×" in found
+    assert "At equal utility" in found
+    by_scale = replace(example_result(), setup=replace(example_result().setup, match="scale"))
+    assert "At equal utility" not in text(by_scale)
+
+
+def test_an_attack_below_the_bound_is_admitted():
+    assert "went below the reference error" not in text(example_result())
+    low = Interval(0.01, 0.01, 0.01)
+    found = text(with_errors(example_result(), {"noise": low, "optimal noise": low}))
+    assert "went below the reference error for noise and optimal noise" in found
+    assert "a limit for Gaussian data, not a guarantee for images" in found
+
+
+def test_what_has_no_bound_is_named_and_no_formal_privacy_is_claimed():
+    found = text(example_result())
+    assert "No guarantee: no defense, pruning and optimal pruning." in found
+    assert "None of this carries a formal (ε, δ) privacy guarantee." in found
+    formal = replace(
+        example_result().defenses[1], formal_privacy="(3, 1e-5) by accounting", is_formal=True
+    )
+    assert "Formal privacy is stated for noise only" in text(
+        replace(example_result(), defenses=(formal,))
+    )
+
+
+def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
+    defense = example_result().defenses[1]
+    assert defense.bound is not None
+    jumps = replace(defense, bound=replace(defense.bound, reason="the message jumps", batches=8))
+    result = replace(example_result(), defenses=(jumps,))
+    assert "The reference error is no guarantee for noise: the message jumps." in text(result)
+    assert "no guarantee here" in summary_table(result).rows[0][4].note
+    assert "over 8 batches, no guarantee here" in guarantee_table(result).rows[0][1].note
+
+
+def test_reasons_for_no_guarantee_are_named():
+    pruning = replace(example_result().defenses[5], no_guarantee="the choice can be seen")
+    result = replace(example_result(), defenses=(pruning,))
+    assert "No guarantee: pruning (the choice can be seen)." in text(result)
+
+
+def test_equal_utility_is_said_only_where_losses_agree():
+    noise, optimal = example_result().defenses[1:3]
+    assert noise.training is not None
+    assert optimal.training is not None
+    same = replace(optimal.training, loss_after=noise.training.loss_after)
+    apart = replace(optimal.training, loss_after=Interval(9.0, 8.9, 9.1))
+    for training, words, others in (
+        (same, "At equal utility, the reference error", "is not equal"),
+        (apart, "The loss after training is not equal: noise", "At equal utility"),
+        (None, "The loss after training is not equal", "At equal utility"),
+    ):
+        pair = (noise, replace(optimal, training=training))
+        found = text(replace(example_result(), defenses=pair))
+        assert words in found
+        assert others not in found
+
+
+def test_without_attacks_nothing_is_said_about_them():
+    found = text(unattacked_result())
+    assert "rebuilt" not in found
+    assert "largest error" not in found
+    assert what_was_audited(unattacked_result()).endswith("; no attack was run.")
+
+
+def test_the_audited_sentence_names_everything():
+    assert what_was_audited(example_result()) == (
+        "The gradients of simple-conv-net (119,530 parameters, as given) for 2 batches of 8 images"
+        " from mnist (embedded), undefended and under 8 defenses, attacked by inverting-gradients"
+        " and adaptive with 2 seeds each."
+    )
+
+
+def test_the_threat_model_says_what_is_known():
+    lines = " ".join(threat_model(example_result()))
+    assert "Know the defense and its settings, but not the noise that was drawn: adaptive." in lines
+    assert "Do not know the defense: inverting-gradients." in lines
+    assert "given the labels of the batch" in lines
+    setup = replace(
+        example_result().setup,
+        threat_labels="unknown",
+        threat_statistics=False,
+        threat_mechanism="realised",
+        message="update",
+    )
+    lines = " ".join(threat_model(replace(example_result(), setup=setup)))
+    assert "no labels" in lines
+    assert "does not know the data's mean" in lines
+    assert "the very noise levels or mask" in lines
+    assert "one weight update" in lines

@@ -1,0 +1,297 @@
+"""No model gets past the clip: leaving one example out moves the sum by at most C."""
+
+import contextlib
+import copy
+import math
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gradveil import ClippedMessage, GradientMessage
+from gradveil.messages import _clipped
+
+from . import hostile
+
+CLIP, EXAMPLES = 1e-2, 5
+"""Below all gradients: each example adds C to the sum."""
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = (
+        torch.randn(EXAMPLES, 4, generator=generator) * torch.arange(1.0, EXAMPLES + 1)[:, None]
+    )
+    return inputs, torch.randint(3, (EXAMPLES,), generator=generator)
+
+
+def clipped(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The clipped sum, with what the model draws at random fixed."""
+    message = GradientMessage(model, cross_entropy, targets, separable=True)
+    found = ClippedMessage(message, CLIP, batch_size=1, grid=1.0, seed=11).values(inputs)
+    return torch.cat([value.flatten() for value in found.values()])
+
+
+def largest_move(model: nn.Module) -> float:
+    """How far leaving one example out moves the sum, over C."""
+    inputs, targets = data()
+    whole, others = clipped(model, inputs, targets), torch.arange(EXAMPLES)
+    moves = [
+        (whole - clipped(model, inputs[others != b], targets[others != b])).norm()
+        for b in range(EXAMPLES)
+    ]
+    return float(max(moves)) / CLIP
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(model.state_dict())
+
+
+REFUSED = {
+    "WritesItsWeights": "wrote into `second.weight`",
+    "WritesWhatItSaw": "wrote into `second.weight`",
+    "KeepsInAGlobal": "kept a tensor of an earlier run",
+    "NotesNumbers": "other numbers for the first example",
+    "CountsElsewhere": "other numbers for the first example",
+    "WritesOnABoard": "kept a tensor of an earlier run",
+    "KeepsAGenerator": "other numbers for the first example",
+}
+"""What has no guarantee, and says so."""
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.parametrize("room", [2**23, 1], ids=["at once", "in parts"])
+@pytest.mark.parametrize("build", hostile.MODELS, ids=lambda build: build.__name__)
+def test_leaving_one_out_moves_the_sum_by_the_clip(build, room, monkeypatch):
+    """Also where all gradients of examples have no room at once, and parts are repeated."""
+    monkeypatch.setattr(_clipped._isolated, "ROOM", room)
+    torch.manual_seed(0)
+    model = build()
+    before = state(model)
+    reason = REFUSED.get(build.__name__)
+    if reason is None:
+        assert largest_move(model) <= 1 + 1e-6
+    else:
+        with pytest.raises((ValueError, RuntimeError), match=reason):
+            largest_move(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_sum_is_that_of_the_examples_alone():
+    """The oracle: plain autograd on one example after the other."""
+    torch.manual_seed(0)
+    model = hostile.SortsByLength()
+    inputs, targets = data()
+    total = torch.zeros(sum(p.numel() for p in model.parameters()))
+    for b in range(EXAMPLES):
+        loss = cross_entropy(model(inputs[b : b + 1]), targets[b : b + 1])
+        g = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
+        total += g * min(1.0, CLIP / float(g.norm()))
+    torch.testing.assert_close(clipped(model, inputs, targets).float(), total, rtol=1e-3, atol=1e-6)
+
+
+def test_training_does_not_undo_it():
+    """A head that starts at 0 is not looked at once for good."""
+    torch.manual_seed(0)
+    model = hostile.Standardises()
+    assert largest_move(model) <= 1 + 1e-6
+    with torch.no_grad():
+        model.second.weight.normal_()
+    assert largest_move(model) <= 1 + 1e-6
+
+
+class Dropped(hostile.Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def between(self, h: Tensor) -> Tensor:
+        return self.drop(h)
+
+
+def test_dropout_is_drawn_anew_whatever_seed_the_message_has():
+    model = Dropped()
+    inputs, targets = data()
+    message = ClippedMessage(GradientMessage(model, cross_entropy, targets, seed=0), CLIP)
+    assert not torch.equal(*(message.values(inputs)["second.weight"] for _ in range(2)))
+    simulated = ClippedMessage(GradientMessage(model, cross_entropy, targets), CLIP, seed=5)
+    assert torch.equal(*(simulated.values(inputs)["second.weight"] for _ in range(2)))
+
+
+def test_masks_are_those_of_each_example():
+    """Half of the units are dropped, others for each example, and norms are of what is summed."""
+    model = Dropped()
+    inputs, targets = data()
+    zeros = []
+    for b in range(EXAMPLES):
+        alone = GradientMessage(model, cross_entropy, targets[b : b + 1])
+        values = ClippedMessage(alone, CLIP).values(inputs[b : b + 1])
+        length = math.sqrt(sum(float(v.double().square().sum()) for v in values.values()))
+        assert length == pytest.approx(CLIP, rel=1e-4)
+        zeros.append((values["second.weight"] == 0).all(0))
+    assert 0 < int(torch.stack(zeros).sum()) < 4 * EXAMPLES
+    assert not all(torch.equal(zeros[0], other) for other in zeros[1:])
+
+
+def test_the_generators_of_python_and_numpy_stay():
+    import random
+
+    import numpy as np
+
+    before = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    largest_move(hostile.LayerDrop())
+    assert random.getstate() == before[0]
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+
+
+def test_a_global_constant_is_no_memory():
+    """A tensor that operations hand back as it is does not count as made in a run."""
+    constant = torch.ones(4)
+
+    class Shifted(hostile.Net):
+        def between(self, h: Tensor) -> Tensor:
+            return h + constant.to(h.dtype).contiguous()
+
+    model = Shifted()
+    assert largest_move(model) <= 1 + 1e-6
+
+
+def test_a_compiled_model_is_clipped_as_the_module_it_was_made_from():
+    torch.manual_seed(0)
+    model = hostile.Net()
+    inputs, targets = data()
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(clipped(compiled, inputs, targets), clipped(model, inputs, targets))
+
+
+def test_a_model_that_cannot_be_copied():
+    model = hostile.Net()
+    model.file = (x for x in ())
+    with pytest.raises(TypeError, match=r"of `Net\.file` fails with"):
+        clipped(model, *data())
+
+
+def test_a_model_with_a_lock():
+    model = hostile.Net()
+    model.lock = threading.Lock()
+    assert largest_move(model) <= 1 + 1e-6
+
+
+def alone(model: nn.Module) -> Tensor:
+    """The clipped sum of a plain model, by plain autograd on one example after the other."""
+    total = 0.0
+    for x, y in zip(*(part.split(1) for part in data()), strict=True):
+        own = torch.autograd.grad(cross_entropy(model(x), y), [*model.parameters()])
+        g = torch.cat([one.flatten() for one in own]).double()
+        total = total + g * min(1.0, CLIP / float(g.norm()))
+    return total
+
+
+def assert_is_alone(model: nn.Module) -> None:
+    torch.testing.assert_close(clipped(model, *data()), alone(model), rtol=2e-3, atol=1e-6)
+
+
+def test_a_model_compiled_in_place():
+    torch.manual_seed(0)
+    model = hostile.Net()
+    expected = alone(model)
+    model.compile(backend="eager")
+    torch.testing.assert_close(clipped(model, *data()), expected, rtol=2e-3, atol=1e-6)
+
+
+class ReachesItself(hostile.Net):
+    """Functions that hold the module: a wrapped layer, and a hook that writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run = lambda h: self.second(h)
+        self.first.register_forward_hook(lambda m, i, o: setattr(self, "last", o.detach()))
+        self.first.register_full_backward_hook(self.write)
+
+    def write(self, module, inputs, outputs):
+        self.second.bias.data.add_(outputs[0].sum())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(torch.tanh(self.first(x)))
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+def test_what_functions_that_hold_the_module_write_is_not_the_users():
+    model = ReachesItself()
+    before, attributes = state(model), set(vars(model))
+    for _ in range(2):
+        with contextlib.suppress(ValueError):
+            clipped(model, *data())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert set(vars(model)) == attributes
+
+
+def test_a_function_that_holds_the_module_is_computed_right():
+    torch.manual_seed(0)
+    model = hostile.Net()
+    second = model.second
+    model.between = lambda h: h + second(h).sum(-1, keepdim=True)
+    assert_is_alone(model)
+
+
+def test_weights_that_are_kept_elsewhere_are_refused():
+    model = hostile.Net()
+    weight = model.second.weight
+    model.between = lambda h: h + (h @ weight.T).sum(-1, keepdim=True)
+    with pytest.raises(ValueError, match="reaches the weights themselves"):
+        clipped(model, *data())
+
+
+class Changes(hostile.Net):
+    """Layers in another way, when an attribute says so."""
+
+    way = "plain"
+
+    def between(self, h: Tensor) -> Tensor:
+        if self.way == "transposed":
+            return h + h @ self.second.weight.T @ self.second.weight
+        return h
+
+
+def test_layers_that_are_used_in_another_way_later():
+    torch.manual_seed(0)
+    model = Changes()
+    assert_is_alone(model)
+    model.way = "transposed"
+    assert_is_alone(model)
+
+
+@pytest.mark.parametrize("build", [hostile.Net, hostile.EarlyExit])
+def test_inference_mode_around_it(build):
+    torch.manual_seed(0)
+    model = build()
+    expected = clipped(model, *data())
+    with torch.inference_mode():
+        found = clipped(model, *data())
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_loss_that_writes_into_targets():
+    inputs, targets = data()
+    before = targets.clone()
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(outputs, labels.clamp_(max=1))
+
+    ClippedMessage(GradientMessage(hostile.Net(), loss, targets), CLIP).values(inputs)
+    assert torch.equal(targets, before)
+
+
+def test_results_of_earlier_calls_may_be_kept_in_a_module():
+    model = hostile.Net()
+    model.last = model(torch.ones(1, 4))  # no leaf, which `deepcopy` refuses
+    assert largest_move(model) <= 1 + 1e-6
+
+
+def test_why_examples_go_one_by_one_is_logged_once(caplog):
+    model = hostile.EarlyExit()
+    for _ in range(3):
+        clipped(model, *data())
+    assert len([r for r in caplog.records if "one by one" in r.message]) == 1

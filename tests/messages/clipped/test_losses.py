@@ -1,0 +1,115 @@
+"""Losses: what they add for parameters alone stays, and none is judged by private data."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from gradveil import ClippedMessage, GradientMessage, PrivateNoise
+from tests.messages.compare import assert_same
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def values(net: nn.Module, loss, inputs: Tensor = X, targets: Tensor = Y, size: int = 6):
+    message = GradientMessage(net, loss, targets)
+    return ClippedMessage(message, 0.01, batch_size=size).values(inputs)
+
+
+def ridge(net: nn.Module, strength: float = 3.0) -> Tensor:
+    return strength * sum(p.square().sum() for p in net.parameters())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_penalty_of_the_parameters_is_added_outside_of_the_clip(reduction: str):
+    """The gradient of 3‖Θ‖² is 6Θ, far above the clip; a sum is divided by B, and so is it."""
+    net = model()
+    plain = values(net, partial(cross_entropy, reduction=reduction))
+    found = values(net, lambda o, y: cross_entropy(o, y, reduction=reduction) + ridge(net))
+    share = 1 if reduction == "mean" else 1 / 6
+    added = {n: 6 * share * p.detach() for n, p in net.named_parameters()}
+    assert_same(found, {n: plain[n] + added[n] for n in plain}, tolerance=1e-5)
+
+
+def test_an_empty_batch_has_the_same_penalty():
+    """Otherwise it would tell that nobody was drawn."""
+    net = model()
+    empty = values(net, lambda o, y: cross_entropy(o, y) + ridge(net), X[:0], Y[:0])
+    assert_same(empty, {n: 6 * p.detach() for n, p in net.named_parameters()}, tolerance=1e-5)
+
+
+def test_it_is_sent():
+    net = model()
+    message = GradientMessage(net, lambda o, y: cross_entropy(o, y) + ridge(net), Y)
+    sent = PrivateNoise(1e-3, 0.01, batch_size=6)(message, X)
+    assert float(sent["0.weight"].norm()) == pytest.approx(
+        float(6 * net[0].weight.detach().norm()), rel=0.1
+    )
+
+
+def test_a_penalty_with_other_tensors_is_refused():
+    """A term over private inputs that the loss holds would go past the clip."""
+    net = model()
+    with pytest.raises(ValueError, match="parameters and other tensors together"):
+        values(net, lambda o, y: cross_entropy(o, y) + net(X).square().mean())
+    with pytest.raises(ValueError, match="parameters and other tensors together"):
+        values(net, lambda o, y: cross_entropy(o, y) + o.mean() * ridge(net))
+
+
+LOSSES = {
+    "partial": partial(cross_entropy, weight=torch.tensor([1.0, 1.0, 9.0])),
+    "module": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 9.0])),
+    "function": lambda o, y: cross_entropy(o, y, torch.tensor([1.0, 1.0, 9.0])),
+    "nll": lambda o, y: nn.functional.nll_loss(o.log_softmax(1), y, torch.tensor([1.0, 1.0, 9.0])),
+}
+
+
+@pytest.mark.parametrize("labels", [[0] * 6, [2] * 6, [0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]])
+@pytest.mark.parametrize("name", LOSSES)
+def test_class_weights_in_a_mean_are_refused_whatever_the_labels(name: str, labels: list[int]):
+    with pytest.raises(ValueError, match="class weights in a mean"):
+        values(model(), LOSSES[name], targets=torch.tensor(labels))
+
+
+def test_class_weights_in_a_sum_are_allowed():
+    weight = torch.tensor([1.0, 1.0, 9.0])
+    values(model(), partial(cross_entropy, weight=weight, reduction="sum"))
+
+
+@pytest.mark.parametrize("labels", [[0] * 6, [0, 1, 2, 0, 1, 2]])
+def test_what_compares_examples_is_refused_whatever_the_data(labels: list[int]):
+    spread = lambda o, y: (o - o.mean(0)).square().mean()  # noqa: E731
+    for inputs in (X, torch.zeros_like(X)):
+        with pytest.raises(ValueError, match="compares examples"):
+            values(model(), spread, inputs, torch.tensor(labels))
+
+
+def test_ignored_targets_count_by_example():
+    """The mean over the targets of each example that are not ignored."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    labels = torch.tensor([[0, 1], [2, -100], [1, 1], [-100, 0], [0, 0], [1, 2]])
+    found = values(net, cross_entropy, targets=labels)
+    total = {n: torch.zeros_like(p) for n, p in net.named_parameters()}
+    for x, y in zip(X.split(1), labels.split(1), strict=True):
+        own = torch.autograd.grad(cross_entropy(net(x), y), [*net.parameters()])
+        factor = min(1.0, 0.01 / float(torch.cat([g.flatten() for g in own]).norm()))
+        for n, g in zip(total, own, strict=True):
+            total[n] += factor * g / 6
+    assert_same(found, total, tolerance=1e-3)
+
+
+def test_a_loss_that_is_not_made_for_made_up_targets_is_taken_as_it_is():
+    def picky(o: Tensor, y: Tensor) -> Tensor:
+        if o.dim() == 2 and not o.requires_grad and len(o) == 3:
+            raise RuntimeError("only real data")
+        return mse_loss(o, y)
+
+    values(model(), picky, targets=X[:, :3])

@@ -1,0 +1,75 @@
+"""Bounds beside attacks: which of them there are, at which noise, and what the claim measures."""
+
+import pytest
+
+from paper import figures
+from paper.measures import best_attack_above_candidates
+from paper.studies_attackers import CANDIDATES, FLOOR, LEARNED, BoundStudy
+from tests.paper.synthetic import synthetic_results
+
+STUDY = BoundStudy()
+
+
+def changed(results, error):
+    """All bounds from candidates are this."""
+    return {
+        cell: {**result, "error": error} if cell.name == "candidate_bound" else result
+        for cell, result in results.items()
+    }
+
+
+def test_candidates_are_there_for_all_that_is_attacked_and_for_more_noise():
+    cells = STUDY.cells("standard")
+    by_kind = {
+        kind: {(c.settings["defense"], c.settings["start"]) for c in cells if c.name == kind}
+        for kind in ("attack", "bound", "candidate_bound")
+    }
+    assert by_kind["attack"] == by_kind["bound"] < by_kind["candidate_bound"]
+    assert any("scale=3.0" in defense for defense, _ in by_kind["candidate_bound"])
+    assert not [c for c in cells if c.name == "learned_bound"]
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard", "paper"])
+def test_bounds_stand_beside_attacks_on_single_images(preset):
+    """They are place by place, which errors after matching undercut in batches of several."""
+    cells = [c for c in STUDY.cells(preset) if c.name != "learned_bound"]
+    assert {c.settings["size"] for c in cells} == {1}
+
+
+def test_candidates_are_neither_attacked_nor_planned_from():
+    for preset in ("quick", "standard", "paper"):
+        for cell in STUDY.cells(preset):
+            if cell.name != "candidate_bound":
+                continue
+            first = cell.settings["population"]["start"]
+            public = cell.settings.get("public")
+            assert cell.settings["start"] < first
+            assert not public or public["start"] + public["size"] * public["batches"] <= first
+
+
+def test_a_learned_prior_has_a_row_for_each_defense():
+    [cell] = [c for c in STUDY.cells("paper") if c.name == "learned_bound"]
+    one = {"bound": 0.1, "low": 0.05, "high": 0.2, "reason": ""}
+    bounds = {spec: one for spec, _ in cell.settings["defenses"]}
+    rows = STUDY.numbers({cell: {"bounds": bounds}}).as_dicts()
+    assert len(rows) == len(bounds) == 8
+    assert {row["what"] for row in rows} == {LEARNED}
+    assert {row["mean"] for row in rows} == {0.1}
+
+
+def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(figures, "save", lambda made, stem: found.append(made))
+    table = STUDY.numbers(changed(synthetic_results(STUDY.cells("quick")), 0.0))
+    assert {row["mean"] for row in table.as_dicts() if row["what"] == CANDIDATES} == {0.0}
+    STUDY.draw(table, tmp_path / "figure")
+    for axis in found[0].axes:
+        assert 0 < axis.get_ylim()[0] <= FLOOR
+
+
+@pytest.mark.parametrize(("error", "above"), [(0.01, True), (9.0, False)])
+def test_attacks_are_measured_against_the_candidates(error, above):
+    results = changed(synthetic_results(STUDY.cells("quick")), error)
+    units = best_attack_above_candidates(STUDY.name)({STUDY.name: results})
+    assert len(units) == 4
+    assert all((float(values.mean()) > 0) == above for values in units.values())
