@@ -38,7 +38,7 @@ def programs() -> list[object]:
 
 
 @pytest.mark.parametrize("page", programs())
-@pytest.mark.filterwarnings("ignore::gradveil.HiddenPathWarning")
+@pytest.mark.filterwarnings("ignore::gradveil.sensitivity.HiddenPathWarning")
 def test_python_blocks_run(page: Path) -> None:
     assert run(page) > 0
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import TokenGradient
+from gradveil.messages import TokenGradient
 from gradveil.models import TokenTransformer, next_token_loss
 
 TOKENS, CLASSES = 30, 3

@@ -15,90 +15,44 @@ from typing import TYPE_CHECKING
 from ._checks import NonFiniteError
 from ._lazy import lazy_attributes
 from .defenses import (
-    QSGD,
     ClampedNoise,
     Defended,
     Defense,
-    ErrorFeedback,
     GradientNoise,
     GradientPruning,
-    InstaHide,
-    LaplaceNoise,
-    MixUp,
     NoDefense,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
-    Outpost,
-    Pixelization,
     PrivateNoise,
     Rounding,
-    SignCompression,
-    Soteria,
 )
-from .mechanisms import Mechanism, RoundingMechanism
-from .messages import (
-    AdaptedModel,
-    ClippedMessage,
-    ClippedUpdate,
-    GradientMessage,
-    LocalUpdateMessage,
-    Message,
-    ModelError,
-    TokenGradient,
-)
-from .sensitivity import Exact, HiddenPathWarning, Moments, PerExample, Sketch, Structured, measure
+from .messages import AdaptedModel, GradientMessage, LocalUpdateMessage, Message, ModelError
+from .sensitivity import Moments, measure
 from .shapes import FromServer, Public
-from .theory import (
-    Bound,
-    BoundCase,
-    GaussianPrior,
-    Utility,
-    expected_decrease,
-    fisher_trace,
-    gain_over_isotropic,
-    mean_bound,
-    plan_information,
-    plan_information_trace,
-    reconstruction_bound,
-    share_of_optimum,
-    utility,
-)
+from .theory import Bound, GaussianPrior, reconstruction_bound, utility
 
 if TYPE_CHECKING:
-    from .attacks import Observation, ThreatModel
-    from .audit import AuditResult
+    from .attacks import Observation
     from .data import load_dataset
     from .scoring import score
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "QSGD",
     "AdaptedModel",
-    "AuditResult",
     "Bound",
-    "BoundCase",
     "ClampedNoise",
-    "ClippedMessage",
-    "ClippedUpdate",
     "Defended",
     "Defense",
-    "ErrorFeedback",
-    "Exact",
     "FromServer",
     "GaussianPrior",
     "GradientMessage",
     "GradientNoise",
     "GradientPruning",
-    "HiddenPathWarning",
-    "InstaHide",
-    "LaplaceNoise",
     "LocalUpdateMessage",
-    "Mechanism",
     "Message",
-    "MixUp",
     "ModelError",
     "Moments",
     "NoDefense",
@@ -108,38 +62,18 @@ __all__ = [
     "OptimalNoise",
     "OptimalPruning",
     "OptimalRounding",
-    "Outpost",
-    "PerExample",
-    "Pixelization",
     "PrivateNoise",
     "Public",
     "Rounding",
-    "RoundingMechanism",
-    "SignCompression",
-    "Sketch",
-    "Soteria",
-    "Structured",
-    "ThreatModel",
-    "TokenGradient",
-    "Utility",
-    "expected_decrease",
-    "fisher_trace",
-    "gain_over_isotropic",
     "load_dataset",
-    "mean_bound",
     "measure",
-    "plan_information",
-    "plan_information_trace",
     "reconstruction_bound",
     "score",
-    "share_of_optimum",
     "utility",
 ]
 
 _LAZY = {
-    "AuditResult": "audit",
     "Observation": "attacks",
-    "ThreatModel": "attacks",
     "attacks": "attacks",
     "audit": "audit",
     "catalog": "catalog",

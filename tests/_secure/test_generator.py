@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
-from gradveil import GradientNoise, Mechanism
+from gradveil import GradientNoise
 from gradveil._random import bernoulli, generator_or_fresh, normal_like
 from gradveil._secure import SecureGenerator, normals, uniforms
+from gradveil.mechanisms import Mechanism
 
 FLOATS = (torch.float32, torch.float64)
 

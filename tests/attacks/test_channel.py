@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from gradveil import GradientPruning, Mechanism, OptimalPruning, RoundingMechanism
+from gradveil import GradientPruning, OptimalPruning
 from gradveil.attacks._channel import open_channel
+from gradveil.mechanisms import Mechanism, RoundingMechanism
 
 from .tiny import conv_net, observed
 

@@ -3,9 +3,8 @@ import math
 import pytest
 import torch
 
-from gradveil import Mechanism
 from gradveil.attacks._likelihood import Doubt, doubt_between
-from gradveil.mechanisms import RoundingMechanism
+from gradveil.mechanisms import Mechanism, RoundingMechanism
 
 LIKE = {"w": torch.zeros(4), "b": torch.zeros(2)}
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import GradientNoise, GradientPruning, NoDefense, ThreatModel, load_dataset
-from gradveil.attacks import ExactInversion, InvertingGradients, Watch, observe
+from gradveil import GradientNoise, GradientPruning, NoDefense, load_dataset
+from gradveil.attacks import ExactInversion, InvertingGradients, ThreatModel, Watch, observe
 from gradveil.attacks._targets import Run
 from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps

@@ -11,10 +11,8 @@ from torch.nn import functional as F
 
 from gradveil import (
     ClampedNoise,
-    Exact,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     NoDefense,
     OptimalNoise,
     OptimalPruning,
@@ -24,8 +22,8 @@ from gradveil import (
 from gradveil.attacks import Identify, Observation, ThreatModel, observe
 from gradveil.attacks._likelihood import log_likelihood
 from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism
-from gradveil.sensitivity import Moments
+from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.sensitivity import Exact, Moments
 from gradveil.shapes import Needs, Shape
 from tests.attacks.tiny import generator
 

@@ -9,10 +9,9 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from torch import Tensor
 
-from gradveil import Mechanism
 from gradveil.attacks._densities import doubtful_log_probabilities
 from gradveil.attacks._likelihood import Doubt, log_likelihood, log_likelihoods, same_noise
-from gradveil.mechanisms import RoundingMechanism
+from gradveil.mechanisms import Mechanism, RoundingMechanism
 from tests.mechanisms.test_mechanism import CASES, VALUES
 
 Tensors = dict[str, Tensor]

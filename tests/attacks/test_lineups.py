@@ -9,7 +9,6 @@ from gradveil import (
     ClampedNoise,
     GradientNoise,
     GradientPruning,
-    LaplaceNoise,
     NoDefense,
     OptimalNoise,
     PrivateNoise,
@@ -17,7 +16,7 @@ from gradveil import (
 )
 from gradveil.attacks import Lineups, _identify_trials, draw_lineups
 from gradveil.attacks._likelihood import log_likelihood
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, LaplaceNoise
 from gradveil.messages import LocalSteps
 from tests.attacks.test_identify_trials import examples, model
 from tests.attacks.tiny import generator

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import ClippedMessage, GradientMessage, PrivateNoise
+from gradveil import GradientMessage, PrivateNoise
 from gradveil.attacks import Adaptive, InvertingGradients, TotalVariation
 from gradveil.attacks._channel import plan_channel
 from gradveil.attacks._refine import Finish
-from gradveil.messages import LocalSteps
+from gradveil.messages import ClippedMessage, LocalSteps
 
 from .tiny import conv_net, error, generator, observed, smooth_images
 

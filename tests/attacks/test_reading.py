@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gradveil import Mechanism, RoundingMechanism
 from gradveil.attacks._likelihood import read, with_least_noise
+from gradveil.mechanisms import Mechanism, RoundingMechanism
 
 VALUES = {"w": torch.tensor([[3.0, -0.2], [0.7, 0.0]]), "b": torch.tensor(1.3)}
 MASK = {"w": torch.tensor([[1.0, 0.0], [0.5, 1.0]]), "b": torch.tensor(1.0)}

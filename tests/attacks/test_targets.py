@@ -5,8 +5,16 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, l1_loss, mse_loss
 
-from gradveil import NoDefense, ThreatModel
-from gradveil.attacks import DLG, IDLG, InvertingGradients, Observation, observe, recover_labels
+from gradveil import NoDefense
+from gradveil.attacks import (
+    DLG,
+    IDLG,
+    InvertingGradients,
+    Observation,
+    ThreatModel,
+    observe,
+    recover_labels,
+)
 from gradveil.attacks._descent import order_like
 from gradveil.attacks._targets import labels_of, soft_targets
 from gradveil.models import build_model

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import NoDefense, OptimalNoise, TokenGradient
+from gradveil import NoDefense, OptimalNoise
 from gradveil.attacks import SpanCheck, observe
+from gradveil.messages import TokenGradient
 from gradveil.models import next_token_loss
 from gradveil.scoring import score_tokens
 from tests.text import generator, sequences

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from gradveil import ThreatModel
-from gradveil.attacks import InvertingGradients
+from gradveil.attacks import InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult
 from gradveil.models import build_model
 

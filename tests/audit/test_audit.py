@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import gradveil
-from gradveil import GradientNoise, ThreatModel
-from gradveil.attacks import Analytic, InvertingGradients
+from gradveil import GradientNoise
+from gradveil.attacks import Analytic, InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult, Federation, Subject, run, write_results
 from gradveil.audit.report._write import as_csv
 from gradveil.catalog import spec_of

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import l1_loss, mse_loss
 
-from gradveil import ThreatModel
+from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult
 from gradveil.models import build_model
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradveil import AdaptedModel, ThreatModel
-from gradveil.attacks import SpanCheck, TabLeak, TokenRows
+from gradveil import AdaptedModel
+from gradveil.attacks import SpanCheck, TabLeak, ThreatModel, TokenRows
 from gradveil.audit import default_attacks, write_results
 from gradveil.audit.report._words import takeaways
 from gradveil.data import Dataset, TableLayout

@@ -7,9 +7,10 @@ from benchmarks.cases import Case, UpdateCase
 from benchmarks.memory import PeakMemory
 from benchmarks.paper_algorithm import PaperAlgorithm
 from benchmarks.sensitivity import bench_sensitivity, contenders, draw_sensitivity
-from gradveil import GradientMessage, Sketch, measure
+from gradveil import GradientMessage, measure
 from gradveil._timing import time_ratios
 from gradveil.models import build_model
+from gradveil.sensitivity import Sketch
 
 
 def tiny(kind: type[Case] = Case) -> Case:

@@ -76,8 +76,8 @@ def test_fisher_is_entries_over_the_trace(table):
     for rows in order[: 2 * found["batches"]].view(-1, 2):
         inputs, targets = data.inputs[rows], data.targets[rows]
         message = gradveil.GradientMessage(model, torch.nn.functional.cross_entropy, targets)
-        moments = gradveil.measure(message, inputs, gradveil.Exact())
-        traces.append(gradveil.fisher_trace(moments, gradveil.Mechanism(std=0.5)))
+        moments = gradveil.measure(message, inputs, gradveil.sensitivity.Exact())
+        traces.append(gradveil.theory.fisher_trace(moments, gradveil.mechanisms.Mechanism(std=0.5)))
     assert found["mse"] == pytest.approx(10 / np.mean(traces), rel=1e-3)
     weaker = facts("fisher", *options, "--defense", "gradient-noise(0.25)")
     assert weaker["mse"] == pytest.approx(found["mse"] / 4, rel=1e-4)

@@ -7,15 +7,10 @@ import torch
 from torch import Tensor
 
 from gradveil import (
-    QSGD,
     ClampedNoise,
     Defense,
-    ErrorFeedback,
-    Exact,
     GradientNoise,
     GradientPruning,
-    LaplaceNoise,
-    Mechanism,
     Moments,
     NoDefense,
     OptimalClampedNoise,
@@ -24,8 +19,10 @@ from gradveil import (
     OptimalRounding,
     PrivateNoise,
     Rounding,
-    SignCompression,
 )
+from gradveil.defenses import QSGD, ErrorFeedback, LaplaceNoise, SignCompression
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import Exact
 
 Tensors = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gradveil import Mechanism, Moments, fisher_trace, utility
+from gradveil import Moments, utility
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace
 
 from .cases import Tensors, kept, like, powers, row
 

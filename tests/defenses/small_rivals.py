@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import (
+from gradveil import Defense, GradientMessage
+from gradveil.defenses import (
     QSGD,
-    Defense,
     ErrorFeedback,
-    GradientMessage,
     InstaHide,
     LaplaceNoise,
     MixUp,

@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 from gradveil import (
     ClampedNoise,
     Defense,
-    Exact,
     GradientMessage,
     GradientNoise,
     GradientPruning,
@@ -28,6 +27,7 @@ from gradveil import (
     measure,
 )
 from gradveil.defenses._accumulation import _added, _mix_known
+from gradveil.sensitivity import Exact
 
 SIZES = (5, 3, 7, 1)
 EXACT = Exact()

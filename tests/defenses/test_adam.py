@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Mechanism, Moments, OptimalNoise, fisher_trace
+from gradveil import Moments, OptimalNoise
 from gradveil.defenses import _adam
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace
 from tests.defenses.cases import FREE, SWEEPS, Sweep, moments_of, powers, row
 from tests.defenses.properties import noise_price, perturbed, with_powers
 

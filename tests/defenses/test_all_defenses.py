@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Defense, LocalUpdateMessage, Mechanism, NonFiniteError
+from gradveil import Defense, LocalUpdateMessage, NonFiniteError
+from gradveil.mechanisms import Mechanism
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.zoo import named
 

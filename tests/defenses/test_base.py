@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import ClampedNoise, Exact, GradientMessage, GradientNoise, NoDefense, OptimalNoise
+from gradveil import ClampedNoise, GradientMessage, GradientNoise, NoDefense, OptimalNoise
+from gradveil.sensitivity import Exact
 from tests.zoo import Case, named
 
 CASES = [named(name) for name in ("mlp", "conv_net", "scalar", "tied", "frozen", "unused")]

@@ -5,13 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from gradveil import (
-    GradientMessage,
-    InstaHide,
-    LocalUpdateMessage,
-    MixUp,
-    Pixelization,
-)
+from gradveil import GradientMessage, LocalUpdateMessage
+from gradveil.defenses import InstaHide, MixUp, Pixelization
 from gradveil.messages import MappedMessage
 
 from .small_rivals import LABELS, assert_alike, gradient, images, model, seeded

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradveil import QSGD, LaplaceNoise, SignCompression
+from gradveil.defenses import QSGD, LaplaceNoise, SignCompression
 from gradveil.mechanisms import LaplaceMechanism, QuantisationMechanism, SignMechanism
 
 from .small_rivals import gradient, images, seeded

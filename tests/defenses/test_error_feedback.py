@@ -3,7 +3,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gradveil import ErrorFeedback, GradientPruning
+from gradveil import GradientPruning
+from gradveil.defenses import ErrorFeedback
 
 from .small_rivals import assert_alike, gradient, images, model, seeded
 

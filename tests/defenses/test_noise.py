@@ -13,10 +13,10 @@ from gradveil import (
     Moments,
     OptimalClampedNoise,
     OptimalNoise,
-    fisher_trace,
     measure,
     reconstruction_bound,
 )
+from gradveil.theory import fisher_trace
 
 from .cases import SWEEPS, Sweep, batch, message, powers, row
 from .properties import EXACT, assert_utility

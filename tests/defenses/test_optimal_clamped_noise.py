@@ -3,15 +3,9 @@
 import pytest
 import torch
 
-from gradveil import (
-    ClampedNoise,
-    Mechanism,
-    Moments,
-    OptimalClampedNoise,
-    OptimalNoise,
-    fisher_trace,
-    utility,
-)
+from gradveil import ClampedNoise, Moments, OptimalClampedNoise, OptimalNoise, utility
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace
 
 from .cases import FREE, SWEEPS, Sweep, like, powers, row
 from .properties import (

@@ -7,17 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import (
-    GradientMessage,
-    GradientPruning,
-    Mechanism,
-    Moments,
-    OptimalNoise,
-    fisher_trace,
-    measure,
-    share_of_optimum,
-)
+from gradveil import GradientMessage, GradientPruning, Moments, OptimalNoise, measure
+from gradveil.mechanisms import Mechanism
 from gradveil.models import build_model
+from gradveil.theory import fisher_trace, share_of_optimum
 
 from .cases import FREE, SWEEPS, Sweep, batch, like, message, powers, row
 from .properties import (

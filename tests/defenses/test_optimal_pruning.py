@@ -8,16 +8,10 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from gradveil import (
-    GradientNoise,
-    GradientPruning,
-    Mechanism,
-    Moments,
-    OptimalNoise,
-    OptimalPruning,
-    fisher_trace,
-)
+from gradveil import GradientNoise, GradientPruning, Moments, OptimalNoise, OptimalPruning
 from gradveil.defenses import keep_within
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace
 
 from .cases import SWEEPS, Sweep, kept, like, moments_of, row
 from .properties import (

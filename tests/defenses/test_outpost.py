@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from gradveil import Mechanism, Moments, Outpost
+from gradveil import Moments
+from gradveil.defenses import Outpost
+from gradveil.mechanisms import Mechanism
 
 from .small_rivals import gradient, images, seeded
 

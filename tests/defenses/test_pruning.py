@@ -10,17 +10,17 @@ from gradveil import (
     GaussianPrior,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     Moments,
     OptimalNoise,
     OptimalPruning,
     Rounding,
-    fisher_trace,
     measure,
     reconstruction_bound,
     utility,
 )
 from gradveil.defenses._levels import keep_lowest
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace
 from tests.mechanisms.statistics import assert_mean, draws
 
 from .cases import SWEEPS, Sweep, batch, kept, like, message, moments_of, powers, row

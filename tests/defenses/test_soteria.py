@@ -4,10 +4,12 @@ from torch import Tensor, nn
 from torch.func import jacrev
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, Mechanism, Moments, Soteria
+from gradveil import GradientMessage, Moments
 from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe
 from gradveil.attacks._channel import plan_channel
 from gradveil.catalog import spec_of
+from gradveil.defenses import Soteria
+from gradveil.mechanisms import Mechanism
 from tests.attacks.tiny import conv_net, error, observed, smooth_images
 
 from .small_rivals import LABELS, gradient, images, model, seeded

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import gradveil
-from gradveil import Defense, OptimalNoise, Sketch
+from gradveil import Defense, OptimalNoise
 from gradveil.models import build_model
+from gradveil.sensitivity import Sketch
 
 DEFENSES = {
     "layer-wise": lambda: OptimalNoise(0.002, granularity="layer", estimator=Sketch(probes=1)),

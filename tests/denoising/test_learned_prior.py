@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import BoundCase, Mechanism, OptimalNoise, mean_bound, reconstruction_bound
+from gradveil import OptimalNoise, reconstruction_bound
 from gradveil.denoising import Denoiser, LearnedPrior
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import BoundCase, mean_bound
 from tests.theory.oracles import linear, normal, seeded
 
 LEVEL, SIZE = 0.4, 3

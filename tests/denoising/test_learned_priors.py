@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gradveil import BoundCase, Mechanism, mean_bound
 from gradveil.denoising import LearnedPriors
-from gradveil.theory import largest_information
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import BoundCase, largest_information, mean_bound
 from tests.theory.oracles import linear, normal, seeded
 
 SAMPLES, LABELS = normal(60, 3).float(), torch.arange(60) % 2

@@ -11,16 +11,15 @@ from torch.nn.functional import cross_entropy
 from gradveil import (
     Defended,
     Defense,
-    ErrorFeedback,
     GradientMessage,
     GradientNoise,
-    MixUp,
     NoDefense,
     NonFiniteError,
     OptimalNoise,
     OptimalPruning,
     Rounding,
 )
+from gradveil.defenses import ErrorFeedback, MixUp
 from gradveil.federated import Client, LocalSteps, NoDataError, Reply
 from gradveil.shapes import ModelSource
 

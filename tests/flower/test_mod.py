@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict, recorddict_to_fitres
 
-from gradveil import GradientNoise, LaplaceNoise, MixUp, OptimalNoise, PrivateNoise
+from gradveil import GradientNoise, OptimalNoise, PrivateNoise
+from gradveil.defenses import LaplaceNoise, MixUp
 from gradveil.flower import DefendReply
 
 from . import small

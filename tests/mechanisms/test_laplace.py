@@ -4,9 +4,10 @@ import pytest
 import torch
 from scipy import stats
 
-from gradveil import Mechanism, Moments, NonFiniteError, fisher_trace, reconstruction_bound
+from gradveil import Moments, NonFiniteError, reconstruction_bound
 from gradveil.attacks._likelihood import doubt_between, log_likelihood, read, with_least_noise
-from gradveil.mechanisms import LaplaceMechanism
+from gradveil.mechanisms import LaplaceMechanism, Mechanism
+from gradveil.theory import fisher_trace
 
 from .statistics import draws
 

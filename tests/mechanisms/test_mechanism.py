@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Mechanism, NonFiniteError
+from gradveil import NonFiniteError
+from gradveil.mechanisms import Mechanism
 from tests.mechanisms.statistics import assert_mean, assert_noise_scale, assert_normal, draws
 
 Tensors = dict[str, Tensor]

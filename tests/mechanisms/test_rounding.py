@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 import torch
 
-from gradveil import NonFiniteError, RoundingMechanism
+from gradveil import NonFiniteError
+from gradveil.mechanisms import RoundingMechanism
 
 VALUES = {"w": torch.tensor([0.26, -0.26, 0.0, 1.74, -3.1]), "s": torch.tensor(0.49)}
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import Exact, GradientMessage, ModelError, PerExample, Sketch, measure
+from gradveil import GradientMessage, ModelError, measure
 from gradveil.messages._functional import trainable_parameters
 from gradveil.messages._mixing import couples_examples
+from gradveil.sensitivity import Exact, PerExample, Sketch
 from tests.messages.compare import assert_same_bytes, assert_untouched
 from tests.zoo import ZOO, Case, batch_norm_net, named
 

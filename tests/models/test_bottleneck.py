@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, NoDefense, ThreatModel
-from gradveil.attacks import InvertingGradients, observe
+from gradveil import GradientMessage, NoDefense
+from gradveil.attacks import InvertingGradients, ThreatModel, observe
 from gradveil.models import VariationalBottleneck, build_model, with_bottleneck
 
 INPUTS = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))

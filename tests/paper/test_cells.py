@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gradveil import Mechanism, fisher_trace
 from gradveil._random import named_stream
 from gradveil._runner import Cell, _execute
+from gradveil.mechanisms import Mechanism
 from gradveil.models import build_model
+from gradveil.theory import fisher_trace
 from paper.cells import dataset, noise_of
 from paper.reproduce import STUDIES
 from paper.study import FUNCTIONS, cell_of

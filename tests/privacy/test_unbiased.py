@@ -49,9 +49,9 @@ def test_fisher_information_of_a_linear_release():
     """y = A x + noise: tr J_F = ‖A‖²/σ², and least squares has the error σ² tr (AᵀA)⁻¹."""
     matrix = torch.tensor([[1.0, 0.5], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     inputs = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
-    mechanism = gradveil.Mechanism(std=0.1)
-    moments = gradveil.measure(lambda x: {"y": matrix @ x[0]}, inputs, gradveil.Exact())
-    trace = gradveil.fisher_trace(moments, mechanism)
+    mechanism = gradveil.mechanisms.Mechanism(std=0.1)
+    moments = gradveil.measure(lambda x: {"y": matrix @ x[0]}, inputs, gradveil.sensitivity.Exact())
+    trace = gradveil.theory.fisher_trace(moments, mechanism)
     assert trace == pytest.approx(float(matrix.square().sum()) / 0.01)
     attacker = float(torch.linalg.inv(matrix.T @ matrix).trace()) * 0.01 / 2
     assert fisher_bound(2, trace) == pytest.approx(2 * 0.01 / 7.25)

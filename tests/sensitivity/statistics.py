@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil import Exact
 from gradveil.messages import Message
-from gradveil.sensitivity import Estimator, Measurement
+from gradveil.sensitivity import Estimator, Exact, Measurement
 
 
 def assert_within_standard_errors(

@@ -4,19 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import (
-    Exact,
-    GradientMessage,
-    HiddenPathWarning,
-    LocalUpdateMessage,
-    ModelError,
-    OptimalNoise,
-    measure,
-)
-from gradveil import share_of_optimum as share
+from gradveil import GradientMessage, LocalUpdateMessage, ModelError, OptimalNoise, measure
 from gradveil.models import build_model
-from gradveil.sensitivity import AlongSteps, Auto, PerExample, Sketch, Structured, _auto
+from gradveil.sensitivity import (
+    AlongSteps,
+    Auto,
+    Exact,
+    HiddenPathWarning,
+    PerExample,
+    Sketch,
+    Structured,
+    _auto,
+)
 from gradveil.sensitivity._auto import candidates
+from gradveil.theory import share_of_optimum as share
 from tests.sensitivity.structured.test_sweeps import sequence_first
 from tests.zoo import COUPLED, ZOO, Case, named
 

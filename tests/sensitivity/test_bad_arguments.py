@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import Exact, GradientMessage, NonFiniteError, PerExample, Sketch, measure
+from gradveil import GradientMessage, NonFiniteError, measure
+from gradveil.sensitivity import Exact, PerExample, Sketch
 from gradveil.sensitivity._measure import NAMED
 from tests.zoo import named
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Exact, LocalUpdateMessage, measure
-from gradveil.sensitivity import _per_example, _sketch
+from gradveil import LocalUpdateMessage, measure
+from gradveil.sensitivity import Exact, _per_example, _sketch
 from gradveil.sensitivity._exact import unit_vectors
 from tests.messages.compare import assert_same, functional_gradient
 from tests.sensitivity.oracles import assert_same_squares, jacobian_squares

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import Exact, GradientMessage, LocalUpdateMessage, measure
-from gradveil.sensitivity import _example_squares
+from gradveil import GradientMessage, LocalUpdateMessage, measure
+from gradveil.sensitivity import Exact, _example_squares
 from gradveil.sensitivity._example_squares import example_squares
 from tests.sensitivity.oracles import Squares, assert_same_squares
 from tests.zoo import COUPLED, Case, named

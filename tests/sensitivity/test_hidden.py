@@ -7,16 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradveil import (
-    GradientMessage,
-    HiddenPathWarning,
-    LocalUpdateMessage,
-    Mechanism,
-    OptimalClampedNoise,
-    OptimalNoise,
-    fisher_trace,
-    measure,
-)
+from gradveil import GradientMessage, LocalUpdateMessage, OptimalClampedNoise, OptimalNoise, measure
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import HiddenPathWarning
+from gradveil.theory import fisher_trace
 from tests.hidden_paths import READINGS, Categories, Reading, batch, made, message_of
 from tests.zoo import named
 

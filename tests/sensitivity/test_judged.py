@@ -12,13 +12,12 @@ from gradveil import (
     Moments,
     OptimalNoise,
     OptimalPruning,
-    Sketch,
-    fisher_trace,
-    gain_over_isotropic,
     measure,
 )
 from gradveil.defenses import GradientNoise
 from gradveil.models import build_model
+from gradveil.sensitivity import Sketch
+from gradveil.theory import fisher_trace, gain_over_isotropic
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -5,9 +5,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradveil import Exact, GradientMessage, Moments, PerExample, Sketch, measure
+from gradveil import GradientMessage, Moments, measure
 from gradveil.messages import Message
-from gradveil.sensitivity import Estimator, Measurement, measure_with_values
+from gradveil.sensitivity import (
+    Estimator,
+    Exact,
+    Measurement,
+    PerExample,
+    Sketch,
+    measure_with_values,
+)
 from gradveil.sensitivity._measure import NAMED
 from tests.messages.compare import assert_same_bytes, assert_untouched
 from tests.sensitivity.oracles import assert_same_squares, jacobian_squares

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Exact, Moments, Sketch, measure
+from gradveil import Moments, measure
+from gradveil.sensitivity import Exact, Sketch
 from tests.messages.compare import assert_same_bytes
 from tests.sensitivity.oracles import assert_same_squares
 from tests.zoo import named

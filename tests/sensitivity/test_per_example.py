@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from gradveil import Exact, GradientMessage, ModelError, PerExample, Sketch, measure
+from gradveil import GradientMessage, ModelError, measure
+from gradveil.sensitivity import Exact, PerExample, Sketch
 from tests.sensitivity.oracles import algorithm_1_for_each_example, assert_same_squares, draw
 from tests.sensitivity.statistics import (
     assert_knows_its_error,

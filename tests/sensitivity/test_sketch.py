@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from gradveil import Exact, Sketch, measure
+from gradveil import measure
 from gradveil.messages import Message
+from gradveil.sensitivity import Exact, Sketch
 from tests.sensitivity.oracles import algorithm_1, assert_same_squares, draw
 from tests.sensitivity.statistics import (
     assert_knows_its_error,

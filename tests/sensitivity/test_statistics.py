@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Exact, PerExample, Sketch
 from gradveil.messages import Message
-from gradveil.sensitivity import Estimator, Measurement
+from gradveil.sensitivity import Estimator, Exact, Measurement, PerExample, Sketch
 from gradveil.sensitivity._sketch import directional_derivatives
 from tests.sensitivity.statistics import (
     Repetitions,

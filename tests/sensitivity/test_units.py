@@ -7,17 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradveil import (
-    GradientMessage,
-    HiddenPathWarning,
-    Mechanism,
-    OptimalClampedNoise,
-    OptimalNoise,
-    OptimalPruning,
-    measure,
-    share_of_optimum,
-)
+from gradveil import GradientMessage, OptimalClampedNoise, OptimalNoise, OptimalPruning, measure
 from gradveil.defenses import Defense
+from gradveil.mechanisms import Mechanism
+from gradveil.sensitivity import HiddenPathWarning
+from gradveil.theory import share_of_optimum
 
 SCALES = [1e-12, 1e-9, 1e-4, 1 / 255, 255.0, 1e4, 1e9, 1e12]
 each_scale = pytest.mark.parametrize("scale", SCALES)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradveil import Exact, GradientMessage, measure
+from gradveil import GradientMessage, measure
 from gradveil.models import build_model
-from gradveil.sensitivity import Measurement, Structured
+from gradveil.sensitivity import Exact, Measurement, Structured
 from gradveil.sensitivity._structured._layout import layout_of
 
 cross_entropy = nn.functional.cross_entropy

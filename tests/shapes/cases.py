@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, Moments, OptimalNoise, gain_over_isotropic, measure
+from gradveil import GradientMessage, Moments, OptimalNoise, measure
 from gradveil.mechanisms import Mechanism
 from gradveil.models import build_model
 from gradveil.shapes import Given
+from gradveil.theory import gain_over_isotropic
 
 CLASSES, WIDTH, SIZE = 4, 12, 8
 

@@ -14,15 +14,14 @@ from gradveil import (
     GradientMessage,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     Moments,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
-    RoundingMechanism,
 )
 from gradveil.catalog import build_defense, spec_of
+from gradveil.mechanisms import Mechanism, RoundingMechanism
 from gradveil.models import build_model
 from gradveil.shapes import Shape
 from tests.defenses.cases import FREE, batch, message, row

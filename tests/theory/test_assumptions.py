@@ -9,20 +9,18 @@ from torch.nn import functional as F
 
 from gradveil import (
     Bound,
-    BoundCase,
     GaussianPrior,
     GradientMessage,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
-    mean_bound,
     measure,
     reconstruction_bound,
 )
-from gradveil.theory import fisher_matrix
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import BoundCase, fisher_matrix, mean_bound
 from tests.hidden_paths import READINGS, Categories, Reading, batch, made, message_of, quantised
 
 each_method = pytest.mark.parametrize("method", ["full", "trace"])

@@ -8,12 +8,10 @@ import torch
 from gradveil import (
     ClampedNoise,
     Defense,
-    Exact,
     GaussianPrior,
     GradientMessage,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     NoDefense,
     NonFiniteError,
     OptimalClampedNoise,
@@ -24,7 +22,9 @@ from gradveil import (
     measure,
     reconstruction_bound,
 )
+from gradveil.mechanisms import Mechanism
 from gradveil.models import build_model
+from gradveil.sensitivity import Exact
 from gradveil.theory import _bound as bound_module
 from tests.zoo import Case, named
 

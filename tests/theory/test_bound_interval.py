@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import GaussianPrior, Mechanism
+from gradveil import GaussianPrior
+from gradveil.mechanisms import Mechanism
 from gradveil.theory import Bound, BoundCase, mean_bound
 
 from .oracles import normal, seeded

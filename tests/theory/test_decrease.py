@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import Mechanism, Moments, RoundingMechanism, expected_decrease
-from gradveil.mechanisms import AnyMechanism
+from gradveil import Moments
+from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
+from gradveil.theory import expected_decrease
 from tests.mechanisms.statistics import assert_mean, draws
 
 from .oracles import normal, seeded

@@ -5,8 +5,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradveil import BoundCase, GaussianPrior, GradientMessage, Mechanism, mean_bound
-from gradveil.theory import Bound, Evaluations, FisherInformation, fisher_matrix
+from gradveil import GaussianPrior, GradientMessage
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import (
+    Bound,
+    BoundCase,
+    Evaluations,
+    FisherInformation,
+    fisher_matrix,
+    mean_bound,
+)
 
 MECHANISMS = {
     "noise": Mechanism(0.3),

@@ -9,18 +9,15 @@ from torch import Tensor
 
 from gradveil import (
     GradientNoise,
-    Mechanism,
     Moments,
     NoDefense,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
-    RoundingMechanism,
-    fisher_trace,
     measure,
 )
-from gradveil.mechanisms import AnyMechanism
-from gradveil.theory import FisherInformation, fisher_matrix
+from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
+from gradveil.theory import FisherInformation, fisher_matrix, fisher_trace
 from gradveil.theory import _fisher as fisher_module
 from tests.mechanisms.statistics import assert_mean
 from tests.zoo import Case, named

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import GaussianPrior, Mechanism, reconstruction_bound
+from gradveil import GaussianPrior, reconstruction_bound
+from gradveil.mechanisms import Mechanism
 from gradveil.theory import FisherInformation
 from tests.mechanisms.statistics import assert_mean
 

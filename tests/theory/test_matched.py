@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradveil import GaussianPrior, Mechanism
+from gradveil import GaussianPrior
 from gradveil.denoising import LearnedPrior
+from gradveil.mechanisms import Mechanism
 from gradveil.scoring import match, score
 from gradveil.theory import Bound, BoundCase, Prior, mean_bound, trace_error
 from gradveil.theory._bound_forms import matched_error

@@ -2,8 +2,8 @@
 
 import torch
 
-from gradveil import GradientNoise, Moments, OptimalNoise, fisher_trace
-from gradveil.theory import GaussianPrior
+from gradveil import GradientNoise, Moments, OptimalNoise
+from gradveil.theory import GaussianPrior, fisher_trace
 
 
 def bounds(seed: int) -> tuple[float, float, float, float]:

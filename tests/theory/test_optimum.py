@@ -6,16 +6,14 @@ import torch
 from gradveil import (
     ClampedNoise,
     GradientNoise,
-    Mechanism,
     Moments,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
-    fisher_trace,
-    gain_over_isotropic,
-    share_of_optimum,
     utility,
 )
+from gradveil.mechanisms import Mechanism
+from gradveil.theory import fisher_trace, gain_over_isotropic, share_of_optimum
 from tests.defenses.cases import FREE, SWEEPS, Sweep, like, moments_of, powers, row
 from tests.defenses.properties import perturbed, with_powers
 

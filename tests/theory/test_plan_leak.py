@@ -9,20 +9,18 @@ from torch.func import jacfwd
 
 from gradveil import (
     Defense,
-    Exact,
     GradientNoise,
     NoDefense,
     OptimalClampedNoise,
     OptimalNoise,
     OptimalPruning,
     Rounding,
-    Sketch,
     measure,
-    plan_information,
-    plan_information_trace,
 )
 from gradveil.defenses import _levels
 from gradveil.messages import Message
+from gradveil.sensitivity import Exact, Sketch
+from gradveil.theory import plan_information, plan_information_trace
 from tests.defenses.cases import FREE, batch
 from tests.defenses.cases import message as smooth
 from tests.zoo import named

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gradveil import Mechanism, NonFiniteError, RoundingMechanism, utility
-from gradveil.mechanisms import AnyMechanism
+from gradveil import NonFiniteError, utility
+from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
 from tests.defenses.cases import ALL, batch, message
 from tests.mechanisms.statistics import assert_mean, draws
 

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import gradveil
-from gradveil import GradientMessage, Moments, NoDefense, ThreatModel, measure
-from gradveil.attacks import Observation, observe
+from gradveil import GradientMessage, Moments, NoDefense, measure
+from gradveil.attacks import Observation, ThreatModel, observe
 
 HOME = str(Path(gradveil.__file__).parent)
 NAN, INF = float("nan"), float("inf")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradveil import NoDefense, ThreatModel, score
+from gradveil import NoDefense, score
 from gradveil.attacks import (
     CAFE,
     DLG,
@@ -16,6 +16,7 @@ from gradveil.attacks import (
     GradInversion,
     InvertingGradients,
     Peel,
+    ThreatModel,
     TotalVariation,
     VerticalNet,
     observe,

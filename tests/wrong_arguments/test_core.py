@@ -16,12 +16,10 @@ from gradveil import (
     Moments,
     NonFiniteError,
     OptimalNoise,
-    PerExample,
-    Sketch,
-    Structured,
     measure,
 )
 from gradveil.messages import LocalSteps
+from gradveil.sensitivity import PerExample, Sketch, Structured
 from tests.wrong_arguments.cases import (
     HUGE,
     INF,

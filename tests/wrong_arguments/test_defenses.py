@@ -10,7 +10,6 @@ from gradveil import (
     GaussianPrior,
     GradientNoise,
     GradientPruning,
-    Mechanism,
     NoDefense,
     NonFiniteError,
     OptimalClampedNoise,
@@ -18,16 +17,18 @@ from gradveil import (
     OptimalPruning,
     OptimalRounding,
     Rounding,
-    RoundingMechanism,
+    reconstruction_bound,
+    utility,
+)
+from gradveil.mechanisms import Mechanism, RoundingMechanism
+from gradveil.shapes import FromServer, ModelSource, Public
+from gradveil.theory import (
     fisher_trace,
     gain_over_isotropic,
     plan_information,
     plan_information_trace,
-    reconstruction_bound,
     share_of_optimum,
-    utility,
 )
-from gradveil.shapes import FromServer, ModelSource, Public
 from tests.wrong_arguments.cases import (
     HUGE,
     INF,

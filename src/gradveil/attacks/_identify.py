@@ -360,7 +360,8 @@ class Identify:
             mean over all classes.
         position: The place of the candidate in the batch.
 
-    >>> from gradveil import GradientNoise, ThreatModel
+    >>> from gradveil import GradientNoise
+    >>> from gradveil.attacks import ThreatModel
     >>> from gradveil.attacks import observe
     >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
     >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])

@@ -3,7 +3,8 @@
 A defense of one's own has a method `mechanism`, and `shape` where noise is not spread evenly:
 
 >>> import torch
->>> from gradveil import Defense, Mechanism, Moments
+>>> from gradveil import Defense, Moments
+>>> from gradveil.mechanisms import Mechanism
 >>> class Tenth(Defense):
 ...     def mechanism(self, shape, moments):
 ...         return Mechanism(std={n: 0.1 * g2.sqrt() for n, g2 in moments.squared_values.items()})

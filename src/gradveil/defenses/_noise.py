@@ -379,7 +379,8 @@ class OptimalClampedNoise(OptimalNoise):
         clip: The threshold P.
         granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
 
-    >>> from gradveil import Exact, measure
+    >>> from gradveil import measure
+    >>> from gradveil.sensitivity import Exact
     >>> message = lambda inputs: {"w": inputs.square().sum(0)}
     >>> moments = measure(message, torch.tensor([[0.5, 3.0]]), Exact(), clip=1.0)
     >>> OptimalClampedNoise(scale=0.5, clip=1.0).plan(moments).std["w"].shape

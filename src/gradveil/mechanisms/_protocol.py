@@ -11,7 +11,7 @@ from gradveil._typing import Tensors
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
     """Require what a defense plans.
 
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> check_mechanism(Mechanism(std=1.0))
     """
     methods = ("apply", "mean", "variance", "information")

@@ -119,7 +119,7 @@ def fisher_bound(entries: int, trace: float) -> float:
 
     Args:
         entries: Of the private input, d.
-        trace: tr J_F (`gradveil.fisher_trace`).
+        trace: tr J_F (`gradveil.theory.fisher_trace`).
 
     >>> fisher_bound(4, 8.0)
     0.5

@@ -47,7 +47,7 @@ class Estimator(Protocol):
 def estimator_name(estimator: object) -> str:
     """What an estimator is called, with the options that are not its defaults.
 
-    >>> from gradveil import PerExample
+    >>> from gradveil.sensitivity import PerExample
     >>> estimator_name(PerExample(probes=2))
     'per-example(probes=2)'
     """

@@ -153,7 +153,7 @@ def reconstruction_bound(
         probes: How many random probes the stochastic estimates take.
         generator: For those probes.
 
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> reconstruction_bound(lambda x: {"w": 2 * x}, torch.ones(1, 3), Mechanism(1.0)).per_entry
     0.25
     """

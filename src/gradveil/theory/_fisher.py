@@ -31,7 +31,8 @@ class BoundCase(NamedTuple):
     """One batch of the population, and what is done to its message.
 
     >>> import torch
-    >>> from gradveil import Mechanism, mean_bound
+    >>> from gradveil.mechanisms import Mechanism
+    >>> from gradveil.theory import mean_bound
     >>> double = lambda inputs: {"w": 2 * inputs.sum(0)}
     >>> batches = torch.arange(24.0).reshape(8, 1, 3)
     >>> cases = [BoundCase(double, batch, Mechanism(std=1.0)) for batch in batches]
@@ -96,7 +97,7 @@ class FisherInformation:
         mechanism: What is done to the message; an infinite w_i with ∇g_i ≠ 0 is not accepted.
         known: Values and derivatives of this message that may have been computed before.
 
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> double, inputs = lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2)
     >>> FisherInformation(double, inputs, Mechanism(std=1.0)).inputs.shape
     torch.Size([1, 2])
@@ -241,7 +242,7 @@ class MeanInformation:
 def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
     """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs.
 
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> fisher_matrix(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
     tensor([[4., 0.],
             [0., 4.]], dtype=torch.float64)
@@ -280,7 +281,8 @@ def largest_information(
         cases: Batches of one shape, each with its message and its mechanism.
         generator: For the direction to start from.
 
-    >>> from gradveil import BoundCase, Mechanism
+    >>> from gradveil.mechanisms import Mechanism
+    >>> from gradveil.theory import BoundCase
     >>> case = BoundCase(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
     >>> round(largest_information([case], torch.Generator().manual_seed(0)), 3)
     4.0

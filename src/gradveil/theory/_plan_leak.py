@@ -33,7 +33,8 @@ def plan_information(
         defense: The defense that plans; its noise levels must change smoothly with the inputs.
         estimator: How the plan measures sensitivities; exactly, if `None`.
 
-    >>> from gradveil import Exact, OptimalNoise
+    >>> from gradveil import OptimalNoise
+    >>> from gradveil.sensitivity import Exact
     >>> square = lambda inputs: {"w": inputs.square().sum(0)}
     >>> private = OptimalNoise(scale=1.0, source="private")
     >>> plan_information(square, torch.tensor([[1.0, 2.0]]), private, Exact()).shape
@@ -65,7 +66,8 @@ def plan_information_trace(
     E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I. The plan is measured with its own
     probes held fixed ("sketch" unless told), so that it is a smooth function of the inputs.
 
-    >>> from gradveil import Exact, OptimalNoise
+    >>> from gradveil import OptimalNoise
+    >>> from gradveil.sensitivity import Exact
     >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
     >>> private = OptimalNoise(scale=1.0, source="private")
     >>> trace, error = plan_information_trace(square, inputs, private, estimator=Exact())

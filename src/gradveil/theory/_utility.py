@@ -26,7 +26,8 @@ class Utility(NamedTuple):
     """The mean and the negative variance of the loss decrease in one step, to first order.
 
     >>> import torch
-    >>> from gradveil import Mechanism, utility
+    >>> from gradveil import utility
+    >>> from gradveil.mechanisms import Mechanism
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
     """
@@ -41,7 +42,7 @@ def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     """U1 = Σ_i g_i E[y_i] and U2 = -Σ_i g_i² Var[y_i] of a mechanism at the values g.
 
     >>> import torch
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
     """
@@ -90,7 +91,7 @@ def expected_decrease(
 
     >>> ones = {"w": torch.ones(2)}
     >>> moments = Moments(ones, None, input_size=5, squared_example_values=ones)
-    >>> from gradveil import Mechanism
+    >>> from gradveil.mechanisms import Mechanism
     >>> decrease = expected_decrease(moments, Mechanism(std=3.0), lr=0.1)
     >>> round(decrease, 6)  # 0.1 · 2 - ½ · 0.01 · 2 · 9
     0.11

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import AuditResult, Defended, Defense, NoDefense
+from gradveil import Defended, Defense, NoDefense
 from gradveil.attacks import InvertingGradients
-from gradveil.audit import write_results
+from gradveil.audit import AuditResult, write_results
 from gradveil.audit.measure._details import TIMINGS, _time_ratio, measure_defense
 
 from ..small import attacks, make_subject, small_audit, table, table_model

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradveil import GaussianPrior, GradientMessage, fisher_trace, measure, utility
+from gradveil import GaussianPrior, GradientMessage, measure, utility
 from gradveil.audit._settings import MATCHED
 from gradveil.audit.measure._matching import make_budget, requested_defenses, solve
 from gradveil.audit.report import equal_words
 from gradveil.models import build_model
+from gradveil.theory import fisher_trace
 
 from ..small import images
 

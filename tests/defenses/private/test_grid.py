@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import FromServer, GradientMessage, Mechanism, PrivateNoise
+from gradveil import FromServer, GradientMessage, PrivateNoise
 from gradveil.attacks._likelihood import log_likelihood
-from gradveil.mechanisms import GridMechanism
+from gradveil.mechanisms import GridMechanism, Mechanism
 from gradveil.messages import values_of
 from gradveil.privacy import SecureGenerator
 from gradveil.shapes import Shape

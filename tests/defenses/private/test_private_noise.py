@@ -8,16 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import (
-    ClippedMessage,
-    ClippedUpdate,
-    GradientMessage,
-    Mechanism,
-    Moments,
-    NonFiniteError,
-    PrivateNoise,
-)
+from gradveil import GradientMessage, Moments, NonFiniteError, PrivateNoise
 from gradveil.catalog import build_defense, spec_of
+from gradveil.mechanisms import Mechanism
+from gradveil.messages import ClippedMessage, ClippedUpdate
 from gradveil.shapes import Shape
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.messages.clipped.oracle import clipped_mean, norm, own_gradients, shapes

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GaussianPrior, GradientNoise, OptimalNoise, Sketch
+from gradveil import GaussianPrior, GradientNoise, OptimalNoise
 from gradveil.federated import FederatedRun, Server
 from gradveil.federated._storage import describe, digest
+from gradveil.sensitivity import Sketch
 from gradveil.shapes import ModelSource
 
 from ..small import client, examples, model, run

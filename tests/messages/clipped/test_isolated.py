@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import ClippedMessage, GradientMessage
-from gradveil.messages import _clipped
+from gradveil import GradientMessage
+from gradveil.messages import ClippedMessage, _clipped
 
 from . import hostile
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from gradveil import ClippedMessage, GradientMessage, PrivateNoise
+from gradveil import GradientMessage, PrivateNoise
+from gradveil.messages import ClippedMessage
 from tests.messages.compare import assert_same
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradveil import ClippedMessage, GradientMessage
+from gradveil import GradientMessage
+from gradveil.messages import ClippedMessage
 from tests.zoo import MeanToken
 
 from .oracle import shapes

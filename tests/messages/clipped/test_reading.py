@@ -4,17 +4,11 @@ import pytest
 import torch
 from torch.func import jacrev, jvp
 
-from gradveil import (
-    ClippedMessage,
-    ClippedUpdate,
-    Exact,
-    Mechanism,
-    PerExample,
-    fisher_trace,
-    measure,
-    reconstruction_bound,
-)
-from gradveil.messages import separates
+from gradveil import measure, reconstruction_bound
+from gradveil.mechanisms import Mechanism
+from gradveil.messages import ClippedMessage, ClippedUpdate, separates
+from gradveil.sensitivity import Exact, PerExample
+from gradveil.theory import fisher_trace
 from tests.messages.compare import assert_same
 from tests.zoo import named
 

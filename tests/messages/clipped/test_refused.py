@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from gradveil import ClippedMessage, ClippedUpdate, GradientMessage, ModelError
+from gradveil import GradientMessage, ModelError
+from gradveil.messages import ClippedMessage, ClippedUpdate
 from tests.zoo import named
 
 REASONS = {

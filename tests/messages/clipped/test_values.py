@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import ClippedMessage, GradientMessage, NonFiniteError
-from gradveil.messages import Metric, _clipped
+from gradveil import GradientMessage, NonFiniteError
+from gradveil.messages import ClippedMessage, Metric, _clipped
 from tests.messages.compare import assert_same
 from tests.zoo import Case, dropout_net, named
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.func import jacrev
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, TokenGradient, measure
-from gradveil.messages import over_rows, random_ids
+from gradveil import GradientMessage, measure
+from gradveil.messages import TokenGradient, over_rows, random_ids
 from tests.text import TOKENS, Columns, generator, message_of, sequences, transformer
 
 

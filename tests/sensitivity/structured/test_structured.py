@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from benchmarks.memory import PeakMemory
-from gradveil import Defense, Exact, GradientMessage, OptimalNoise, measure, share_of_optimum
+from gradveil import Defense, GradientMessage, OptimalNoise, measure
 from gradveil.models import build_model
-from gradveil.sensitivity import Moments, Structured
+from gradveil.sensitivity import Exact, Moments, Structured
 from gradveil.sensitivity._structured import _layout
 from gradveil.sensitivity._structured._contractions import matrix_squares, positions_squares
 from gradveil.sensitivity._structured._sweeps import TangentGraph
+from gradveil.theory import share_of_optimum
 from tests.zoo import COUPLED, SEPARABLE, Case, named
 
 PLAN = OptimalNoise(0.1, cap=1e6, floor=0.0, source="private")
