@@ -28,11 +28,11 @@ class PaperAlgorithm:
         loss = message.loss(parameters, x, message.targets)
         gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
         sums: Tensors = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        for direction in draw_probes(inputs, self.probes, "gaussian", generator):
+        for direction in draw_probes(inputs, self.probes, generator):
             for name, tangent in zip(sums, _along(gradients, x, direction), strict=True):
                 sums[name] += tangent.square() / self.probes
         values = {name: g.detach() for name, g in zip(sums, gradients, strict=True)}
-        return Measurement(values, sums, None)
+        return Measurement(values, sums)
 
 
 def _along(gradients: tuple[Tensor, ...], x: Tensor, direction: Tensor) -> tuple[Tensor, ...]:

@@ -86,8 +86,6 @@ class _Single:
         return self.case.targets()[self.index : self.index + 1]
 
 
-def draw(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
+def draw(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """The probes that an estimator takes from that generator."""
-    if kind == "gaussian":
-        return torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
-    return torch.empty(shape, dtype=torch.float64).bernoulli_(0.5, generator=generator) * 2 - 1
+    return torch.empty(shape, dtype=torch.float64).normal_(generator=generator)

@@ -1,34 +1,27 @@
 """The choice of the estimator, and what happens where the first choice does not work."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from gradveil import GradientMessage, LocalUpdateMessage, ModelError, OptimalNoise, measure
 from gradveil.models import build_model
-from gradveil.sensitivity import (
-    AlongSteps,
-    Auto,
-    Exact,
-    HiddenPathWarning,
-    PerExample,
-    Sketch,
-    Structured,
-    _auto,
-)
-from gradveil.sensitivity._auto import candidates
+from gradveil.sensitivity import Exact, HiddenPathWarning, PerExample, Sketch, Structured, _measure
 from gradveil.theory import share_of_optimum as share
 from tests.sensitivity.structured.test_sweeps import sequence_first
 from tests.zoo import COUPLED, ZOO, Case, named
 
 
 def kinds(message, inputs) -> list[str]:
-    return [getattr(e, "__name__", type(e).__name__) for e in candidates(message, inputs)]
+    found = _measure._candidates(message, inputs, cheap=False, with_values=True, squares=False)
+    return [name for name, _ in found]
 
 
 def test_the_choice_depends_on_message_and_model():
     mlp = named("mlp")
-    every = ["measure", "PerExample", "Sketch", "_values_alone"]
+    every = ["structured", "per-example(probes=2)", "sketch", "values alone"]
     assert kinds(mlp.message(), mlp.inputs()) == every
     coupled = COUPLED[0]
     assert kinds(coupled.message(), coupled.inputs()) == every[2:]
@@ -52,12 +45,12 @@ def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
     case = named("mlp")
     message, inputs = case.message(), case.inputs()
 
-    def broken(*_):
+    def broken(*_, **__):
         raise NotImplementedError("no second derivative")
 
-    monkeypatch.setattr("gradveil.sensitivity._structured._estimate.TangentGraph", broken)
+    monkeypatch.setattr("gradveil.sensitivity._structured.TangentGraph", broken)
     generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
-    found = measure(message, inputs, Auto(), generator=generator)
+    found = measure(message, inputs, generator=generator)
     expected = measure(message, inputs, PerExample(2), generator=again)
     for name, squares in expected.known_squared_sensitivities.items():
         assert torch.equal(found.known_squared_sensitivities[name], squares)
@@ -66,7 +59,7 @@ def test_the_next_estimator_takes_over_where_one_fails(monkeypatch):
 def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     case = named("mlp")
 
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("first")
 
     def also_broken(*_):
@@ -75,7 +68,7 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
     monkeypatch.setattr(Structured, "measure", broken)
     monkeypatch.setattr(PerExample, "__call__", also_broken)
     monkeypatch.setattr(Sketch, "__call__", also_broken)
-    monkeypatch.setattr(_auto, "values_of", also_broken)
+    monkeypatch.setattr(_measure, "values_of", also_broken)
     with pytest.raises(ModelError, match=r"`model` should be made of operations.*: first"):
         measure(case.message(), case.inputs())
 
@@ -83,7 +76,7 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
 def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(monkeypatch):
     case = named("mlp")
 
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("no derivative")
 
     monkeypatch.setattr(Structured, "measure", broken)
@@ -122,11 +115,12 @@ def update(lr: float, **options) -> tuple[LocalUpdateMessage, torch.Tensor]:
 @pytest.mark.parametrize(
     "options", [{"steps": 1}, {"steps": 5}, {"steps": 5, "batch_size": 2, "momentum": 0.9}]
 )
-def test_updates_are_measured_along_their_steps(options):
+def test_updates_are_measured_along_their_steps(options, monkeypatch):
     """Exact gradients' sensitivities, small steps: what is left out is of higher order in lr."""
     message, inputs = update(1e-4, **options)
     exact = measure(message, inputs, Exact())
-    found = measure(message, inputs, AlongSteps(Exact()))
+    monkeypatch.setattr(_measure, "auto", Exact())
+    found = measure(message, inputs, _measure.along_steps)
     for name, squares in exact.known_squared_sensitivities.items():
         torch.testing.assert_close(
             found.known_squared_sensitivities[name], squares, rtol=1e-2, atol=1e-14
@@ -141,22 +135,13 @@ def test_updates_with_ordinary_steps_keep_their_worth():
     assert share(exact, OptimalNoise(0.1, source="private").plan(found)) > 0.8
 
 
-def test_probes_of_the_whole_update_correct_the_estimate():
-    message, inputs = update(1.0, steps=5)
-    exact = measure(message, inputs, Exact())
-    first = measure(message, inputs, AlongSteps(Exact()))
-    generator = torch.Generator().manual_seed(0)
-    moved = measure(message, inputs, AlongSteps(Exact(), probes=200), generator=generator)
-    plan = OptimalNoise(0.1, cap=1e6, floor=0.0, source="private").plan
-    assert share(exact, plan(first)) < 0.97 < share(exact, plan(moved))
-
-
 def test_a_batch_of_no_more_examples_is_measured_as_cheaply():
     """One level per tensor needs no second sweep, on a small batch either."""
     case = named("mlp")
     message, inputs = case.message(), case.inputs()
     generator, again = (torch.Generator().manual_seed(2) for _ in range(2))
-    found = measure(message, inputs, Auto(examples=len(inputs)), generator=generator)
+    few = partial(_measure.auto, few=len(inputs))
+    found = measure(message, inputs, few, generator=generator)
     expected = measure(message, inputs, Structured(split=False), generator=again)
     for name, squares in expected.known_squared_sensitivities.items():
         assert torch.equal(found.known_squared_sensitivities[name], squares)

@@ -95,20 +95,6 @@ def test_probes(make: Any, probes: Any) -> None:
         make(probes=probes)
 
 
-@pytest.mark.parametrize("make", [Sketch, PerExample])
-@pytest.mark.parametrize("kind", ["normal", "Gaussian", None])
-def test_kind(make: Any, kind: Any) -> None:
-    pattern = f"`kind` should be one of ['gaussian', 'rademacher']. Found `kind = {kind!r}`"
-    with pytest.raises(ValueError, match=re.escape(pattern)):
-        make(kind=kind)
-
-
-@pytest.mark.parametrize("max_elements", [0, -5, 1e6])
-def test_max_elements(max_elements: Any) -> None:
-    with pytest.raises(ValueError, match=f"`max_elements` should.*Found.*{max_elements}"):
-        Exact(max_elements=max_elements)
-
-
 @pytest.mark.parametrize(
     ("clip", "error"),
     [

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.func import jvp
 
-from gradveil.sensitivity._derivatives import forward, row_derivatives, twice_backward
-from gradveil.sensitivity._sketch import directional_derivatives
+from gradveil.sensitivity import directional_derivatives
+from gradveil.sensitivity._estimators import forward, row_derivatives, twice_backward
 from tests.messages.compare import assert_same
 from tests.zoo import Case, named
 
@@ -65,6 +65,6 @@ def test_forward_mode_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("reverse mode applied twice")
 
-    monkeypatch.setattr("gradveil.sensitivity._derivatives.twice_backward", refuse)
+    monkeypatch.setattr("gradveil.sensitivity._estimators.twice_backward", refuse)
     case = named("conv_net")
     directional_derivatives(case.message(), case.inputs(), direction(case, 3))

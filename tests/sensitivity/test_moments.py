@@ -1,18 +1,13 @@
-import io
 import itertools
-import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gradveil import Moments, measure
-from gradveil.sensitivity import Exact, Sketch
+from gradveil.sensitivity import Exact
 from tests.messages.compare import assert_same_bytes
 from tests.sensitivity.oracles import assert_same_squares
 from tests.zoo import named
@@ -101,6 +96,7 @@ class TestAdding:
             squared_values={"scale": torch.ones(())},
             squared_sensitivities=None,
             squared_example_values=None,
+            second_squares=None,
         )
         pattern = r"`other` should have the names of `self`. Found missing names \['layer.weight'\]"
         with pytest.raises(ValueError, match=pattern):
@@ -108,7 +104,12 @@ class TestAdding:
 
     def test_refuses_other_shapes(self) -> None:
         wrong = {**make().squared_values, "scale": torch.ones(1)}
-        other = make(squared_values=wrong, squared_sensitivities=wrong, squared_example_values=None)
+        other = make(
+            squared_values=wrong,
+            squared_sensitivities=wrong,
+            squared_example_values=None,
+            second_squares=None,
+        )
         with pytest.raises(ValueError, match=r"Found shape \(1,\) for `scale` instead of \(\)"):
             make() + other
 
@@ -187,186 +188,3 @@ class TestClipping:
         mean = Moments.average(each)
         assert (mean.clip, mean.count) == (0.05, 3)
         assert mean.clipped(0.05) is mean
-
-
-def assert_same_file(path: Path, moments: Moments) -> None:
-    loaded = Moments.load(path)
-    for field, value in tensors(moments):
-        assert_same_bytes(getattr(loaded, field), value)
-        assert {n: t.dtype for n, t in getattr(loaded, field).items()} == {
-            n: t.dtype for n, t in value.items()
-        }
-    assert [field for field, _ in tensors(loaded)] == [field for field, _ in tensors(moments)]
-    assert (loaded.count, loaded.clip, loaded.input_size) == (
-        moments.count,
-        moments.clip,
-        moments.input_size,
-    )
-
-
-class TestFiles:
-    @pytest.mark.parametrize(
-        "moments",
-        [
-            make(),
-            make(count=2.5, clip=0.1),
-            make(second_squares=None),
-            make(squared_sensitivities=None, second_squares=None),
-            make(
-                squared_values={"a/b": torch.rand(0) + 1},
-                squared_sensitivities=None,
-                squared_example_values=None,
-            ),
-            make(squared_example_values=None),
-        ],
-        ids=[
-            "all",
-            "clip and count",
-            "exact",
-            "values alone",
-            "odd names, no entries",
-            "no examples",
-        ],
-    )
-    def test_what_is_saved_is_loaded(self, moments: Moments, tmp_path: Path) -> None:
-        moments.save(tmp_path / "moments.npz")
-        assert_same_file(tmp_path / "moments.npz", moments)
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_measured_ones(self, dtype: torch.dtype, tmp_path: Path) -> None:
-        case = named("scalar")
-        moments = measure(case.message(dtype), case.inputs(dtype), Sketch(probes=2))
-        moments.save(str(tmp_path / "no suffix"))
-        assert_same_file(tmp_path / "no suffix", moments)
-
-    def test_tensors_of_a_graph_are_saved(self, tmp_path: Path) -> None:
-        graph = {"a": torch.ones(2, requires_grad=True) * 2}
-        Moments(graph, graph, input_size=1).save(tmp_path / "file")
-        assert Moments.load(tmp_path / "file").squared_values["a"].tolist() == [2.0, 2.0]
-
-    def test_numpy_reads_it_without_pickle(self, tmp_path: Path) -> None:
-        make().save(tmp_path / "file.npz")
-        with np.load(tmp_path / "file.npz", allow_pickle=False) as archive:
-            expected = make().squared_values["layer.weight"].numpy()
-            assert np.array_equal(archive["squared_values/layer.weight"], expected)
-            assert json.loads(archive["header"].tobytes())["input_size"] == 7
-
-    def test_the_same_moments_are_the_same_bytes(self, tmp_path: Path) -> None:
-        for name in ("one", "two"):
-            make().save(tmp_path / name)
-        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-
-    def test_replaces_an_old_file(self, tmp_path: Path) -> None:
-        make(1).save(tmp_path / "file")
-        make(2).save(tmp_path / "file")
-        assert_same_file(tmp_path / "file", make(2))
-        assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-class TestFailedWrites:
-    """All of it or nothing: the old file stays, and no part of a new one."""
-
-    def check(self, folder: Path) -> None:
-        with pytest.raises(OSError, match="disk full"):
-            make(2).save(folder / "file")
-        assert [path.name for path in folder.iterdir()] == ["file"]
-        assert_same_file(folder / "file", make(1))
-
-    def test_while_writing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        make(1).save(tmp_path / "file")
-        open_handle = os.fdopen
-
-        class Full(io.BytesIO):
-            def __init__(self, handle: int, mode: str) -> None:
-                super().__init__()
-                self.real = open_handle(handle, mode)
-
-            def write(self, content: Any) -> int:
-                self.real.write(content[: len(content) // 2])
-                raise OSError("disk full")
-
-            def close(self) -> None:
-                self.real.close()
-                super().close()
-
-        monkeypatch.setattr("os.fdopen", Full)
-        self.check(tmp_path)
-
-    def test_while_moving(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        make(1).save(tmp_path / "file")
-
-        def refuse(*_: object) -> None:
-            raise OSError("disk full")
-
-        monkeypatch.setattr("os.replace", refuse)
-        self.check(tmp_path)
-
-    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match="missing"):
-            make().save(tmp_path / "missing" / "file")
-
-
-class TestDamagedFiles:
-    MESSAGE = r"File `.*` should be one that `Moments.save` wrote.*Measure and save again"
-
-    def check(self, path: Path, content: bytes) -> None:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=self.MESSAGE):
-            Moments.load(path)
-
-    def test_truncated_anywhere(self, tmp_path: Path) -> None:
-        make().save(tmp_path / "whole")
-        content = (tmp_path / "whole").read_bytes()
-        for length in range(0, len(content), 37):
-            self.check(tmp_path / "part", content[:length])
-
-    def test_a_changed_number(self, tmp_path: Path) -> None:
-        make().save(tmp_path / "whole")
-        content = bytearray((tmp_path / "whole").read_bytes())
-        number = make().squared_values["layer.weight"].numpy().tobytes()[:8]
-        content[content.index(number)] ^= 1
-        self.check(tmp_path / "changed", bytes(content))
-
-    def test_a_changed_byte_is_an_error_or_changes_nothing(self, tmp_path: Path) -> None:
-        """Some bytes of a zip file mean nothing; no other may change a number unnoticed."""
-        make().save(tmp_path / "whole")
-        content = (tmp_path / "whole").read_bytes()
-        for index in range(0, len(content), 3):
-            changed = bytearray(content)
-            changed[index] ^= 1 << (index % 8)
-            (tmp_path / "changed").write_bytes(changed)
-            try:
-                Moments.load(tmp_path / "changed")
-            except ValueError:
-                continue
-            assert_same_file(tmp_path / "changed", make())
-
-    @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x80\x04N."])
-    def test_something_else(self, content: bytes, tmp_path: Path) -> None:
-        self.check(tmp_path / "file", content)
-
-    def test_a_numpy_array(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "array.npy", np.ones(3))
-        self.check(tmp_path / "file", (tmp_path / "array.npy").read_bytes())
-
-    def test_a_foreign_archive(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "foreign.npz", weights=np.ones(3))
-        self.check(tmp_path / "file", (tmp_path / "foreign.npz").read_bytes())
-
-    @pytest.mark.parametrize("header", ["[]", "{}", '{"input_size": 1, "other": 2}', "{"])
-    def test_a_foreign_header(self, header: str, tmp_path: Path) -> None:
-        arrays = {
-            "header": np.frombuffer(header.encode(), np.uint8),
-            "squared_values/a": np.ones(1),
-        }
-        np.savez(tmp_path / "foreign.npz", **arrays)
-        self.check(tmp_path / "file", (tmp_path / "foreign.npz").read_bytes())
-
-    def test_a_pickle_is_not_executed(self, tmp_path: Path) -> None:
-        arrays = {"header": np.array([{"a": 1}], dtype=object)}
-        np.savez(tmp_path / "foreign.npz", **arrays)
-        self.check(tmp_path / "file", (tmp_path / "foreign.npz").read_bytes())
-
-    def test_no_file_at_all(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match="missing"):
-            Moments.load(tmp_path / "missing")

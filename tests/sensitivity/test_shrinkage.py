@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradveil.sensitivity._shrinkage import smooth, smooth_sum
+from gradveil.sensitivity._structured import smooth, smooth_sum
 
 
 def noisy(truth: torch.Tensor, freedom: int, seed: int = 0) -> torch.Tensor:

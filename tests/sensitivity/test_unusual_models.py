@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradveil import GradientMessage, measure
 from gradveil.models import build_model
 from gradveil.sensitivity import Exact, Measurement, Structured
-from gradveil.sensitivity._structured._layout import layout_of
+from gradveil.sensitivity._structured import Layout, layout_of
 
 cross_entropy = nn.functional.cross_entropy
 
@@ -41,28 +41,30 @@ def test_one_confident_example_beside_ordinary_ones(margin: float):
             assert 0.5 < float(found.known_squared_sensitivities[name].sum() / squares.sum()) < 2
 
 
-def test_a_model_that_draws_is_not_cut():
+def test_a_model_that_draws_is_not_cut(monkeypatch):
     """Each part would draw the first examples' numbers."""
+    monkeypatch.setattr(Layout, "examples_at_a_time", lambda *_: 1)
     model = made(lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
     inputs = drawn(4, 5)
     message = GradientMessage(model, cross_entropy, torch.arange(4) % 3, separable=True)
-    found = measure(message, inputs, Structured(at_a_time=1))
+    found = measure(message, inputs, Structured())
     for name, value in message(inputs).items():
         torch.testing.assert_close(found.squared_values[name], value.square())
 
 
-def test_a_model_that_squeezes_a_single_row_is_cut():
+def test_a_model_that_squeezes_a_single_row_is_cut(monkeypatch):
     class Squeezing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).squeeze()
 
+    monkeypatch.setattr(Layout, "examples_at_a_time", lambda *_: 1)
     inputs, targets = drawn(4, 5).double(), torch.arange(4) % 3
     models = [made(lambda: Squeezing(5, 3)).double(), made(lambda: nn.Linear(5, 3)).double()]
     found, expected = (
         measure(
             GradientMessage(model, cross_entropy, targets, separable=True),
             inputs,
-            Structured(at_a_time=1),
+            Structured(),
             generator=torch.Generator().manual_seed(0),
         )
         for model in models
@@ -127,7 +129,7 @@ def test_an_estimator_that_returns_other_names_is_told_so():
     message = GradientMessage(model, cross_entropy, torch.arange(3))
 
     def wrong(message: GradientMessage, inputs: Tensor, _: torch.Generator) -> Measurement:
-        return Measurement(message.values(inputs), {"nope": torch.ones(1)}, None)
+        return Measurement(message.values(inputs), {"nope": torch.ones(1)})
 
     with pytest.raises(ValueError, match="should have the names"):
         measure(message, drawn(3, 5), wrong)

@@ -203,7 +203,7 @@ class FeatureCost:
     def _slopes(self, inputs: Tensor) -> Tensor:
         """‖∇a_j‖ from random directions, always the same ones."""
         generator = torch.Generator().manual_seed(self.seed)
-        directions = draw_probes(inputs, PROBES, "gaussian", generator)
+        directions = draw_probes(inputs, PROBES, generator)
         moved: Tensor = vmap(lambda v: jvp(self.features, (inputs,), (v,))[1])(directions)
         slopes = moved[:, 0].square().mean(0).sqrt()
         return slopes.clamp(min=1e-6 * float(slopes.mean()) + torch.finfo(slopes.dtype).tiny)

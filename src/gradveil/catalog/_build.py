@@ -143,7 +143,7 @@ def build_estimator(spec: str | Spec, *, allow_imports: AllowImports = False) ->
     """An estimator from its specification, or "auto"; arguments as for `build_defense`.
 
     >>> build_estimator("sketch(probes=3)")
-    Sketch(probes=3, kind='gaussian')
+    Sketch(probes=3)
     """
     if spec == "auto":
         return "auto"

@@ -13,7 +13,7 @@ from gradveil._checks import check_choice, check_finite, check_structure
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
-from gradveil.sensitivity import Moments, SquaresOf
+from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
     from ._base import Defense
@@ -157,9 +157,10 @@ def _added(
     (before, a), (values, b) = whole, part
     check_structure(values, before, "message(inputs)", "the micro-batches before")
     mixed = _mix(before, past, values, fresh)
+    seen = {n: v.to(a.like[n].dtype) for n, v in mixed.items()}
     moments = replace(
         a,
-        squared_values=SquaresOf({n: v.to(a.like[n].dtype) for n, v in mixed.items()}),
+        squared_values=Moments.of_values(seen, 1).squared_values,
         squared_sensitivities=_mix_known(
             a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
         ),

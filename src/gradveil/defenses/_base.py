@@ -32,7 +32,6 @@ from gradveil.messages import (
 from gradveil.sensitivity import (
     Estimator,
     Moments,
-    SquaresOf,
     check_moments,
     measure_with_values,
 )
@@ -224,7 +223,7 @@ class Defense:
         needs = self.about.needs
         if not (self.about.private and needs.moments and needs.sensitivities):
             values = checked_values(message, inputs)
-            return values, Moments(SquaresOf(values), None, inputs.numel())
+            return values, Moments.of_values(values, inputs.numel())
         few = self.granularity == "layer" and not needs.judged
         return measure_with_values(
             message,

@@ -15,7 +15,7 @@ from gradveil._checks import check_count, check_ratio, check_seed
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import LossFunction, MappedMessage, Message, movable
-from gradveil.sensitivity import Moments, SquaresOf
+from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
 from ._base import checked_values, steps_unlike
@@ -49,7 +49,7 @@ class InputDefense(FixedDefense):
         """The values of the changed inputs."""
         self.check_batch(inputs)
         values = checked_values(self.prepared(message), inputs)
-        return values, Moments(SquaresOf(values), None, inputs.numel())
+        return values, Moments.of_values(values, inputs.numel())
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Everything is sent as it is."""

@@ -20,7 +20,7 @@ from gradveil._checks import (
 from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
+from gradveil.sensitivity import Estimator, Moments, check_moments, named
 from gradveil.shapes import Needs, Shape, Source
 from gradveil.theory import GaussianPrior, trace_error
 
@@ -89,7 +89,7 @@ class NoiseDefense(Defense, ABC):
         if type(self).clip is not None:  # a class that clamps
             check_positive(self.clip, "clip")  # type: ignore[arg-type]  # None is refused here
             check_at_most(self.clip, "clip")  # type: ignore[arg-type]
-        check_estimator(self.estimator)
+        named(self.estimator)
         check_source(self)
 
     @cached_property

@@ -31,7 +31,7 @@ from gradveil.messages import (
     takes_tokens,
     values_of,
 )
-from gradveil.sensitivity import Moments, SquaresOf
+from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
 from ._accumulation import Accumulation
@@ -204,7 +204,7 @@ class PrivateNoise(FixedDefense):
         if self.unit == "example":
             like: Tensors = message.parameters  # type: ignore[attr-defined]
             seen = {name: v.to(like[name].dtype) for name, v in values.items()}
-        return values, Moments(SquaresOf(seen), None, max(1, inputs.numel()))
+        return values, Moments.of_values(seen, max(1, inputs.numel()))
 
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None

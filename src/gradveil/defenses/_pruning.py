@@ -16,7 +16,7 @@ from gradveil._checks import (
 )
 from gradveil._tensors import flatten, total, unflatten
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments, check_estimator, check_moments
+from gradveil.sensitivity import Estimator, Moments, check_moments, named
 from gradveil.shapes import Needs, Shape, Source
 from gradveil.theory import GaussianPrior
 
@@ -79,7 +79,7 @@ class PruningDefense(Defense, ABC):
             )
         if self.prior is not None:
             check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
-        check_estimator(self.estimator)
+        named(self.estimator)
         check_source(self)
         if self.target_error is not None:
             check_positive(self.target_error, "target_error")

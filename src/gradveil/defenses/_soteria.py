@@ -164,7 +164,7 @@ def _scores(
     """Σ_b ‖∇_x r_bi‖ / (|r_bi| + 0.1) of each feature i."""
     with torch.no_grad():
         values = features(inputs)
-        directions = draw_probes(inputs, probes, "gaussian", generator)
+        directions = draw_probes(inputs, probes, generator)
         squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
     slopes = (torch.as_tensor(squares) / probes).sqrt()
     return (slopes / (values.abs() + SMALL_FEATURE)).sum(0)

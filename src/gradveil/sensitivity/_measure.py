@@ -1,7 +1,11 @@
-"""Measures the Moments of a message at a batch."""
+"""Measures the Moments of a message at a batch: which estimator, and what it cannot see."""
 
-from collections.abc import Callable
+import logging
+import math
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,13 +14,17 @@ from gradveil._checks import (
     check_at_most,
     check_finite,
     check_inputs,
+    check_kind,
     check_positive,
     check_structure,
     check_values,
 )
-from gradveil._random import generator_or_fresh
+from gradveil._memory import is_out_of_memory
+from gradveil._random import generator_or_fresh, normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import (
+    GradientMessage,
+    LocalUpdateMessage,
     Message,
     check_message,
     embedded,
@@ -24,28 +32,22 @@ from gradveil.messages import (
     over_rows,
     separates,
     takes_tokens,
+    values_of,
 )
 
-from ._auto import Auto
-from ._estimator import Estimator, Measurement, estimator_name
-from ._exact import Exact
-from ._example_squares import example_squares
-from ._hidden import find_hidden
+from ._estimators import (
+    Estimator,
+    Exact,
+    Measurement,
+    PerExample,
+    Sketch,
+    estimator_name,
+    example_squares,
+)
 from ._moments import Moments, SquaresOf
-from ._per_example import PerExample
-from ._range import measure_in_range
-from ._sketch import Sketch
-from ._structured import Structured
-from ._underflow import not_lost
+from ._structured import Structured, layout_of
 
-NAMED: dict[str, Callable[[], Estimator]] = {
-    "auto": Auto,
-    "exact": Exact,
-    "layers": lambda: Auto(examples=2),
-    "per-example": PerExample,
-    "sketch": Sketch,
-    "structured": Structured,
-}
+_LOG = logging.getLogger("gradveil.sensitivity")
 
 
 def measure(
@@ -109,56 +111,27 @@ def measure_with_values(
     chosen, generator = named(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
         seen, at = embedded(message, inputs)
-        if examples and seen is message and isinstance(chosen, Auto):
-            chosen = replace(chosen, squares=True)
-        values, measured = measure_in_range(chosen, seen, at, generator)
+        if examples and seen is message and estimator == "auto":
+            chosen = partial(auto, squares=True)
+        values, measured = _in_range(chosen, seen, at, generator)
     squares = over_rows(_checked(measured), message, inputs)
     second = _second_squares(seen, at, estimator, generator) if judged else None
-    hidden = find_hidden(seen, at, values, squares, generator)
-    if hidden is not None:
-        hidden.warn(sum(value.numel() for value in values.values()))
-        squares = hidden.put_into(squares)
+    squares, hidden = with_hidden(seen, at, values, squares, generator)
+    alone = example_squares(message, inputs, values, measured.example_squares) if examples else None
     moments = Moments(
         squared_values=SquaresOf(measured.values),
         squared_sensitivities=squares,
         input_size=at.numel(),
         second_squares=None if second is None else over_rows(second, message, inputs),
-        hidden=0 if hidden is None else hidden.count,
-        estimator=getattr(measured, "estimator", None) or estimator_name(chosen),
-        squared_example_values=example_squares(message, inputs, values, measured.example_squares)
-        if examples
-        else None,
+        hidden=hidden,
+        estimator=measured.estimator or estimator_name(chosen),
+        squared_example_values=alone,
     )
     return values, moments if clip is None else moments.clipped(clip)
 
 
-def _checked(measured: Measurement) -> Tensors:
-    """The squared sensitivities, finite and in the shape of the values."""
-    values, squares, _ = measured
-    check_values(values, "message(inputs)")
-    check_finite(values, "message(inputs)")
-    check_structure(squares, values, "squared_sensitivities", "squared_values")
-    check_finite(squares, "squared_sensitivities")
-    return not_lost(squares, values)
-
-
-def _second_squares(
-    message: Message, inputs: Tensor, estimator: Estimator | str, generator: torch.Generator
-) -> Tensors | None:
-    """Without bias, from probes of their own; `None` where the first ones are exact."""
-    if estimator == "exact" or isinstance(estimator, Exact):
-        return None
-    judge: Estimator = PerExample(probes=4) if separates(message, inputs) else Sketch(probes=16)
-    return _checked(measure_in_range(judge, message, inputs, generator)[1])
-
-
-def check_estimator(estimator: object) -> None:
-    """Require an estimator or the name of one."""
-    named(estimator)  # type: ignore[arg-type]
-
-
 def named(estimator: Estimator | str) -> Estimator:
-    """The estimator of that name."""
+    """The estimator of that name; an error where it is none."""
     if not isinstance(estimator, str):
         if isinstance(estimator, type) or not callable(estimator):
             raise TypeError(
@@ -171,4 +144,340 @@ def named(estimator: Estimator | str) -> Estimator:
             f"Parameter `estimator` should be one of {sorted(NAMED)}, or an estimator. Found"
             f" `estimator = {estimator!r}`."
         )
-    return NAMED[estimator]()
+    return NAMED[estimator]
+
+
+def _second_squares(
+    message: Message, inputs: Tensor, estimator: Estimator | str, generator: torch.Generator
+) -> Tensors | None:
+    """Without bias, from probes of their own; `None` where the first ones are exact."""
+    if estimator == "exact" or isinstance(estimator, Exact):
+        return None
+    judge: Estimator = PerExample(probes=4) if separates(message, inputs) else Sketch(probes=16)
+    return _checked(_in_range(judge, message, inputs, generator)[1])
+
+
+def auto(
+    message: Message,
+    inputs: Tensor,
+    generator: torch.Generator,
+    *,
+    few: int | None = None,
+    squares: bool = False,
+) -> Measurement:
+    """Choose by message and model, and take the next where an operation is not supported.
+
+    `Moments.estimator` names what measured them in the end. Each estimator that did not work is
+    logged with its reason (logger "gradveil.sensitivity", level INFO); an out-of-memory error is
+    no such reason, and is raised.
+
+    - Gradients whose examples add up: `Structured`, or `PerExample` where most parameters lie
+      outside the layers it knows.
+    - FedAvg updates: `along_steps`.
+    - Everything else: `Sketch`.
+    - Where PyTorch can differentiate none of it (a model that leaves for NumPy): the values alone.
+      Every entry then counts as hidden from autograd, as `measure` finds out.
+
+    Args:
+        message: What is measured.
+        inputs: Where.
+        generator: For the probes.
+        few: Measure only the first so many examples, where they add up; enough for one level per
+            tensor, at little more than the price of the gradient.
+        squares: Whether to take the squares of single examples' gradients, where they are found on
+            the way (`Measurement.example_squares`).
+    """
+    part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
+    if part is not None:
+        return _scaled_up(message, inputs, part, generator)
+    return _first_that_works(
+        message, inputs, generator, cheap=few is not None, with_values=True, squares=squares
+    )
+
+
+NAMED: dict[str, Estimator] = {
+    "auto": auto,
+    "exact": Exact(),
+    "layers": partial(auto, few=2),
+    "per-example": PerExample(),
+    "sketch": Sketch(),
+    "structured": Structured(),
+}
+
+
+def _first_that_works(
+    message: Message,
+    inputs: Tensor,
+    generator: torch.Generator,
+    *,
+    cheap: bool,
+    with_values: bool = False,
+    squares: bool = False,
+) -> Measurement:
+    first_error: Exception | None = None
+    for name, estimator in _candidates(message, inputs, cheap, with_values, squares):
+        if estimator is _values_alone and "saved tensor hooks" in str(first_error):
+            break  # activation checkpointing: the user can switch it off, and have derivatives
+        try:
+            measured = estimator(message, inputs, generator)
+            return replace(measured, estimator=measured.estimator or name)
+        except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
+            _note_failure(name, error)
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
+
+
+def _candidates(
+    message: Message, inputs: Tensor, cheap: bool, with_values: bool, squares: bool
+) -> Iterator[tuple[str, Estimator]]:
+    """The estimators for this message, the preferred one first; cheap ones for averages."""
+    if isinstance(message, LocalUpdateMessage):
+        yield "along-steps", along_steps
+    elif separates(message, inputs):
+        if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
+            structured = Structured(split=not cheap)
+            yield (
+                estimator_name(structured),
+                partial(structured.measure, with_values=with_values, examples=squares),  # type: ignore[list-item]
+            )
+        per_example = PerExample(probes=1 if cheap else 2)
+        yield estimator_name(per_example), per_example
+    yield "sketch", Sketch()
+    yield "values alone", _values_alone
+
+
+def _known_share(message: GradientMessage, inputs: Tensor) -> float:
+    try:
+        return layout_of(message, inputs).known_share
+    except (RuntimeError, NotImplementedError) as error:  # as in _first_that_works
+        _note_failure("structured", error)
+        return 0.0
+
+
+def _note_failure(name: str, error: RuntimeError) -> None:
+    """Log why an estimator was passed over; a lack of memory is raised instead."""
+    if is_out_of_memory(error):
+        raise error
+    reason = " ".join(str(error).split())
+    _LOG.info("auto passes over %s: %s: %s", name, type(error).__name__, reason)
+
+
+def _values_alone(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+    """No derivative at all."""
+    values = values_of(message, inputs)
+    return Measurement(values, {name: torch.zeros_like(v) for name, v in values.items()})
+
+
+def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+    """s² of a FedAvg update -lr Σ_t c_t g_t, from the first gradient of each mini-batch.
+
+    c_t = 1 + μ + … + μ^(T-1-t) with momentum μ. Later visits to a mini-batch see nearly the same
+    gradient, so its coefficients add before squaring; how the path Θ_t itself depends on the inputs
+    is left out. Both are exact for one step, and of higher order in lr.
+    """
+    assert isinstance(message, LocalUpdateMessage)
+    batches = message.batches(inputs)
+    weights = _step_weights(message, len(batches))
+    now, start = message.parameters, message.parameters
+    velocity = {name: torch.zeros_like(p) for name, p in start.items()}
+    squares = {name: torch.zeros_like(p) for name, p in start.items()}
+    names: set[str] = set()
+    for step in range(message.steps):
+        batch, targets = batches[step % len(batches)]
+        gradient = message.gradient_at(now, targets)
+        if step < len(batches):
+            measured = auto(gradient, batch, generator)
+            values = measured.values
+            names.add(str(measured.estimator))
+            for name, square in measured.squared_sensitivities.items():
+                squares[name] += weights[step] * square
+        else:
+            values = gradient.values(batch)
+        now, velocity = message.advance(now, velocity, values)
+    update = {n: now[n] - start[n] for n in start}
+    inner = names.pop() if len(names) == 1 else "mixed"
+    return Measurement(update, squares, f"along-steps({inner})")
+
+
+def _step_weights(message: LocalUpdateMessage, batches: int) -> list[float]:
+    """(lr Σ c_t)² over the visits of each mini-batch."""
+    sums = [0.0] * batches
+    for step in range(message.steps):
+        later = message.steps - step
+        sums[step % batches] += message.lr * sum(message.momentum**k for k in range(later))
+    return [total**2 for total in sums]
+
+
+def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
+    """The gradient of the first examples alone, where the message can be cut like that."""
+    cuttable = isinstance(message, GradientMessage) and isinstance(message.targets, Tensor)
+    if not cuttable or not separates(message, inputs):
+        return None
+    assert isinstance(message, GradientMessage)
+    if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
+        return None
+    if not message.targets.is_floating_point() and bool((message.targets < 0).any()):
+        return None  # ignored targets, as cross-entropy's -100: examples do not count alike
+    return message.of(message.targets[:count])
+
+
+def _scaled_up(
+    message: Message, inputs: Tensor, part: GradientMessage, generator: torch.Generator
+) -> Measurement:
+    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
+    count = len(part.targets)
+    measured = _first_that_works(part, inputs[:count], generator, cheap=True)
+    ratio = count / len(inputs)
+    factor = 1 / ratio if part.reduction == "sum" else ratio
+    squares = {}
+    for name, square in measured.squared_sensitivities.items():
+        least = torch.finfo(square.dtype).tiny  # only the measured examples may be silent
+        squares[name] = (factor * square).clamp(min=least) if bool(square.any()) else square
+    name = f"{measured.estimator} on {count} of {len(inputs)} examples"
+    return Measurement(values_of(message, inputs), squares, name)
+
+
+def _in_range(
+    estimator: Estimator, message: Message, inputs: Tensor, generator: torch.Generator
+) -> tuple[Tensors, Measurement]:
+    """The message's values, and its measurement: in float64 where float32 loses its squares.
+
+    The units of inputs, weights and loss then make no difference. Messages that are not made of a
+    module stay in their own precision.
+    """
+    state = generator.get_state()
+    measured = estimator(message, inputs, generator)
+    check_kind(measured, "estimator(...)", Measurement, "Return Measurement(values, squares).")
+    known = isinstance(message, (GradientMessage, LocalUpdateMessage))
+    if not known or inputs.dtype == torch.float64 or _fits(measured):
+        return measured.values, measured
+    try:
+        torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
+        wide = estimator(message.double(), inputs.double(), generator)  # type: ignore[attr-defined]
+    except RuntimeError:  # a model that insists on float32
+        return measured.values, measured
+    return measured.values, wide
+
+
+def _fits(measured: Measurement) -> bool:
+    """Whether the largest square is one beside which float32 loses few."""
+    squares = measured.squared_sensitivities.values()
+    largest = [float(square.max()) for square in squares if square.numel()]
+    return all(map(math.isfinite, largest)) and max(largest, default=0.0) >= 1e-24
+
+
+def _checked(measured: Measurement) -> Tensors:
+    """The squared sensitivities, finite and in the shape of the values."""
+    values, squares = measured.values, measured.squared_sensitivities
+    check_values(values, "message(inputs)")
+    check_finite(values, "message(inputs)")
+    check_structure(squares, values, "squared_sensitivities", "squared_values")
+    check_finite(squares, "squared_sensitivities")
+    return {name: _not_lost(square, values[name]) for name, square in squares.items()}
+
+
+def _not_lost(square: Tensor, value: Tensor) -> Tensor:
+    """The same squares, with the least positive number in the place of those that are lost.
+
+    0 means that an entry says nothing of the inputs, so that it needs no noise. A confident model
+    has gradients of 1e-25, with sensitivities in proportion, whose squares are 0 in float32: sent
+    as they are, they would tell everything.
+    """
+    least = torch.finfo(square.dtype).tiny
+    lost = (square == 0) & (value != 0)
+    if not bool(lost.any()):
+        return square
+    return square.masked_fill(lost & (value.abs() < 1e4 * least**0.5), least)
+
+
+class HiddenPathWarning(UserWarning):
+    """A message depends on its inputs in a way that autograd does not see.
+
+    >>> import warnings
+    >>> from gradveil import measure
+    >>> message = lambda x: {"w": x.sum(0), "hidden": x.detach().sum(0)}
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     moments = measure(message, torch.rand(2, 3))
+    >>> [warning.category.__name__ for warning in caught]
+    ['HiddenPathWarning']
+    """
+
+
+def with_hidden(
+    message: Message, inputs: Tensor, values: Tensors, squares: Tensors, generator: torch.Generator
+) -> tuple[Tensors, int]:
+    """The squares with those of hidden entries in the place of 0, and how many there are.
+
+    Zero sensitivity of an entry that is not 0 itself is believed only if the entry stays where it
+    is for other inputs: the examples of the batch in each other's places, and the inputs with
+    noise of their own size. Where no other inputs can be evaluated, nothing is proven, and the
+    entry counts as hidden. What stands for ‖∇_x g_i‖² there is (Δg_i)² / mean (Δx)², the largest of
+    those tried, the mean over a tensor's entries.
+    """
+    doubted = {name: (square == 0) & (values[name] != 0) for name, square in squares.items()}
+    if not any(bool(mask.any()) for mask in doubted.values()):
+        return squares, 0
+    changes = []
+    for other, moved in values_at_others(message, inputs, generator):
+        distance = float((other - inputs).detach().double().square().mean().sqrt())
+        changes.append(({name: moved[name] - v for name, v in values.items()}, distance))
+    changes = changes or [(values, spread_of(inputs))]
+    rounding, count, known = rounding_of(values), 0, {}
+    for name, mask in doubted.items():
+        moves = torch.stack([change[name].abs() > rounding for change, _ in changes]).any(0)
+        if bool((moves & mask).any()):  # one speaks for its tensor
+            slopes = torch.stack([change[name] / distance for change, distance in changes])
+            mean = slopes.square().amax(0)[mask].mean().to(squares[name].dtype)
+            known[name], count = torch.where(mask, mean, squares[name]), count + int(mask.sum())
+    if count:
+        warnings.warn(
+            f"{count} of {sum(v.numel() for v in values.values())} entries of the message move with"
+            " the inputs although their derivative is 0: the model or the loss hides a path from"
+            " autograd (detach, rounding, an integer index, a function that is differentiable once,"
+            " a saturated output). They get noise as if sensitive, and every bound is 0.",
+            HiddenPathWarning,
+            stacklevel=4,
+        )
+    return {**squares, **known}, count
+
+
+def values_at_others(
+    message: Message, inputs: Tensor, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensors]]:
+    """Other inputs that the message accepts, each with its values there."""
+    for other in _other_inputs(inputs, generator):
+        try:
+            values = values_of(message, other)
+        except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
+            continue
+        yield other, values
+
+
+def _other_inputs(inputs: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    """Inputs of the same kind: examples in each other's places, and noise on all of them.
+
+    A category or a class takes noise of some size to change.
+    """
+    if len(inputs) > 1 and not torch.equal(inputs, inputs.roll(1, 0)):
+        yield inputs.roll(1, 0)
+    for times in (1.0, 1.0, 3.0, 3.0):
+        yield inputs + times * spread_of(inputs) * normal_like(inputs, generator)
+
+
+def spread_of(inputs: Tensor) -> float:
+    """The size of what varies in the inputs: their standard deviation, or their size, or 1."""
+    row = inputs.detach().reshape(-1).double()
+    deviation = float(row.std()) if len(row) > 1 else 0.0
+    return deviation or float(row.abs().max()) or 1.0
+
+
+def rounding_of(values: Tensors) -> float:
+    """The size of rounding errors in a message: 16 units in the last place of its largest entry."""
+    sizes = [
+        16 * torch.finfo(value.dtype).eps * float(value.detach().abs().max())
+        for value in values.values()
+        if value.numel()
+    ]
+    return max(sizes, default=0.0)

@@ -1,15 +1,8 @@
 """Per-parameter statistics of a message: all that a defense needs to plan."""
 
-import io
-import json
-import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from gradveil._checks import (
@@ -20,8 +13,10 @@ from gradveil._checks import (
     check_structure,
     check_values,
 )
-from gradveil._files import write_atomically
 from gradveil._typing import Tensors
+
+OPTIONAL_FIELDS = ("squared_sensitivities", "second_squares", "squared_example_values")
+"""The fields of `Moments` that hold tensors beside `squared_values`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,7 @@ class Moments:
 
     Moments of private data are private. They stay with the client.
 
+    >>> import torch
     >>> one = Moments({"w": torch.tensor([1.0, 4.0])}, None, input_size=2)
     >>> two = Moments({"w": torch.tensor([3.0, 0.0])}, None, input_size=2)
     >>> (one + two).squared_values["w"]
@@ -68,35 +64,26 @@ class Moments:
         check_positive(self.count, "count")
         if self.clip is not None:
             check_not_negative(self.clip, "clip")
-        if self.second_squares is not None:
-            check_values(self.second_squares, "second_squares")
-        if self.squared_example_values is not None:
-            check_structure(
-                self.squared_example_values,
-                self.squared_values,
-                "squared_example_values",
-                "squared_values",
-            )
-        if self.squared_sensitivities is not None:
-            check_values(self.squared_sensitivities, "squared_sensitivities")
-        if self.squared_sensitivities is not None:
-            check_structure(
-                self.squared_sensitivities,
-                self.squared_values,
-                "squared_sensitivities",
-                "squared_values",
-            )
+        for name in OPTIONAL_FIELDS:
+            if (tensors := getattr(self, name)) is not None:
+                check_values(tensors, name)
+                check_structure(tensors, self.squared_values, name, "squared_values")
 
     @classmethod
     def of_values(cls, values: Tensors, input_size: int) -> "Moments":
         """The moments that need no derivative: for defenses that look at the values alone."""
-        return cls({name: value.square() for name, value in values.items()}, None, input_size)
+        return cls(SquaresOf(values), None, input_size)
 
     @property
     def like(self) -> Mapping[str, Tensor]:
         """Tensors of the names and sizes of the entries, at no cost."""
         squares = self.squared_values
         return squares.values_by_name if isinstance(squares, SquaresOf) else squares
+
+    @property
+    def size(self) -> int:
+        """d, the number of entries of the message."""
+        return sum(value.numel() for value in self.like.values())
 
     @property
     def known_squared_sensitivities(self) -> Tensors:
@@ -130,11 +117,6 @@ class Moments:
             return self
         return replace(self, squared_sensitivities=self.second_squares, second_squares=None)
 
-    @property
-    def size(self) -> int:
-        """d, the number of entries of the message."""
-        return sum(value.numel() for value in self.squared_values.values())
-
     def __add__(self, other: "Moments") -> "Moments":
         """The mean over the batches of both."""
         if not isinstance(other, Moments):
@@ -147,20 +129,20 @@ class Moments:
             )
         total = self.count + other.count
         ours, theirs = self.count / total, other.count / total
+
+        def mean(a: Mapping[str, Tensor] | None, b: Mapping[str, Tensor] | None) -> Tensors | None:
+            return None if a is None or b is None else {n: ours * a[n] + theirs * b[n] for n in a}
+
+        squares = mean(self.squared_values, other.squared_values)
+        known = {n: mean(getattr(self, n), getattr(other, n)) for n in OPTIONAL_FIELDS}
         return Moments(
-            squared_values=_mix(self.squared_values, ours, other.squared_values, theirs),
-            squared_sensitivities=_mix_known(
-                self.squared_sensitivities, ours, other.squared_sensitivities, theirs
-            ),
+            squared_values=squares,  # type: ignore[arg-type]
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
-            second_squares=_mix_known(self.second_squares, ours, other.second_squares, theirs),
-            squared_example_values=_mix_known(
-                self.squared_example_values, ours, other.squared_example_values, theirs
-            ),
             hidden=max(self.hidden, other.hidden),
             estimator=self.estimator if self.estimator == other.estimator else "mixed",
+            **known,
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -191,57 +173,23 @@ class Moments:
                 f" clip. Found `clip = {self.clip}` over {self.count:g} batches. Measure each batch"
                 f" with `measure(message, inputs, clip={clip})` and add those."
             )
-        inside = {name: square < clip**2 for name, square in self.squared_values.items()}
+        squares = self.squared_values
+
+        def inside(tensors: Tensors | None) -> Tensors | None:
+            return tensors and {n: t * (squares[n] < clip**2) for n, t in tensors.items()}
+
         return replace(
             self,
-            squared_values={n: s.clamp(max=clip**2) for n, s in self.squared_values.items()},
-            squared_sensitivities=_mask(self.squared_sensitivities, inside),
-            second_squares=_mask(self.second_squares, inside),
+            squared_values={n: s.clamp(max=clip**2) for n, s in squares.items()},
+            squared_sensitivities=inside(self.squared_sensitivities),
+            second_squares=inside(self.second_squares),
             clip=clip,
         )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into one `.npz` file, without pickle, all of it or nothing."""
-        arrays = {
-            f"{field}/{name}": tensor.detach().cpu().numpy()
-            for field in _TENSOR_FIELDS
-            for name, tensor in (getattr(self, field) or {}).items()
-        }
-        header = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        content = json.dumps({**header, "arrays": sorted(arrays)}).encode()
-        arrays["header"] = np.frombuffer(content, dtype=np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_atomically(Path(path), buffer.getvalue())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Moments":
-        """Read what `save` wrote."""
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                header = json.loads(archive["header"].tobytes())
-                if sorted(archive.files) != sorted([*header.pop("arrays"), "header"]):
-                    raise ValueError("arrays are missing")
-                fields = {field: _read_field(archive, field) for field in _TENSOR_FIELDS}
-            return cls(**fields, **header)  # type: ignore[arg-type]
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"Parameter `path` should be a file that `Moments.save` wrote. Found that `{path}`"
-                " does not exist."
-            ) from None
-        except (*_DAMAGES, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"File `{path}` should be one that `Moments.save` wrote. Found that it is not, or"
-                f" that it is damaged ({error}). Measure and save again."
-            ) from error
 
 
 def check_moments(moments: object, name: str = "moments") -> None:
     """Require Moments."""
     check_kind(moments, name, Moments, "Make them with `measure(message, inputs)`.")
-
-
-_DAMAGES = (ValueError, KeyError, OSError, EOFError, TypeError, AttributeError, RuntimeError)
 
 
 class SquaresOf(Mapping[str, Tensor]):
@@ -258,40 +206,3 @@ class SquaresOf(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.values_by_name)
-
-
-_TENSOR_FIELDS = (
-    "squared_values",
-    "squared_sensitivities",
-    "second_squares",
-    "squared_example_values",
-)
-_PLAIN_FIELDS = ("input_size", "count", "clip", "hidden", "estimator")
-
-
-def _read_field(archive: "np.lib.npyio.NpzFile", field: str) -> Tensors | None:
-    prefix = f"{field}/"
-    tensors = {
-        key.removeprefix(prefix): torch.from_numpy(archive[key])
-        for key in archive.files
-        if key.startswith(prefix)
-    }
-    return tensors or None
-
-
-def _mix(
-    a: Mapping[str, Tensor], weight_a: float, b: Mapping[str, Tensor], weight_b: float
-) -> Tensors:
-    return {name: weight_a * a[name] + weight_b * b[name] for name in a}
-
-
-def _mix_known(
-    a: Tensors | None, weight_a: float, b: Tensors | None, weight_b: float
-) -> Tensors | None:
-    return None if a is None or b is None else _mix(a, weight_a, b, weight_b)
-
-
-def _mask(tensors: Tensors | None, inside: Tensors) -> Tensors | None:
-    if tensors is None:
-        return None
-    return {name: tensor * inside[name] for name, tensor in tensors.items()}

@@ -82,7 +82,7 @@ def plan_information_trace(
     )
     samples = [
         0.5 * float(total([flatten(jvp(log_variances, (inputs,), (v,))[1]).square()]))
-        for v in draw_probes(inputs, probes, "gaussian", generator)
+        for v in draw_probes(inputs, probes, generator)
     ]
     traces = torch.tensor(samples, dtype=torch.float64)
     error = float(traces.std()) / probes**0.5 if probes > 1 else float("nan")

@@ -7,8 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage
 from gradveil.models import build_model
-from gradveil.sensitivity import Auto, measure_with_values
-from gradveil.sensitivity._example_squares import example_squares
+from gradveil.sensitivity import measure_with_values
+from gradveil.sensitivity._estimators import example_squares
+from gradveil.sensitivity._measure import auto
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_parameter_outside_of_known_layers_leaves_them_to_vmap() -> None:
 
     inputs, targets = torch.ones(2, 6), torch.tensor([0, 1])
     message = GradientMessage(Scaled(), cross_entropy, targets)
-    measured = Auto(squares=True)(message, inputs, torch.Generator().manual_seed(0))
+    measured = auto(message, inputs, torch.Generator().manual_seed(0), squares=True)
     assert measured.example_squares is None
     values, moments = measure_with_values(message, inputs, examples=True)
     assert moments.known_squared_example_values.keys() == values.keys()

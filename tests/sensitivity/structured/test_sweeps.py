@@ -6,9 +6,8 @@ from torch import nn
 
 from gradveil import GradientMessage
 from gradveil.messages import ConvUse, LinearUse, ScaleUse
-from gradveil.sensitivity._sketch import directional_derivatives
-from gradveil.sensitivity._structured._layout import layout_of
-from gradveil.sensitivity._structured._sweeps import TangentGraph
+from gradveil.sensitivity import directional_derivatives
+from gradveil.sensitivity._structured import TangentGraph, layout_of
 from tests.zoo import SEPARABLE, Case, named
 
 

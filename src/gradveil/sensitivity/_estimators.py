@@ -1,0 +1,312 @@
+"""Estimators for every message: random directions, and the dense Jacobian, their oracle."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp, vmap
+
+from gradveil._checks import check_count
+from gradveil._memory import is_out_of_memory
+from gradveil._random import normal_like
+from gradveil._typing import Tensors
+from gradveil.messages import Message, separates
+
+ROOM = 2**24
+"""How many numbers of directions and of the derivatives along them are held at a time."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an estimator found out about a message at one batch of inputs."""
+
+    values: Tensors
+    """g(x), the message itself."""
+    squared_sensitivities: Tensors
+    """The estimate of ‖∇_x g_i‖² for each entry."""
+    estimator: str | None = None
+    """What measured it, where that is not the estimator that was called (`estimator_name`)."""
+    example_squares: Tensors | None = None
+    """Σ_b c_b² over what single examples add to the message, where that was found on the way."""
+
+
+class Estimator(Protocol):
+    """A way to find g(x) and ‖∇_x g_i(x)‖²."""
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        ...
+
+
+def estimator_name(estimator: object) -> str:
+    """What an estimator is called, with the options that are not its defaults.
+
+    >>> from gradveil.sensitivity import PerExample
+    >>> estimator_name(PerExample(probes=2))
+    'per-example(probes=2)'
+    """
+    if not is_dataclass(estimator):
+        return str(getattr(estimator, "__name__", type(estimator).__name__))
+    given = [
+        f"{field.name}={getattr(estimator, field.name)!r}"
+        for field in fields(estimator)
+        if getattr(estimator, field.name) != field.default
+    ]
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(estimator).__name__).lower()
+    return f"{name}({', '.join(given)})" if given else name
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """‖∇g_i‖² = E_v (∂_v g_i)² for random directions v with E[v vᵀ] = I (Lemma 1, Algorithm 1).
+
+    Unbiased: E (∇g_iᵀ v)² = ∇g_iᵀ E[v vᵀ] ∇g_i. With Gaussian probes (∂_v g_i)² is ‖∇g_i‖² χ²₁,
+    so k probes have a relative standard error of √(2/k). Forward mode over reverse mode: the
+    price of a probe is that of about two gradients, whatever the number of parameters. Works for
+    every message; examples of a batch add cross terms of mean zero, which `PerExample` avoids.
+
+    Args:
+        probes: The number k of directions; the paper uses 10.
+
+    >>> from gradveil import measure
+    >>> message = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> inputs = torch.tensor([[1.0, 2.0]])
+    >>> moments = measure(message, inputs, Sketch(probes=1000), generator=generator)
+    >>> [round(float(square)) for square in moments.squared_sensitivities["w"]]
+    [4, 17]
+    """
+
+    probes: int = 10
+
+    def __post_init__(self) -> None:
+        check_count(self.probes, "probes")
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        values = message(inputs)
+        chunks = draw_probes(inputs, self.probes, generator).split(chunk_size(values))
+        along = (directional_derivatives(message, inputs, chunk) for chunk in chunks)
+        return Measurement(values, _sum_of_squares(values, along, self.probes))
+
+
+@dataclass(frozen=True)
+class PerExample:
+    """‖∇g_i‖² = Σ_b E_v (∂_v g_{b,i})², each example b probed on its own.
+
+    Where g(x) = Σ_b g_b(x_b), the gradients of different examples are with respect to different
+    inputs, so their squared norms add. Squaring before the sum over examples drops the cross
+    terms 2 ∂_v g_b ∂_v g_c of `Sketch`, which have mean zero and are pure noise: a batch of B
+    equal examples counts like B probes.
+
+    Args:
+        probes: The number of directions for each example.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage, measure
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sorted(measure(message, torch.ones(2, 3), PerExample()).squared_sensitivities)
+    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
+    """
+
+    probes: int = 1
+
+    def __post_init__(self) -> None:
+        check_count(self.probes, "probes")
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs; it must be a sum over examples."""
+        values = message(inputs)
+        if not separates(message, inputs):
+            raise ValueError(
+                "Parameter `message` should be a sum over examples for the estimator `PerExample`."
+                f" Found a {type(message).__name__} whose examples interact (BatchNorm in training"
+                " mode, dropout, local update steps, or a loss that compares examples). Use"
+                " `Sketch()`, or estimator='auto'."
+            )
+        probes = draw_probes(inputs, self.probes, generator)
+        along = _example_derivatives(message, inputs, probes, chunk_size(values))
+        return Measurement(values, _sum_of_squares(values, along, self.probes))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """‖∇g_i‖² = Σ_j (∂g_i/∂x_j)² over every entry of the inputs.
+
+    One forward-mode derivative for each entry of the inputs (of one example, where examples enter
+    as a sum), some at a time, whatever the model's size.
+
+    >>> from gradveil import measure
+    >>> message = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> measure(message, torch.tensor([[1.0, 2.0]]), Exact()).squared_sensitivities["w"]
+    tensor([ 4., 16.])
+    """
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        values = message(inputs)
+        columns = _jacobian_columns(message, inputs, values)
+        return Measurement(values, _sum_of_squares(values, columns))
+
+
+def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+    if separates(message, inputs):
+        chunk = chunk_size(values, extra=inputs[0].numel())
+        for axes in unit_vectors(inputs[0], max(1, chunk // len(inputs))):
+            everywhere = axes.unsqueeze(1).expand(-1, *inputs.shape)
+            yield from _example_derivatives(message, inputs, everywhere, chunk)
+    else:
+        for axes in unit_vectors(inputs, chunk_size(values, extra=inputs.numel())):
+            yield directional_derivatives(message, inputs, axes)
+
+
+def example_squares(
+    message: Message, inputs: Tensor, values: Tensors, known: Tensors | None = None
+) -> Tensors:
+    """h_i = E_b g_{b,i}², with g_b the gradient of the loss of example b alone.
+
+    The diagonal of the empirical Fisher matrix, which stands for that of the loss's second
+    derivative. A message of a mean over B examples is Σ_b c_b with c_b = g_b / B, so that
+    h = B Σ_b c_b². For a loss that is a sum, h = Σ_b c_b²: the curvature of that sum.
+
+    Args:
+        message: A sum over examples.
+        inputs: The batch.
+        values: The message at the batch, for the precision and the shape of what is returned.
+        known: Σ_b c_b², where an estimator has found it.
+    """
+    if not separates(message, inputs):
+        raise ValueError(
+            "Parameter `message` should be a sum over examples where gradients of single examples"
+            f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
+            " training mode, dropout, local update steps, or a loss that compares examples). Use"
+            " examples=False, or match='utility' in an audit, which needs none."
+        )
+    if known is None:
+        wide = {name: value.double() for name, value in values.items()}
+        known = _sum_of_squares(wide, _example_gradients(message, inputs, values))
+    times = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
+    squares = {}
+    for name, square in known.items():
+        limits = torch.finfo(values[name].dtype)  # what is above 0 stays above 0
+        kept = (times * square).clamp(limits.tiny, limits.max) * square.sign()
+        squares[name] = kept.to(values[name].dtype)
+    return squares
+
+
+def _example_gradients(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+    """c_b for each example, some at a time."""
+    delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
+    size = chunk_size(values, ROOM // 4)
+    for part in zip(inputs.split(size), delta.split(size), strict=True):
+        alone = _each(message.example_gradient, part)  # type: ignore[attr-defined]
+        yield {name: gradient.double() for name, gradient in alone.items()}
+
+
+def _sum_of_squares(like: Tensors, parts: Iterator[Tensors], divisor: int = 1) -> Tensors:
+    """Σ over derivatives of shape (probes or examples, *shape), part after part."""
+    sums = {name: torch.zeros_like(value) for name, value in like.items()}
+    for part in parts:
+        for name, derivative in part.items():
+            sums[name] += derivative.square().sum(0)
+    return sums if divisor == 1 else {name: total / divisor for name, total in sums.items()}
+
+
+def draw_probes(inputs: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` Gaussian directions of E[v vᵀ] = I, shape (count, *inputs.shape)."""
+    return normal_like(inputs.new_empty(()).expand(count, *inputs.shape), generator)
+
+
+def chunk_size(values: Tensors, room: int | None = None, extra: int = 0) -> int:
+    """How many tangents of the message, each with `extra` numbers, fit into the room."""
+    entries = sum(value.numel() for value in values.values())
+    return max(1, (room or ROOM) // max(1, entries + extra))
+
+
+def unit_vectors(like: Tensor, size: int) -> Iterator[Tensor]:
+    """The unit vectors of the space of `like`, in blocks of shape (at most size, *like.shape)."""
+    count = like.numel()
+    for start in range(0, count, size):
+        block = like.new_zeros(min(size, count - start), count)
+        block[:, start:] = torch.eye(len(block), count - start, dtype=like.dtype)
+        yield block.view(-1, *like.shape)
+
+
+Points = tuple[Tensor, ...]
+Mode = Callable[[Callable[..., Tensors], Points, Points], Tensors]
+"""(f, x, v) to ∂_v f(x)."""
+
+
+def directional_derivatives(message: Message, inputs: Tensor, directions: Tensor) -> Tensors:
+    """∂_v g for each row v of `directions`: tensors of shape (directions, *shape)."""
+
+    def along(mode: Mode, direction: Tensor) -> Tensors:
+        return mode(message, (inputs,), (direction,))
+
+    return row_derivatives(along, directions)
+
+
+def _example_derivatives(
+    message: Message, inputs: Tensor, directions: Tensor, chunk: int
+) -> Iterator[Tensors]:
+    """∂_v g_b for each example b and each v of `directions`, at most `chunk` of them at a time.
+
+    With δ_b the gradient of the loss with respect to the outputs of example b, g_b is a function
+    of (x_b, δ_b) alone; its derivative along (v_b, ∂_v δ_b) is ∂_v g_b.
+    """
+    delta_of = message.output_gradient  # type: ignore[attr-defined]
+    gradient = message.example_gradient  # type: ignore[attr-defined]
+    moved = directional_derivatives(lambda x: {"": delta_of(x)}, inputs, directions)[""]
+
+    def along(mode: Mode, x: Tensor, d: Tensor, x_tangent: Tensor, d_tangent: Tensor) -> Tensors:
+        return mode(gradient, (x, d), (x_tangent, d_tangent))
+
+    points = inputs.expand_as(directions), delta_of(inputs).expand_as(moved), directions, moved
+    for part in zip(*(rows.flatten(0, 1).split(chunk) for rows in points), strict=True):
+        yield row_derivatives(along, *part)
+
+
+def row_derivatives(along: Callable[..., Tensors], *rows: Tensor) -> Tensors:
+    """`along(mode, *row)` for each row, stacked: tensors of shape (rows, *shape).
+
+    The mode of differentiation is forward mode; where PyTorch lacks it for a layer or a loss (or
+    fails at it, as for the mean of `mse_loss`), reverse mode applied twice, which is slower.
+    """
+    try:
+        return _each(partial(along, forward), rows)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return _each(partial(along, twice_backward), rows)
+
+
+def forward(function: Callable[..., Tensors], point: Points, tangent: Points) -> Tensors:
+    """∂_v f(x) beside f(x)."""
+    derivative: Tensors = jvp(function, point, tangent)[1]
+    return derivative
+
+
+def twice_backward(function: Callable[..., Tensors], point: Points, tangent: Points) -> Tensors:
+    """J v as the transpose of the linear map u ↦ Jᵀu, taken at u = 0 as well as anywhere."""
+    values, pull_back = vjp(function, *point)[:2]
+    zeros = {name: torch.zeros_like(value) for name, value in values.items()}
+    derivative: Tensors = vjp(pull_back, zeros)[1](tangent)[0]
+    return derivative
+
+
+def _each(function: Callable[..., Tensors], rows: Points) -> Tensors:
+    if len(rows[0]) > 1:  # one row spares the vmap level, and layers that vmap does not know
+        try:
+            stacked: Tensors = vmap(function, randomness="same")(*rows)
+            return stacked
+        except RuntimeError as error:  # a layer that does not batch, BatchNorm's statistics
+            if is_out_of_memory(error):
+                raise
+    results = [function(*row) for row in zip(*rows, strict=True)]
+    return {name: torch.stack([result[name] for result in results]) for name in results[0]}
