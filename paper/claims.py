@@ -23,28 +23,26 @@ from .measures import (
     REPRODUCED,
     VERDICTS,
     AttackMeasure,
+    Compare,
     Judgement,
     Measure,
-    best_attack_above_bound,
-    best_attack_above_candidates,
+    attack_above_bound,
     beyond_blank,
-    curve_gain,
-    error_gain,
+    equal_loss,
     final_losses_of,
-    fixed_error,
+    fixed_levels,
     fixed_loss,
     growing_loss_gain,
     judge,
-    large_error_gain,
     large_loss_gain,
     largest_difference,
     layer_contrast,
-    run_gain,
+    level_gain,
+    mean_losses_of,
     trained_losses_of,
     undefended_gains,
     withheld,
 )
-from .numbers import Units
 from .study import AllResults
 
 ERROR, DECIBEL, LOSS = "MSE, normalised units", "PSNR, dB", "loss, nats"
@@ -56,6 +54,13 @@ SIMILAR_LOSS = 0.03
 
 
 @dataclass(frozen=True)
+class Absent:
+    """In the place of a measure: why a claim has none in a setting."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Claim:
     """One sentence of the paper, and how its differences are taken in each variant."""
 
@@ -63,9 +68,20 @@ class Claim:
     text: str
     source: str
     unit: str
-    variants: Mapping[str, Measure]
+    variants: Mapping[str, Measure | AttackMeasure | Absent]
     margin: float | None = None
     """For claims of similarity: how much counts as similar."""
+
+    @property
+    def data(self) -> str | None:
+        """The data set that it is about; some claims have one text for two."""
+        return {"mnist": "MNIST", "cifar": "CIFAR-10"}.get(self.name.split("-")[0])
+
+    @property
+    def short(self) -> str:
+        """Its text with the data set, for a line of a figure."""
+        text = self.text.replace("...", "…").removesuffix(".").removesuffix(" …")
+        return f"{self.data}: {text}" if self.data else text
 
 
 PAPER, MATCHED, CAPPED, CONTROL, TUNED, AWARE, SAFE = (
@@ -88,28 +104,7 @@ HEADINGS = {
     "safe": "plans that reveal nothing, real training",
 }
 
-DATA = {"mnist": "MNIST", "cifar": "CIFAR-10"}
-"""By the first word of a claim's name."""
-
-
-@dataclass(frozen=True)
-class Absent:
-    """In the place of a measure: why a claim has none in a setting."""
-
-    reason: str
-
-    def __call__(self, results: AllResults) -> Units:
-        """No differences."""
-        return {}
-
-    @property
-    def judgement(self) -> Judgement:
-        """A verdict without numbers."""
-        return Judgement(NOT_ASKED, None, None, None, None, 0, 0, self.reason)
-
-
 NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
-NO_ATTACKER_OF_LAYERS = Absent("the claim is about noise levels, not about what attackers find")
 
 
 def settings_table(findings: Iterable["Finding"]) -> str:
@@ -146,8 +141,7 @@ def _settings_row(found: dict[str, "Finding"], notes: dict[str, int]) -> str:
     entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
     unit = claim.unit.split(",")[0].split(" of ")[0]
     unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
-    data = DATA.get(claim.name.split("-")[0])
-    source = f"{data}: {claim.source}" if data else claim.source
+    source = f"{claim.data}: {claim.source}" if claim.data else claim.source
     return f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |"
 
 
@@ -209,48 +203,104 @@ def with_views(results: AllResults) -> AllResults:
     return {**ordered, **views}
 
 
+EVERY = (PAPER, MATCHED, CAPPED, CONTROL, TUNED, AWARE, SAFE)
+UNCAPPED = tuple(variant for variant in EVERY if variant != CAPPED)
+"""Of claims of similarity: two forms that both find nothing would be similar."""
+PHOTOS = (PAPER, MATCHED, CAPPED, AWARE, SAFE)
+"""No attack on the same photos is without knowledge of the defense."""
+
+
+def attacked(
+    compare: Compare,
+    study: str,
+    aware: str,
+    safe: str,
+    variants: Sequence[str] = EVERY,
+    *,
+    metric: str = "mse",
+    safe_compare: Compare | None = None,
+) -> dict[str, AttackMeasure]:
+    """One comparison of what attacks find, in several variants.
+
+    Args:
+        compare: From errors to differences.
+        study: As in the paper.
+        aware: The study with an attacker who knows the defense.
+        safe: The one of plans that reveal nothing.
+        variants: Which.
+        metric: The score; as in the paper it is that of images place by place.
+        safe_compare: The comparison in the last setting, if it is another one.
+    """
+    measures = {
+        PAPER: AttackMeasure(compare, study, f"unmatched_{metric}"),
+        MATCHED: AttackMeasure(compare, study, metric),
+        CAPPED: AttackMeasure(compare, study, CAPPED_ERROR),
+        CONTROL: AttackMeasure(compare, aware, metric, "paper"),
+        TUNED: AttackMeasure(compare, aware, metric, "strong"),
+        AWARE: AttackMeasure(compare, aware, metric, "aware"),
+        SAFE: AttackMeasure(safe_compare or compare, safe, metric, "aware"),
+    }
+    return {variant: measures[variant] for variant in variants}
+
+
+def trained(paper: Measure, safe: Measure) -> dict[str, Measure | Absent]:
+    """A comparison of losses, which no attacker has a part in."""
+    return {PAPER: paper, AWARE: NO_ATTACKER, SAFE: safe}
+
+
+def _on_digits(family: str) -> tuple[str, str, str]:
+    return f"mnist-{family}", f"adaptive-{family}", PUBLIC_PLANS
+
+
+def _on_photos(study: str) -> tuple[str, str, str]:
+    return study, f"cifar-adaptive-{study.split('-')[1]}", PHOTO_PLANS
+
+
+def _digits_tradeoff(family: str) -> dict[str, AttackMeasure]:
+    study = f"mnist-{family}-tradeoff"
+    return attacked(
+        equal_loss(family, study),
+        *(study, f"adaptive-{family}", PUBLIC_PLANS),
+        safe_compare=equal_loss(family, PUBLIC_PLANS, trained=True),
+    )
+
+
+def _photos_tradeoff(family: str) -> dict[str, AttackMeasure]:
+    """The attack that knows the defense is on another model, and has losses of its own."""
+    study, aware, safe = _on_photos(f"cifar-{family}-tradeoff")
+    measures = attacked(
+        equal_loss(family, study),
+        *(study, aware, safe, PHOTOS),
+        safe_compare=equal_loss(family, safe, trained=True),
+    )
+    return {**measures, AWARE: AttackMeasure(equal_loss(family, aware), aware, "mse", "aware")}
+
+
 MNIST_CLAIMS: tuple[Claim, ...] = (
     Claim(
         "mnist-pruning-mse",
         "At equal high ratios optimal pruning leaves a higher MSE than gradient pruning.",
         "5.1, Figure 2",
         ERROR,
-        {
-            PAPER: error_gain("mnist-pruning", "pruning", "unmatched_mse"),
-            MATCHED: error_gain("mnist-pruning", "pruning", "mse"),
-            CAPPED: error_gain("mnist-pruning", "pruning", CAPPED_ERROR),
-            CONTROL: error_gain("adaptive-pruning", "pruning", "mse", "paper"),
-            TUNED: error_gain("adaptive-pruning", "pruning", "mse", "strong"),
-            AWARE: error_gain("adaptive-pruning", "pruning", "mse", "aware"),
-            SAFE: error_gain(PUBLIC_PLANS, "pruning", "mse", "aware"),
-        },
+        attacked(level_gain("pruning"), *_on_digits("pruning")),
     ),
     Claim(
         "mnist-pruning-psnr",
         "At equal high ratios optimal pruning leaves a lower PSNR than gradient pruning.",
         "5.1, Figure 2",
         DECIBEL,
-        {
-            PAPER: error_gain("mnist-pruning", "pruning", "unmatched_psnr"),
-            MATCHED: error_gain("mnist-pruning", "pruning", "psnr"),
-            CONTROL: error_gain("adaptive-pruning", "pruning", "psnr", "paper"),
-            TUNED: error_gain("adaptive-pruning", "pruning", "psnr", "strong"),
-            AWARE: error_gain("adaptive-pruning", "pruning", "psnr", "aware"),
-            SAFE: error_gain(PUBLIC_PLANS, "pruning", "psnr", "aware"),
-        },
+        attacked(level_gain("pruning"), *_on_digits("pruning"), UNCAPPED, metric="psnr"),
     ),
     Claim(
         "mnist-pruning-similar",
         "80% optimal pruning and 90% gradient pruning protect similarly.",
         "5.1, Figures 2 and 3",
         ERROR,
-        {
-            PAPER: fixed_error("mnist-pruning", "unmatched_mse", "optimal-pruning", 0.8, 0.9),
-            MATCHED: fixed_error("mnist-pruning", "mse", "optimal-pruning", 0.8, 0.9),
-            CONTROL: fixed_error("adaptive-pruning", "mse", "optimal-pruning", 0.8, 0.9, "paper"),
-            AWARE: fixed_error("adaptive-pruning", "mse", "optimal-pruning", 0.8, 0.9, "aware"),
-            SAFE: fixed_error(PUBLIC_PLANS, "mse", "optimal-pruning", 0.8, 0.9, "aware"),
-        },
+        attacked(
+            fixed_levels("pruning", 0.8, 0.9),
+            *_on_digits("pruning"),
+            (PAPER, MATCHED, CONTROL, AWARE, SAFE),
+        ),
         SIMILAR_ERROR,
     ),
     Claim(
@@ -258,32 +308,17 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "80% optimal pruning trains faster than 90% gradient pruning.",
         "5.1, Figure 3",
         f"{LOSS}, mean over rounds",
-        {
-            PAPER: run_gain("mnist-pruning-training", "optimal-pruning", 0.8, 0.9),
-            AWARE: NO_ATTACKER,
-            SAFE: run_gain(PUBLIC_PLANS, "optimal-pruning", 0.8, 0.9),
-        },
+        trained(
+            fixed_loss("mnist-pruning-training", "pruning", 0.8, 0.9, mean_losses_of),
+            fixed_loss(PUBLIC_PLANS, "pruning", 0.8, 0.9, mean_losses_of),
+        ),
     ),
     Claim(
         "mnist-pruning-tradeoff",
         "At equal training loss optimal pruning leaves a higher error than gradient pruning.",
         "5.1, Figure 4",
         ERROR,
-        {
-            PAPER: curve_gain("mnist-pruning-tradeoff", "pruning", "unmatched_mse"),
-            MATCHED: curve_gain("mnist-pruning-tradeoff", "pruning", "mse"),
-            CAPPED: curve_gain("mnist-pruning-tradeoff", "pruning", CAPPED_ERROR),
-            CONTROL: curve_gain(
-                "mnist-pruning-tradeoff", "pruning", "mse", "adaptive-pruning", "paper"
-            ),
-            TUNED: curve_gain(
-                "mnist-pruning-tradeoff", "pruning", "mse", "adaptive-pruning", "strong"
-            ),
-            AWARE: curve_gain(
-                "mnist-pruning-tradeoff", "pruning", "mse", "adaptive-pruning", "aware"
-            ),
-            SAFE: curve_gain(PUBLIC_PLANS, "pruning", "mse", attacker="aware", trained=True),
-        },
+        _digits_tradeoff("pruning"),
     ),
     Claim(
         "mnist-noise-similar",
@@ -291,14 +326,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         " scale where they differ most).",
         "5.1, Figure 5",
         ERROR,
-        {
-            PAPER: largest_difference("mnist-noise", "noise", "unmatched_mse"),
-            MATCHED: largest_difference("mnist-noise", "noise", "mse"),
-            CONTROL: largest_difference("adaptive-noise", "noise", "mse", "paper"),
-            TUNED: largest_difference("adaptive-noise", "noise", "mse", "strong"),
-            AWARE: largest_difference("adaptive-noise", "noise", "mse", "aware"),
-            SAFE: largest_difference(PUBLIC_PLANS, "noise", "mse", "aware"),
-        },
+        attacked(largest_difference("noise"), *_on_digits("noise"), UNCAPPED),
         SIMILAR_ERROR,
     ),
     Claim(
@@ -306,11 +334,10 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "Of noise with clamping of scale 0.1, the optimal form trains faster.",
         "5.1, Figure 6",
         f"{LOSS}, mean over rounds",
-        {
-            PAPER: run_gain("mnist-noise-training", "optimal-clamped-noise", 0.1, 0.1),
-            AWARE: NO_ATTACKER,
-            SAFE: run_gain(PUBLIC_PLANS, "optimal-clamped-noise", 0.1, 0.1),
-        },
+        trained(
+            fixed_loss("mnist-noise-training", "noise", 0.1, 0.1, mean_losses_of),
+            fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.1, mean_losses_of),
+        ),
     ),
     Claim(
         "mnist-noise-tradeoff",
@@ -318,15 +345,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         " clamping.",
         "5.1, Figure 7",
         ERROR,
-        {
-            PAPER: curve_gain("mnist-noise-tradeoff", "noise", "unmatched_mse"),
-            MATCHED: curve_gain("mnist-noise-tradeoff", "noise", "mse"),
-            CAPPED: curve_gain("mnist-noise-tradeoff", "noise", CAPPED_ERROR),
-            CONTROL: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "paper"),
-            TUNED: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "strong"),
-            AWARE: curve_gain("mnist-noise-tradeoff", "noise", "mse", "adaptive-noise", "aware"),
-            SAFE: curve_gain(PUBLIC_PLANS, "noise", "mse", attacker="aware", trained=True),
-        },
+        _digits_tradeoff("noise"),
     ),
     Claim(
         "mnist-noise-images-error",
@@ -334,27 +353,45 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         " scale 0.05 ...",
         "5.1, Figure 8",
         ERROR,
-        {
-            PAPER: fixed_error("mnist-noise", "unmatched_mse", "optimal-clamped-noise", 0.1, 0.05),
-            MATCHED: fixed_error("mnist-noise", "mse", "optimal-clamped-noise", 0.1, 0.05),
-            CAPPED: fixed_error("mnist-noise", CAPPED_ERROR, "optimal-clamped-noise", 0.1, 0.05),
-            AWARE: fixed_error(PRIVATE_PLANS, "mse", "optimal-clamped-noise", 0.1, 0.05, "aware"),
-            SAFE: fixed_error(PUBLIC_PLANS, "mse", "optimal-clamped-noise", 0.1, 0.05, "aware"),
-        },
+        attacked(
+            fixed_levels("noise", 0.1, 0.05), "mnist-noise", PRIVATE_PLANS, PUBLIC_PLANS, PHOTOS
+        ),
     ),
     Claim(
         "mnist-noise-images-utility",
         "... while they train similarly.",
         "5.1, Figure 8",
         LOSS,
-        {
-            PAPER: fixed_loss("mnist-noise-tradeoff", "optimal-clamped-noise", 0.1, 0.05),
-            AWARE: NO_ATTACKER,
-            SAFE: fixed_loss(PUBLIC_PLANS, "optimal-clamped-noise", 0.1, 0.05, final_losses_of),
-        },
+        trained(
+            fixed_loss("mnist-noise-tradeoff", "noise", 0.1, 0.05),
+            fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.05, final_losses_of),
+        ),
         SIMILAR_LOSS,
     ),
 )
+
+
+def _photo_pruning(ratio: float, source: str) -> tuple[Claim, Claim]:
+    study, percent = "cifar-pruning-tradeoff", f"{ratio * 100:g}"
+    return (
+        Claim(
+            f"cifar-pruning-{percent}-error",
+            f"{percent}% optimal pruning leaves a higher error than 90% pruning ...",
+            source,
+            ERROR,
+            attacked(fixed_levels("pruning", ratio, 0.9), *_on_photos(study), PHOTOS),
+        ),
+        Claim(
+            f"cifar-pruning-{percent}-utility",
+            "... and trains better.",
+            source,
+            LOSS,
+            trained(
+                fixed_loss(study, "pruning", ratio, 0.9),
+                fixed_loss(PHOTO_PLANS, "pruning", ratio, 0.9, final_losses_of),
+            ),
+        ),
+    )
 
 
 CIFAR_CLAIMS: tuple[Claim, ...] = (
@@ -363,62 +400,16 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "At equal training loss optimal pruning leaves a higher error than gradient pruning.",
         "5.2, Figure 9",
         ERROR,
-        {
-            PAPER: curve_gain("cifar-pruning-tradeoff", "pruning", "unmatched_mse"),
-            MATCHED: curve_gain("cifar-pruning-tradeoff", "pruning", "mse"),
-            CAPPED: curve_gain("cifar-pruning-tradeoff", "pruning", CAPPED_ERROR),
-            AWARE: curve_gain("cifar-adaptive-pruning", "pruning", "mse", attacker="aware"),
-            SAFE: curve_gain(PHOTO_PLANS, "pruning", "mse", attacker="aware", trained=True),
-        },
+        _photos_tradeoff("pruning"),
     ),
-    *(
-        claim
-        for ratio, source in ((0.7, "5.2, Figure 9"), (0.8, "5.2, Figure 10"))
-        for claim in (
-            Claim(
-                f"cifar-pruning-{ratio * 100:g}-error",
-                f"{ratio * 100:g}% optimal pruning leaves a higher error than 90% pruning ...",
-                source,
-                ERROR,
-                {
-                    PAPER: fixed_error(
-                        "cifar-pruning-tradeoff", "unmatched_mse", "optimal-pruning", ratio, 0.9
-                    ),
-                    MATCHED: fixed_error(
-                        "cifar-pruning-tradeoff", "mse", "optimal-pruning", ratio, 0.9
-                    ),
-                    CAPPED: fixed_error(
-                        "cifar-pruning-tradeoff", CAPPED_ERROR, "optimal-pruning", ratio, 0.9
-                    ),
-                    AWARE: fixed_error(
-                        "cifar-adaptive-pruning", "mse", "optimal-pruning", ratio, 0.9, "aware"
-                    ),
-                    SAFE: fixed_error(PHOTO_PLANS, "mse", "optimal-pruning", ratio, 0.9, "aware"),
-                },
-            ),
-            Claim(
-                f"cifar-pruning-{ratio * 100:g}-utility",
-                "... and trains better.",
-                source,
-                LOSS,
-                {
-                    PAPER: fixed_loss("cifar-pruning-tradeoff", "optimal-pruning", ratio, 0.9),
-                    AWARE: NO_ATTACKER,
-                    SAFE: fixed_loss(PHOTO_PLANS, "optimal-pruning", ratio, 0.9, final_losses_of),
-                },
-            ),
-        )
-    ),
+    *_photo_pruning(0.7, "5.2, Figure 9"),
+    *_photo_pruning(0.8, "5.2, Figure 10"),
     Claim(
         "cifar-noise-failure",
         "Above a scale of 0.001 reconstructions of CIFAR-10 fail (worse than a grey image).",
         "5.2",
         ERROR,
-        {
-            PAPER: beyond_blank("cifar-noise-error", 1e-3, "unmatched_mse"),
-            AWARE: beyond_blank("cifar-adaptive-noise", 1e-3, "mse", "aware"),
-            SAFE: beyond_blank(PHOTO_PLANS, 1e-3, "mse", "aware"),
-        },
+        attacked(beyond_blank(1e-3), *_on_photos("cifar-noise-error"), (PAPER, AWARE, SAFE)),
     ),
     Claim(
         "cifar-noise-tradeoff",
@@ -426,24 +417,17 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         " clamping.",
         "5.2, Figure 11",
         ERROR,
-        {
-            PAPER: curve_gain("cifar-noise-tradeoff", "noise", "unmatched_mse"),
-            MATCHED: curve_gain("cifar-noise-tradeoff", "noise", "mse"),
-            CAPPED: curve_gain("cifar-noise-tradeoff", "noise", CAPPED_ERROR),
-            AWARE: curve_gain("cifar-adaptive-noise", "noise", "mse", attacker="aware"),
-            SAFE: curve_gain(PHOTO_PLANS, "noise", "mse", attacker="aware", trained=True),
-        },
+        _photos_tradeoff("noise"),
     ),
     Claim(
         "cifar-noise-growth",
         "The advantage of optimal noise with clamping in training grows with the scale.",
         "5.2, Figure 12",
         LOSS,
-        {
-            PAPER: growing_loss_gain("cifar-noise-utility"),
-            AWARE: NO_ATTACKER,
-            SAFE: growing_loss_gain(PHOTO_PLANS, trained_losses_of),
-        },
+        trained(
+            growing_loss_gain("cifar-noise-utility"),
+            growing_loss_gain(PHOTO_PLANS, trained_losses_of),
+        ),
     ),
     Claim(
         "cifar-noise-utility",
@@ -451,27 +435,19 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         " clamping ...",
         "appendix, Figure 12",
         LOSS,
-        {
-            PAPER: large_loss_gain("cifar-noise-utility", 1e-3),
-            AWARE: NO_ATTACKER,
-            SAFE: large_loss_gain(PHOTO_PLANS, 1e-3, trained_losses_of),
-        },
+        trained(
+            large_loss_gain("cifar-noise-utility", 1e-3),
+            large_loss_gain(PHOTO_PLANS, 1e-3, trained_losses_of),
+        ),
     ),
     Claim(
         "cifar-noise-error",
         "... and leaves a (slightly) higher error.",
         "appendix, Figure 13",
         ERROR,
-        {
-            PAPER: large_error_gain("cifar-noise-error", 1e-3, "unmatched_mse"),
-            MATCHED: large_error_gain("cifar-noise-error", 1e-3, "mse"),
-            CAPPED: large_error_gain("cifar-noise-error", 1e-3, CAPPED_ERROR),
-            AWARE: large_error_gain("cifar-adaptive-noise", 1e-3, "mse", "aware"),
-            SAFE: large_error_gain(PHOTO_PLANS, 1e-3, "mse", "aware"),
-        },
+        attacked(level_gain("noise", above=1e-3), *_on_photos("cifar-noise-error"), PHOTOS),
     ),
 )
-
 
 THEORY_CLAIMS: tuple[Claim, ...] = (
     *(
@@ -483,7 +459,7 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
             "log₂ of the ratio of the most to the least noisy layer, beyond 1",
             {
                 PAPER: layer_contrast("mnist-layer-noise", kind),
-                AWARE: NO_ATTACKER_OF_LAYERS,
+                AWARE: Absent("the claim is about noise levels, not about what attackers find"),
                 SAFE: layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
             },
         )
@@ -495,13 +471,12 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
         "Theorem 1",
         "error / bound - 1, the attack and noise that come nearest",
         {
-            PAPER: best_attack_above_bound("bound-against-attacks"),
-            AWARE: best_attack_above_bound(AWARE_BOUND),
-            SAFE: best_attack_above_candidates("bound-against-attacks"),
+            PAPER: attack_above_bound("bound-against-attacks"),
+            AWARE: attack_above_bound(AWARE_BOUND),
+            SAFE: attack_above_bound("bound-against-attacks", "candidate_bound", "error"),
         },
     ),
 )
-
 
 CLAIMS: tuple[Claim, ...] = (*MNIST_CLAIMS, *CIFAR_CLAIMS, *THEORY_CLAIMS)
 
@@ -530,9 +505,11 @@ def find(results: AllResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]
     ]
 
 
-def _judged(claim: Claim, measure: Measure, results: AllResults) -> Judgement:
+def _judged(
+    claim: Claim, measure: Measure | AttackMeasure | Absent, results: AllResults
+) -> Judgement:
     if isinstance(measure, Absent):
-        return measure.judgement
+        return Judgement(NOT_ASKED, None, None, None, None, 0, 0, measure.reason)
     if not isinstance(measure, AttackMeasure):
         return judge(measure(results), claim.margin)
     units, half_width = measure.compared(results)
@@ -540,15 +517,10 @@ def _judged(claim: Claim, measure: Measure, results: AllResults) -> Judgement:
     return withheld(judgement, measure.undefended(results))
 
 
-def findings(results: AllResults) -> list[dict[str, Any]]:
-    """The same as plain data, which is the content of ``claims.json``."""
-    return [_plain(finding) for finding in find(results)]
-
-
 def write_claims(results: AllResults, folder: Path) -> list[Finding]:
     """Write ``claims.md`` and ``claims.json`` into the folder; returns what they say."""
     found = find(results)
-    content = json.dumps([_plain(finding) for finding in found], indent=1, allow_nan=False)
+    content = json.dumps([plain(finding) for finding in found], indent=1, allow_nan=False)
     write_atomically(folder / "claims.json", content + "\n")
     write_atomically(folder / "claims.md", as_markdown(found, _basis(results)))
     return found
@@ -658,7 +630,8 @@ def _interval(judgement: Judgement) -> str:
     return difference_text(judgement, sign="", digits=3) or "no pairs"
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def plain(finding: Finding) -> dict[str, Any]:
+    """As an entry of ``claims.json``."""
     claim = finding.claim
     numbers = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

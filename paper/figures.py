@@ -1,11 +1,11 @@
 """The look of all figures."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,55 +14,56 @@ from gradveil._extras import require
 
 from .grids import LAYERS, PRIVATE
 from .numbers import label_of, number
-from .study import Entry, Table
+from .study import Entry, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.container import Container
     from matplotlib.figure import Figure
 
+Look = Mapping[str, Any]
+"""The colour, the marker and the line of a curve."""
 
-LEGEND_WIDTH = 0.98
-"""Of the figure's, at most: the last letter should not touch the edge."""
 
-COLOURS = {
-    "no-defense": BLACK,
-    "gradient-pruning": ORANGE,
-    "optimal-pruning": BLUE,
-    "clamped-noise": RED,
-    "optimal-clamped-noise": GREEN,
-    "gradient-noise": RED,
-    "optimal-noise": GREEN,
+def _look(colour: str, marker: str, line: Any) -> dict[str, Any]:
+    return {"color": colour, "marker": marker, "ls": line}
+
+
+LOOKS: Mapping[str, dict[str, Any]] = {
+    "no-defense": _look(BLACK, "x", ":"),
+    "gradient-pruning": _look(ORANGE, "o", "-"),
+    "optimal-pruning": _look(BLUE, "s", "--"),
+    "clamped-noise": _look(RED, "^", "-"),
+    "optimal-clamped-noise": _look(GREEN, "D", "--"),
+    "gradient-noise": _look(PURPLE, "v", "-"),
+    "optimal-noise": _look(SKY, "P", "--"),
+    "laplace-noise": _look("0.5", "X", "-."),
+    "sign-compression": _look(BLACK, "*", ":"),
 }
-MARKERS = {
-    "no-defense": "x",
-    "gradient-pruning": "o",
-    "optimal-pruning": "s",
-    "clamped-noise": "^",
-    "optimal-clamped-noise": "D",
-    "gradient-noise": "^",
-    "optimal-noise": "D",
+"""Of each defense."""
+
+OTHERS = [
+    _look(colour, marker, line)
+    for colour, marker, line in zip(
+        (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, YELLOW),
+        "osD^vPX*",
+        ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--"),
+        strict=True,
+    )
+]
+"""Of what is no defense, in turns."""
+
+ATTACKER_TITLES = {
+    "paper": "the paper's attack",
+    "strong": "tuned attack",
+    "aware": "attack that knows the defense",
 }
-LINES = {
-    "no-defense": ":",
-    "gradient-pruning": "-",
-    "optimal-pruning": "--",
-    "clamped-noise": "-",
-    "optimal-clamped-noise": "--",
-    "gradient-noise": "-",
-    "optimal-noise": "--",
-}
-OTHERS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, YELLOW)
-SHAPES = "osD^vPX*"
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), "-", "--")
 
 BLANK = "blank_mse"
 """What tables call the error of an image of the mean colour."""
 
 MSE = "reconstruction MSE (normalised units)"
 PSNR = "PSNR (dB, pixels in [0, 1])"
-RATIO = "pruning ratio (% of entries)"
-SCALE = "noise scale (root mean square)"
+AXES = {"pruning": "pruning ratio (% of entries)", "noise": "noise scale (root mean square)"}
 
 STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -108,9 +109,47 @@ def save(made: "Figure", stem: Path) -> None:
         save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
 
 
-def no_cells(axis: "Axes") -> None:
-    """Say that there is nothing to show yet."""
-    axis.text(0.5, 0.5, "no finished cells", ha="center", va="center", transform=axis.transAxes)
+@contextmanager
+def panels(
+    stem: Path,
+    rows: Mapping[Any, Sequence[Row]],
+    xlabel: str = "",
+    ylabel: str = "",
+    columns: int | None = None,
+    width: float = 3.4,
+    height: float = 2.9,
+    legend: int = 4,
+) -> Iterator[list[tuple["Axes", Any, Sequence[Row]]]]:
+    """The axes, the key and the rows of each panel that has rows; the others say that they lack.
+
+    Panels get the labels, one vertical range where they share its label, and a legend below all.
+    """
+    rows = rows or {"": ()}
+    columns = columns or len(rows)
+    lines = -(-len(rows) // columns)
+    with figure(stem, columns, lines, width, height) as (made, axes):
+        for axis in axes[len(rows) :]:
+            axis.axis("off")
+        shown = []
+        for axis, (key, own) in zip(axes, rows.items(), strict=False):
+            axis.set(xlabel=xlabel, ylabel=ylabel if axis in axes[::columns] else "")
+            if own:
+                shown.append((axis, key, own))
+            else:
+                axis.text(0.5, 0.5, "no finished cells", ha="center", transform=axis.transAxes)
+        yield shown
+        if ylabel:
+            one_scale([axis for axis, _, _ in shown])
+        legend_below(made, axes, legend)
+
+
+def split(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
+    """The rows by their entries in one column, or in several as a tuple; in their order."""
+    groups: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        groups.setdefault(key if len(names) > 1 else key[0], []).append(row)
+    return groups
 
 
 def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
@@ -125,49 +164,24 @@ def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
         line(known[0], color="0.4", ls="-.", lw=0.9, label="blind guess", zorder=0)
 
 
-def blank_errors(table: Table) -> list[float]:
-    """The known errors of a blind guess in a table with a row for each defense and metric."""
-    means = [row["mean"] for row in table.as_dicts() if row["metric"] == BLANK]
-    return [float(mean) for mean in means if mean is not None]
-
-
-def caption(made: "Figure", text: str) -> None:
-    """One small line under the panels."""
-    made.supxlabel(text, fontsize=7, color="0.35")
-
-
-def mark_levels(axis: "Axes", levels: list[float], percent: bool) -> None:
+def mark_levels(axis: "Axes", levels: Iterable[Entry], percent: bool = False) -> None:
     """Ticks at the levels themselves: percentages, or scales on a logarithmic axis."""
-    if not percent and all(level > 0 for level in levels):
+    known = sorted({number(level) for level in levels if level is not None})
+    if not known:
+        return
+    if not percent and known[0] > 0:
         axis.set_xscale("log")
-    axis.set_xticks(levels, [f"{level * 100:g}" if percent else f"{level:g}" for level in levels])
+    axis.set_xticks(known, [f"{level * 100:g}" if percent else f"{level:g}" for level in known])
     axis.minorticks_off()
     axis.margins(x=0.1)
 
 
-def one_scale(axes: "list[Axes]", bottom: float | None = None, least_top: float = -inf) -> None:
-    """The same vertical range for all panels that show something, up to `least_top` or above."""
-    shown = [axis for axis in axes if axis.has_data()]
-    limits = [axis.get_ylim() for axis in shown]
-    for axis in shown:
-        low = min(low for low, _ in limits) if bottom is None else bottom
-        axis.set_ylim(low, max(least_top, *(high for _, high in limits)))
-
-
-def apart(place: int, count: int, points: float = 3.5) -> float:
-    """How far one of several curves is drawn aside, in points, so that bars do not hide bars."""
-    return points * (place - (count - 1) / 2)
-
-
-def move_aside(axis: "Axes", drawn: "Container", points: float) -> None:
-    """Draw what has been drawn somewhat to the right; the limits of the axes stay as they are."""
-    from matplotlib.transforms import ScaledTranslation
-
-    figure = axis.get_figure()
-    assert figure is not None
-    shift = ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
-    for artist in drawn.get_children():
-        artist.set_transform(axis.transData + shift)
+def one_scale(axes: "Sequence[Axes]", least_top: float = -inf) -> None:
+    """The same vertical range for all panels, up to `least_top` or above."""
+    limits = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        top = max(least_top, *(high for _, high in limits))
+        axis.set_ylim(min(low for low, _ in limits), top)
 
 
 def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
@@ -182,26 +196,60 @@ def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
             found.setdefault(label, handle)
     for count in range(min(columns, len(found)), 0, -1):
         legend = made.legend([*found.values()], [*found], loc="outside lower center", ncols=count)
-        if count == 1 or legend.get_window_extent().width <= LEGEND_WIDTH * made.bbox.width:
+        # the last letter should not touch the edge
+        if count == 1 or legend.get_window_extent().width <= 0.98 * made.bbox.width:
             return
         legend.remove()
 
 
-Row = dict[str, Entry]
-
-
-def level_curve(
-    axis: "Axes", rows: Sequence[Row], label: str, aside: float = 0.0, **style: Any
+def curve(
+    axis: "Axes", rows: Sequence[Row], label: str, x: str = "level", aside: float = 0.0, **look: Any
 ) -> None:
-    """Means with error bars over `level`; missing intervals leave the bar out.
+    """Means with error bars over a column; missing intervals leave the bar out.
 
-    `aside` is how many points to the right it is drawn (`apart`).
+    `aside` is how many points to the right it is drawn, so that bars do not hide bars; the limits
+    of the axes stay as they are.
     """
-    rows = sorted(rows, key=lambda row: number(row["level"]))
-    x = [number(row["level"]) for row in rows]
-    y = [number(row["mean"]) for row in rows]
-    drawn = axis.errorbar(x, y, yerr=bars(rows), label=label, capsize=2.5, elinewidth=0.9, **style)
-    move_aside(axis, drawn, aside)
+    from matplotlib.transforms import ScaledTranslation
+
+    rows = sorted(rows, key=lambda row: number(row[x]))
+    places, means = ([number(row[name]) for row in rows] for name in (x, "mean"))
+    style = {"label": label, "capsize": 2.5, "elinewidth": 0.9, **look}
+    drawn = axis.errorbar(places, means, yerr=bars(rows), **style)
+    shift = ScaledTranslation(aside / 72, 0, axis.get_figure().dpi_scale_trans)  # type: ignore[union-attr]
+    for artist in drawn.get_children():
+        artist.set_transform(axis.transData + shift)
+
+
+def curves(
+    axis: "Axes",
+    rows: Sequence[Row],
+    looks: Mapping[str, tuple[str, Look]],
+    by: str = "defense",
+    percent: bool = False,
+) -> None:
+    """A curve over `level` for each entry of a column, with its label and look; ticks at levels.
+
+    What has no level is a horizontal line with its interval as a band.
+    """
+    groups = split(rows, by)
+    there = [name for name in looks if name in groups]
+    for place, name in enumerate(there):
+        (label, look), mine = looks[name], groups[name]
+        if mine[0]["level"] is None:
+            line = {"color": look["color"], "ls": look["ls"], "lw": 1.1, "label": label}
+            axis.axhline(number(mine[0]["mean"]), **line)
+            if mine[0]["low"] is not None:
+                ends = number(mine[0]["low"]), number(mine[0]["high"])
+                axis.axhspan(*ends, color=look["color"], alpha=0.08, lw=0)
+        else:
+            curve(axis, mine, label, aside=3.5 * (place - (len(there) - 1) / 2), **look)
+    mark_levels(axis, [row["level"] for row in rows], percent)
+
+
+def looks_of(names: Iterable[str]) -> dict[str, tuple[str, Look]]:
+    """Labels and looks of defenses, for `curves`."""
+    return {name: (label_of(name), LOOKS[name]) for name in names}
 
 
 def bars(rows: Sequence[Row], name: str = "") -> list[list[float]]:
@@ -217,141 +265,71 @@ def _distance(upper: Entry, lower: Entry) -> float:
     return 0.0 if upper is None or lower is None else number(upper) - number(lower)
 
 
-def defense_curves(
-    axis: "Axes", rows: Sequence[Row], ylabel: str, xlabel: str, percent: bool
-) -> None:
-    """One curve for each defense; a defense without a level is a horizontal line."""
-    if not rows:
-        no_cells(axis)
-    levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})
-    names = list(dict.fromkeys(str(row["defense"]) for row in rows))
-    for place, name in enumerate(names):
-        mine = [row for row in rows if row["defense"] == name]
-        colour, label = COLOURS.get(name, OTHERS[0]), label_of(name)
-        if mine[0]["level"] is None:
-            axis.axhline(number(mine[0]["mean"]), color=colour, ls=":", lw=1.1, label=label)
-            if mine[0]["low"] is not None:
-                low, high = number(mine[0]["low"]), number(mine[0]["high"])
-                axis.axhspan(low, high, color=colour, alpha=0.08, lw=0)
-        else:
-            style = {"color": colour, "marker": MARKERS.get(name, "o"), "ls": LINES.get(name, "-")}
-            level_curve(axis, mine, label, aside=apart(place, len(names)), **style)
-    axis.set(xlabel=xlabel, ylabel=ylabel)
-    if levels:
-        mark_levels(axis, levels, percent)
-
-
-def round_curve(axis: "Axes", rows: Sequence[Row], label: str, **style: Any) -> None:
+def round_curve(axis: "Axes", rows: Sequence[Row], label: str, look: Look) -> None:
     """A mean over rounds with its interval as a band."""
     rows = sorted(rows, key=lambda row: number(row["round"]))
-    x = [number(row["round"]) for row in rows]
-    low = [number(row["mean"] if row["low"] is None else row["low"]) for row in rows]
-    high = [number(row["mean"] if row["high"] is None else row["high"]) for row in rows]
-    axis.fill_between(x, low, high, alpha=0.18, lw=0, color=style.get("color"))
-    axis.plot(x, [number(row["mean"]) for row in rows], label=label, **style)
+    x, y = ([number(row[name]) for row in rows] for name in ("round", "mean"))
+    low, high = bars(rows)
+    ends = (
+        [a - b for a, b in zip(y, low, strict=True)],
+        [a + b for a, b in zip(y, high, strict=True)],
+    )
+    axis.fill_between(x, *ends, alpha=0.18, lw=0, color=look["color"])
+    axis.plot(x, y, label=label, color=look["color"], ls=look["ls"])
 
 
-Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
-
-SIZE = 6.5
-"""Of the letters, in points."""
-WIDE, HIGH = 0.82, 1.4
-"""Of a letter and of a line, over the size: enough for digits, points and percent signs."""
-
-
-class Note(NamedTuple):
-    """A point, and what is written beside it."""
-
-    x: float
-    y: float
-    text: str
-    colour: str
+def dots(axis: "Axes", rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, Look]) -> None:
+    """A line for each name, from above; on it a mean with its interval for each of its looks."""
+    told: set[str] = set()
+    for place, own in enumerate(rows.values()):
+        for index, (key, row) in enumerate(own.items()):
+            style = {"elinewidth": 0.9, "capsize": 2, **looks[key], "ls": "none"}
+            if key in told:
+                style.pop("label", None)
+            told.add(key)
+            shift = 0.28 * (index - (len(own) - 1) / 2)
+            axis.errorbar([number(row["mean"])], [place + shift], xerr=bars([row]), **style)
+    axis.set_yticks(range(len(rows)), [*rows])
+    axis.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def label_points(axis: "Axes", notes: Sequence[Note], reach: float = 6.0) -> None:
-    """Write beside each point, at the first place that no point and no label before it has.
-
-    The places are around the point, near ones first, and within the axes, so that no label covers
-    the ticks'. Call it when all else is drawn, because the limits of the axes have to be final;
-    the layout may still change their size a little. A label that has no free place is left out: the
-    points' sizes, or their order on the curve, tell the rest.
-    """
-    figure = axis.get_figure()
-    assert figure is not None
-    inches = axis.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
-    wide, high = 72 * inches.width, 72 * inches.height
-    to_axes = axis.transData + axis.transAxes.inverted()
-    places = [(wide * a, high * b) for a, b in to_axes.transform([(n.x, n.y) for n in notes])]
-    taken = [(x - reach / 2, y - reach / 2, x + reach / 2, y + reach / 2) for x, y in places]
-    for note, (x, y) in zip(notes, places, strict=True):
-        size = WIDE * SIZE * len(note.text), HIGH * SIZE
-        for dx, dy in _places(size, reach):
-            box = (x + dx, y + dy, x + dx + size[0], y + dy + size[1])
-            within = min(box[:2]) >= 0 and box[2] <= wide and box[3] <= high
-            if within and not any(overlap(box, other) for other in taken):
-                taken.append(box)
-                axis.annotate(
-                    note.text,
-                    (note.x, note.y),
-                    xytext=(dx, dy),
-                    textcoords="offset points",
-                    fontsize=SIZE,
-                    color=note.colour,
-                    va="bottom",
-                    bbox={"facecolor": "white", "alpha": 0.75, "pad": 0.2, "linewidth": 0},
-                )
-                break
-
-
-def overlap(one: Box, other: Box) -> bool:
-    """Whether two boxes have a point in common."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def _places(size: tuple[float, float], reach: float) -> list[tuple[float, float]]:
-    """Lower left corners of a label around its point: right and left, above and below."""
-    wide, high = size
-    near = [(reach * k, y) for k in (1, 2) for y in (reach * k / 2, -high - reach * k / 2)]
-    return [each for x, y in near for each in ((x, y), (-wide - x, y))]
+def grouped_bars(
+    axis: "Axes", rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, tuple[str, Look]]
+) -> None:
+    """A group of bars for each name; in it one for each look, with its interval."""
+    for place, (key, (label, look)) in enumerate(looks.items()):
+        mine = [(group, own[key]) for group, own in enumerate(rows.values()) if key in own]
+        found = [row for _, row in mine]
+        axis.bar(
+            [group + 0.27 * (place - (len(looks) - 1) / 2) for group, _ in mine],
+            [number(row["mean"]) for row in found],
+            0.25,
+            yerr=bars(found) if found else None,
+            color=look["color"],
+            hatch=("", "//", "..")[place],
+            edgecolor="white",
+            ecolor="0.2",
+            capsize=2,
+            label=label,
+        )
+    axis.set_xticks(range(len(rows)), [*rows])
 
 
 def draw_images(
-    stem: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]], width: float = 1.0
+    stem: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]], width: float = 1.25
 ) -> None:
     """A labelled row for each (label, images (N, C, H, W) in [0, 1], note for each image)."""
     columns = max((len(images) for _, images, _ in rows), default=1)
     with figure(stem, columns, max(1, len(rows)), width, width * 1.14) as (_, axes):
-        if not rows:
-            no_cells(axes[0])
         for axis in axes:
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.grid(False)
-            for side in axis.spines.values():
-                side.set_visible(False)
+            axis.set(xticks=[], yticks=[], frame_on=False)
         for index, (label, images, notes) in enumerate(rows):
             line = axes[index * columns : (index + 1) * columns]
             for axis, image, note in zip(line, images, notes, strict=False):
-                grey = image.shape[0] == 1
-                axis.imshow(
-                    (image[0] if grey else image.permute(1, 2, 0)).numpy(force=True),
-                    cmap="gray" if grey else None,
-                    vmin=0,
-                    vmax=1,
-                    interpolation="nearest",
-                )
+                pixels = image.permute(1, 2, 0).numpy(force=True)
+                axis.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
                 axis.set_xlabel(note, fontsize=6.5, labelpad=1.5)
             line[0].set_ylabel(label, fontsize=7.5)
-
-
-LOOKS: Mapping[str, Mapping[str, Any]] = {
-    "gradient-noise": {"color": PURPLE, "marker": "v", "ls": "-"},
-    "optimal-noise": {"color": SKY, "marker": "P", "ls": "--"},
-    "laplace-noise": {"color": "0.5", "marker": "X", "ls": "-."},
-    "sign-compression": {"color": BLACK, "marker": "*", "ls": ":"},
-}
-"""Of defenses whose usual look is that of another one in the same panel, or that have none."""
 
 
 def frontier_panel(axis: "Axes", rows: Sequence[Row], found: str, guess: bool = True) -> None:
@@ -365,19 +343,16 @@ def frontier_panel(axis: "Axes", rows: Sequence[Row], found: str, guess: bool = 
         guess: Whether to mark the error of a blind guess.
     """
     rows = [r for r in rows if None not in (r["loss_mean"], r[f"{found}_mean"])]
-    if not rows:
-        no_cells(axis)
-    for key in dict.fromkeys((str(r["defense"]), str(r["plan"])) for r in rows):
-        mine = [r for r in rows if (r["defense"], r["plan"]) == key]
+    for (defense, plan), mine in split(rows, "defense", "plan").items():
         axis.errorbar(
             [number(r[f"{found}_mean"]) for r in mine],
             [number(r["loss_mean"]) for r in mine],
             xerr=bars(mine, found),
             yerr=bars(mine, "loss"),
-            label=curve_label(*key),
+            label=curve_label(defense, plan),
             elinewidth=0.5,
             lw=1,
-            **curve_look(*key),
+            **curve_look(defense, plan),
         )
     if guess:
         blind_guess(axis.axvline, [r[BLANK] for r in rows])
@@ -394,14 +369,9 @@ def curve_label(defense: str, plan: str) -> str:
 
 
 def curve_look(defense: str, plan: str) -> dict[str, Any]:
-    """The colour, marker and line of a curve; private plans are hollow, layers have squares."""
-    usual = {
-        "color": COLOURS.get(defense, "0.4"),
-        "marker": MARKERS.get(defense, "."),
-        "ls": LINES.get(defense, "-"),
-    }
-    of_plan = {PRIVATE: {"mfc": "white", "ls": ":"}, LAYERS: {"marker": "s"}}.get(plan, {})
-    return {**usual, **LOOKS.get(defense, {}), **of_plan}
+    """The look of a curve; private plans are hollow, layers have squares."""
+    of_plan = {PRIVATE: {"mfc": "white", "ls": ":"}, LAYERS: {"marker": "s"}}
+    return {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
 
 
 VERDICTS: Mapping[str, tuple[str, str, str]] = {
@@ -413,125 +383,61 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
 }
 """The letter of each verdict, its colour and that of the letter: readable without colours."""
 
-CLAIM, HEADING = 66, 15
-"""Letters in a line of a claim, and of a setting's heading."""
-ROW, HEAD, LEAST = 0.25, 1.4, 4.4
-"""Inches: of a claim, of all that is above and below the claims, and of the whole figure."""
-
-
-SMALL: Mapping[str, Any] = {"ncols": 2, "fontsize": 6.5, "handlelength": 2.2, "columnspacing": 1}
-BELOW = 1.1
-"""Inches for the frontier's legend."""
-
-DATA = {"mnist": "MNIST", "cifar": "CIFAR-10"}
-"""By the first part of a claim's name."""
-
-
-def verdict_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
-    """The table that `draw_summary` takes, from each claim's name, text, setting and verdict.
-
-    Some claims have one text for two data sets, so the data set comes first.
-
-    >>> table = verdict_table([("mnist-noise", "... and trains better.", "paper", "undecided")])
-    >>> table.rows
-    [('mnist-noise', 'MNIST: … and trains better', 'paper', 'undecided')]
-    """
-    named = [
-        (name, _claim_text(name, text), setting, verdict) for name, text, setting, verdict in rows
-    ]
-    return Table(("name", "claim", "setting", "verdict"), named)
-
 
 def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "aware") -> None:
     """A grid of verdicts to the left, the frontier to the right.
 
     Args:
         stem: Where ``.png`` and ``.pdf`` go.
-        verdicts: Columns `name` (of the claim), `claim` (its text), `setting` and `verdict`, see
-            `verdict_table`; claims and settings in the order in which they come first. A pair
-            without a row stays empty, and so does a verdict that is none of `VERDICTS`: that the
-            claim has no such setting, for example.
-        frontier: A row for each defense, plan and level: `defense`, `plan` ("" if it needs none),
-            and with the endings `_mean`, `_low` and `_high` the `loss` after training and the
-            error of the `attacker`; `blank_mse` is the blind guess's. Rows of one defense and plan
-            are joined in their order.
+        verdicts: Columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
+            and settings in the order in which they come first. A pair without a row stays empty,
+            and so does a verdict that is none of `VERDICTS`: that the claim has no such setting,
+            for example.
+        frontier: Rows for `frontier_panel`.
         attacker: The column of errors.
     """
-    claims = {str(row["name"]): str(row["claim"]) for row in verdicts.as_dicts()}
-    height = max(LEAST, HEAD + ROW * len(claims))
+    height = max(4.4, 1.4 + 0.25 * len(split(verdicts.where(), "name")))
     with figure(stem, columns=2, width=5.2, height=height) as (made, axes):
-        _grid(axes[0], verdicts, claims)
-        _frontier(axes[1], frontier.as_dicts(), attacker)
-        _legend(made, axes[0], verdicts)
+        _grid(axes[0], verdicts.where())
+        axes[1].set(xlabel=f"{MSE}, matched", ylabel="loss after training (nats)")
+        axes[1].set_title(
+            "what an attacker who knows the defense gets,\nagainst the loss after training\n"
+            "(the lower right corner is best)"
+        )
+        frontier_panel(axes[1], frontier.where(), attacker)
         if axes[1].get_legend_handles_labels()[0]:
-            shown = axes[1].legend(loc="upper right", bbox_to_anchor=(1.02, -0.11), **SMALL)
+            small = {"ncols": 2, "fontsize": 6.5, "handlelength": 2.2, "columnspacing": 1}
+            shown = axes[1].legend(loc="upper right", bbox_to_anchor=(1.02, -0.11), **small)
             shown.set_in_layout(False)  # it would make the panel narrow
-            below = BELOW / height
+            below = 1.1 / height  # inches for this legend
             made.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
 
 
-def _claim_text(name: str, text: str) -> str:
-    data = DATA.get(name.partition("-")[0])
-    text = text.replace("...", "…").removesuffix(".").removesuffix(" …")
-    return f"{data}: {text}" if data else text
+def _grid(axis: "Axes", rows: Sequence[Row]) -> None:
+    """A letter on its colour for each claim and setting, and under them what letters mean."""
+    from matplotlib.patches import Patch, Rectangle
 
-
-def _grid(axis: "Axes", verdicts: Table, claims: Mapping[str, str]) -> None:
-    from matplotlib.patches import Rectangle
-
-    settings = list(dict.fromkeys(str(s) for s in verdicts.column("setting")))
-    names = [*claims]
+    claims = {name: str(own[0]["claim"]) for name, own in split(rows, "name").items()}
+    names, settings = [*claims], [*split(rows, "setting")]
     axis.grid(False)
-    for side in axis.spines.values():
-        side.set_visible(False)
-    if not claims:
-        no_cells(axis)
-        return
-    for row in verdicts.as_dicts():
-        place = settings.index(str(row["setting"])), names.index(str(row["name"]))
+    axis.set(frame_on=False, xlim=(0, len(settings) or 1), ylim=(len(claims) or 1, 0))
+    for row in rows:
+        x, y = settings.index(row["setting"]), names.index(row["name"])
         letter, colour, ink = VERDICTS.get(str(row["verdict"]), ("", "white", "black"))
         if letter:
-            axis.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
-            axis.text(
-                place[0] + 0.5,
-                place[1] + 0.5,
-                letter,
-                ha="center",
-                va="center",
-                color=ink,
-                fontsize=7.5,
-                fontweight="bold",
-            )
-    axis.set_xlim(0, len(settings))
-    axis.set_ylim(len(claims), 0)
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 7.5,
+                "fontweight": "bold",
+            }
+            axis.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
+            axis.text(x + 0.5, y + 0.5, letter, color=ink, **style)
     middles = [k + 0.5 for k in range(max(len(settings), len(claims)))]
-    axis.set_xticks(middles[: len(settings)], [fill(s, HEADING) for s in settings], fontsize=7)
-    axis.set_yticks(middles[: len(claims)], [fill(c, CLAIM) for c in claims.values()], fontsize=6)
+    axis.set_xticks(middles[: len(settings)], [fill(s, 15) for s in settings], fontsize=7)
+    axis.set_yticks(middles[: len(claims)], [fill(c, 66) for c in claims.values()], fontsize=6)
     axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
-
-
-def _frontier(axis: "Axes", rows: list[Row], attacker: str) -> None:
-    axis.set(xlabel=f"{MSE}, matched", ylabel="loss after training (nats)")
-    axis.set_title("what an attacker who knows the defense gets,\nagainst the loss after training")
-    frontier_panel(axis, rows, attacker)
-    if axis.containers:
-        axis.annotate(
-            "better",
-            (0.97, 0.03),
-            (0.8, 0.12),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            arrowprops={"arrowstyle": "->", "color": "0.4"},
-            color="0.4",
-            fontsize=7,
-        )
-
-
-def _legend(made: "Figure", axis: "Axes", verdicts: Table) -> None:
-    """What the letters mean, under the grid; those that are there."""
-    from matplotlib.patches import Patch
-
-    there = set(verdicts.column("verdict"))
+    there = {row["verdict"] for row in rows}
     handles = [
         Patch(facecolor=colour, edgecolor="0.6", lw=0.5, label=f"{letter}: {verdict}")
         for verdict, (letter, colour, _) in VERDICTS.items()

@@ -1,9 +1,9 @@
 """How the differences that a claim is about are measured and judged."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, isfinite
+from math import hypot, inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +14,14 @@ from torch import Tensor
 from gradveil._runner import Settings
 from gradveil.scoring import MARGIN, AgainstGuess, against_guess, gain_over_guess
 
-from .grids import NOISE, PRUNING, attacker_of
+from .grids import FAMILIES, NOISE, attacker_of
 from .numbers import (
     CHANCE,
+    Defended,
     Pair,
     Unit,
     Units,
+    by_defense,
     final_losses,
     grouped,
     interval,
@@ -143,10 +145,8 @@ def _effect(means: Tensor) -> float | None:
     return float(means.mean() / means.std())
 
 
-Defense = tuple[str, float | None]
-ByDefense = Mapping[Defense, Units]
+ByDefense = Mapping[Defended, Units]
 """The measured values of each defense and level."""
-
 
 CAPPED_ERROR = "capped_unmatched_mse"
 """Images place by place, as in the paper, each error counted up to that of a blank image."""
@@ -159,11 +159,15 @@ def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByD
     `CAPPED_ERROR` is min(error, error of a blank image), image by image and level by level; curves
     at equal loss join what is capped.
     """
-    cells = [pair for pair in select(results, "attack") if attacker in (None, attacker_of(pair[0]))]
-    errors = _by_defense(cells, uncapped(metric))
+    cells = {
+        cell: result
+        for cell, result in results.items()
+        if cell.name == "attack" and attacker in (None, attacker_of(cell.settings))
+    }
+    errors = _values(cells, "attack", uncapped(metric))
     if metric != CAPPED_ERROR:
         return errors
-    blanks = _by_defense(cells, "blank_mse")
+    blanks = _values(cells, "attack", "blank_mse")
     return {
         defense: {unit: torch.minimum(error, blanks[defense][unit]) for unit, error in own.items()}
         for defense, own in errors.items()
@@ -175,30 +179,29 @@ def uncapped(metric: str) -> str:
     return "unmatched_mse" if metric == CAPPED_ERROR else metric
 
 
+def _values(results: Results, kind: str, value: str) -> ByDefense:
+    groups = by_defense(results, kind)
+    return {defense: units_of(cells, value) for defense, cells in groups.items()}
+
+
 def losses_of(results: Results) -> ByDefense:
     """The loss after the short trainings, by defense."""
-    return _by_defense(select(results, "short_training"), "after")
+    return _values(results, "short_training", "after")
 
 
 def final_losses_of(results: Results) -> ByDefense:
     """The loss at the end of the training runs, by defense."""
-    runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
+    runs = by_defense(results, "training")
     return {defense: final_losses(pairs) for defense, pairs in runs.items()}
 
 
 def mean_losses_of(results: Results) -> ByDefense:
     """The mean loss over the rounds of the training runs, by defense: the less, the faster."""
-    runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
-    return {
-        defense: {
-            (0, s["seed"]): torch.tensor(r["losses"], dtype=torch.float64).mean().view(1)
-            for s, r in pairs
-        }
-        for defense, pairs in runs.items()
-    }
+    runs = by_defense(results, "training")
+    return {defense: final_losses(pairs, last=0) for defense, pairs in runs.items()}
 
 
-def difference(measured: ByDefense, first: Defense, second: Defense) -> dict[Unit, Tensor]:
+def difference(measured: ByDefense, first: Defended, second: Defended) -> dict[Unit, Tensor]:
     """first - second on the batches and seeds that both have."""
     ours, theirs = measured.get(first, {}), measured.get(second, {})
     return {
@@ -208,27 +211,22 @@ def difference(measured: ByDefense, first: Defense, second: Defense) -> dict[Uni
     }
 
 
+def levels_of(measured: ByDefense, name: str, above: float = -inf) -> list[float]:
+    """The levels of a defense above one."""
+    return [x for known, x in measured if known == name and x is not None and x > above]
+
+
 def at_equal_level(
-    measured: ByDefense, first: str, second: str, low: float = 0.0, high: float = float("inf")
+    measured: ByDefense, first: str, second: str, above: float = 0.0
 ) -> dict[Unit, Tensor]:
-    """first - second at the same level, averaged over the levels in (low, high] both have."""
-    levels = [level for name, level in measured if name == first and level is not None]
-    each = [
-        difference(measured, (first, level), (second, level))
-        for level in levels
-        if low < level <= high
-    ]
-    return mean_of(each)
+    """first - second at the same level, averaged over the levels above one that both have."""
+    levels = levels_of(measured, first, above)
+    return mean_of(difference(measured, (first, x), (second, x)) for x in levels)
 
 
 def mean_value(units: Mapping[Any, Tensor]) -> float:
     """The mean over all values."""
     return float(torch.cat([*units.values()]).mean())
-
-
-def negated(units: Units) -> dict[Unit, Tensor]:
-    """For claims that something is lower."""
-    return {unit: -values for unit, values in units.items()}
 
 
 def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
@@ -238,11 +236,6 @@ def mean_of(each: Iterable[Units]) -> dict[Unit, Tensor]:
         return {}
     common = set.intersection(*(set(units) for units in each))
     return {unit: torch.stack([units[unit] for units in each]).mean(0) for unit in sorted(common)}
-
-
-def _by_defense(pairs: Iterable[Pair], value: str) -> ByDefense:
-    groups = grouped(pairs, lambda s: name_and_level(s["defense"]))
-    return {defense: units_of(cells, value) for defense, cells in groups.items()}
 
 
 LEAST_OVERLAP = 1 / 3
@@ -275,7 +268,7 @@ def learned_below(losses: ByDefense) -> float:
 
 
 def at_equal_loss(
-    errors: ByDefense, losses: ByDefense, first: str, second: str, ceiling: float = math.inf
+    errors: ByDefense, losses: ByDefense, first: str, second: str, ceiling: float = inf
 ) -> EqualLoss:
     """The error of first - second where both train equally well, at losses below a ceiling.
 
@@ -290,7 +283,7 @@ def at_equal_loss(
     units = curves.differences(curves.seeds)
     left = [curves.differences([s for s in curves.seeds if s != seed]) for seed in curves.seeds]
     if len(left) < 2 or not all(left):
-        return EqualLoss(units, math.inf)
+        return EqualLoss(units, inf)
     return EqualLoss(units, _jackknife([mean_value(each) for each in left]))
 
 
@@ -328,11 +321,11 @@ class _Curves(NamedTuple):
             for unit in sorted(units)
         }
 
-    def _levels(self, name: str) -> list[Defense]:
+    def _levels(self, name: str) -> list[Defended]:
         named = [d for d in self.errors if d[0] == name and d[1] is not None]
         return [d for d in named if self.losses.get(d)]
 
-    def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defense], list[float]]:
+    def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defended], list[float]]:
         """The levels of a defense that learned, in the order of their mean losses, and these."""
         levels = self._levels(name) if seeds else []
         means = {d: mean_value({s: self.losses[d][s] for s in seeds}) for d in levels}
@@ -357,37 +350,56 @@ def _jackknife(left_out: Sequence[float]) -> float:
     return float(t.ppf(0.975, count - 1)) * math.sqrt((count - 1) / count * scatter)
 
 
-UNDEFENDED = "no-defense"
 SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained", "local")
 """Two attack cells with equal values of these attack alike."""
+
+
+class Attacked(NamedTuple):
+    """What the attacks of a study found, and all other results."""
+
+    errors: ByDefense
+    blanks: ByDefense
+    """Errors of an image of the mean colour."""
+    results: AllResults
+
+
+Compare = Callable[[Attacked], "Units | EqualLoss"]
+"""From errors to differences that are positive where a claim holds."""
 
 
 @dataclass(frozen=True)
 class AttackMeasure:
     """A measure of a claim that is read off attacks: worth what these attacks are."""
 
-    measure: Callable[[AllResults], Units | EqualLoss]
+    compare: Compare
     study: str
     metric: str
-    """The score that the claim compares."""
+    """The score that the claim compares; of PSNR the less is better."""
     attacker: str | None = None
-
-    def __call__(self, results: AllResults) -> Units:
-        """The differences."""
-        return self.compared(results).units
 
     def compared(self, results: AllResults) -> EqualLoss:
         """The differences, and what losses leave open of them, where these have a part in it."""
-        found = self.measure(results)
-        return found if isinstance(found, EqualLoss) else EqualLoss(found, 0.0)
+        cells = results.get(self.study, {})
+        errors, blanks = (errors_of(cells, m, self.attacker) for m in (self.metric, "blank_mse"))
+        found = self.compare(Attacked(errors, blanks, results))
+        if isinstance(found, EqualLoss):
+            return found
+        sign = -1 if "psnr" in self.metric else 1
+        return EqualLoss({unit: sign * values for unit, values in found.items()}, 0.0)
 
     def undefended(self, results: AllResults) -> AgainstGuess | None:
         """The same attack without a defense, beside an image of the mean colour, in decibels.
 
         The cells may be of any study; `None` where there are none.
         """
-        alike = {_key(s) for s, _ in self._cells(results)}
-        pairs = {_unit(p): p for p in _all_undefended(results) if _key(p[0]) in alike}
+        attacks = [s for s, _ in select(results.get(self.study, {}), "attack")]
+        alike = {_key(s) for s in attacks if self.attacker in (None, attacker_of(s))}
+        pairs = {
+            (pair[0].get("start", 0), pair[0].get("seed", 0)): pair
+            for cells in results.values()
+            for pair in select(cells, "attack", defense="no-defense")
+            if _key(pair[0]) in alike
+        }
         error = uncapped(self.metric).replace("psnr", "mse")
         errors, guesses = (units_of(pairs.values(), name) for name in (error, "blank_mse"))
         if not errors:
@@ -395,10 +407,9 @@ class AttackMeasure:
         gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
         return against_guess(nested(gains), torch.Generator().manual_seed(0))
 
-    def _cells(self, results: AllResults) -> Iterator[Pair]:
-        for settings, result in select(results.get(self.study, {}), "attack"):
-            if self.attacker is None or attacker_of(settings) == self.attacker:
-                yield settings, result
+
+def _key(settings: Settings) -> str:
+    return repr([settings.get(name) for name in SAME])
 
 
 def undefended_gains(results: AllResults, study: str) -> str:
@@ -412,129 +423,71 @@ def undefended_gains(results: AllResults, study: str) -> str:
     )
 
 
-def _all_undefended(results: AllResults) -> Iterator[Pair]:
-    for cells in results.values():
-        yield from select(cells, "attack", defense=UNDEFENDED)
+def level_gain(family: str, above: float = 0.0) -> Compare:
+    """How much better the optimal defense protects at equal level, in the mean over levels."""
+    classical, optimal = FAMILIES[family]
+    return lambda found: at_equal_level(found.errors, optimal, classical, above)
 
 
-def _key(settings: Settings) -> str:
-    return repr([settings.get(name) for name in SAME])
+def largest_difference(family: str) -> Compare:
+    """The difference between two defenses at the level where it is largest in the mean."""
+    classical, optimal = FAMILIES[family]
+
+    def compare(found: Attacked) -> Units:
+        levels = levels_of(found.errors, optimal)
+        each = [difference(found.errors, (optimal, x), (classical, x)) for x in levels]
+        return max((u for u in each if u), key=lambda units: abs(mean_value(units)), default={})
+
+    return compare
 
 
-def _unit(pair: Pair) -> tuple[int, int]:
-    return pair[0].get("start", 0), pair[0].get("seed", 0)
+def fixed_levels(family: str, optimal_level: float, level: float) -> Compare:
+    """The error of the optimal defense at one level over that of its twin at another."""
+    classical, optimal = FAMILIES[family]
+    pair = (optimal, optimal_level), (classical, level)
+    return lambda found: difference(found.errors, *pair)
+
+
+def equal_loss(family: str, study: str, trained: bool = False) -> Compare:
+    """The optimal defense's error over its twin's at equal training loss.
+
+    The losses of a study: those after a few steps, or those at the end of real trainings
+    (`trained`), of which only ones that have learned something count.
+    """
+    classical, optimal = FAMILIES[family]
+
+    def compare(found: Attacked) -> EqualLoss:
+        losses = (final_losses_of if trained else losses_of)(found.results.get(study, {}))
+        ceiling = learned_below(losses) if trained else inf
+        return at_equal_loss(found.errors, losses, optimal, classical, ceiling)
+
+    return compare
+
+
+def beyond_blank(above: float) -> Compare:
+    """The error behind noise over that of an image of the mean colour, at scales above this one."""
+
+    def compare(found: Attacked) -> Units:
+        scales = [{*levels_of(found.errors, name, above)} for name in NOISE]
+        noisy = [(name, level) for level in sorted(set.intersection(*scales)) for name in NOISE]
+        return mean_of(
+            {u: e - found.blanks[d][u] for u, e in found.errors[d].items()} for d in noisy
+        )
+
+    return compare
 
 
 Losses = Callable[[Results], ByDefense]
 """Which losses of a study's cells count."""
 
-TINY = 1e-30
-LEAST_BOUND = 1e-3
-"""Of the mean squared error in normalised units: below it a bound says nothing."""
-PAIRS = {"pruning": PRUNING, "noise": NOISE}
-TWINS = {"optimal-pruning": "gradient-pruning", "optimal-clamped-noise": "clamped-noise"}
-
-
-def error_gain(study: str, family: str, metric: str, attacker: str | None = None) -> Measure:
-    """How much better the optimal defense protects at equal level, in the mean over levels."""
-    classical, optimal = PAIRS[family]
-
-    def measure(results: AllResults) -> Units:
-        units = at_equal_level(
-            errors_of(results.get(study, {}), metric, attacker), optimal, classical
-        )
-        return negated(units) if "psnr" in metric else units
-
-    return AttackMeasure(measure, study, metric, attacker)
-
-
-def largest_difference(
-    study: str, family: str, metric: str, attacker: str | None = None
-) -> Measure:
-    """The difference between two defenses at the level where it is largest in the mean."""
-    classical, optimal = PAIRS[family]
-
-    def measure(results: AllResults) -> Units:
-        errors = errors_of(results.get(study, {}), metric, attacker)
-        levels = [level for name, level in errors if name == optimal and level is not None]
-        each = [difference(errors, (optimal, level), (classical, level)) for level in levels]
-        return max((u for u in each if u), key=lambda units: abs(mean_value(units)), default={})
-
-    return AttackMeasure(measure, study, metric, attacker)
-
-
-def fixed_error(
-    study: str,
-    metric: str,
-    optimal: str,
-    level: float,
-    twin_level: float,
-    attacker: str | None = None,
-) -> Measure:
-    """The error of the optimal defense at one level over that of its twin at another."""
-
-    def measure(results: AllResults) -> Units:
-        errors = errors_of(results.get(study, {}), metric, attacker)
-        return difference(errors, (optimal, level), (TWINS[optimal], twin_level))
-
-    return AttackMeasure(measure, study, metric, attacker)
-
 
 def fixed_loss(
-    study: str, optimal: str, level: float, twin_level: float, losses: Losses = losses_of
+    study: str, family: str, optimal_level: float, level: float, losses: Losses = losses_of
 ) -> Measure:
-    """How much lower the optimal defense's loss after the short training is than its twin's."""
-
-    def measure(results: AllResults) -> Units:
-        found = losses(results.get(study, {}))
-        return difference(found, (TWINS[optimal], twin_level), (optimal, level))
-
-    return measure
-
-
-def run_gain(study: str, optimal: str, level: float, twin_level: float) -> Measure:
-    """How much lower the optimal defense's mean loss over a training run is than its twin's."""
-
-    def measure(results: AllResults) -> Units:
-        losses = mean_losses_of(results.get(study, {}))
-        return difference(losses, (TWINS[optimal], twin_level), (optimal, level))
-
-    return measure
-
-
-def curve_gain(
-    study: str,
-    family: str,
-    metric: str,
-    attacks: str | None = None,
-    attacker: str | None = None,
-    trained: bool = False,
-) -> Measure:
-    """The optimal defense's error over its twin's at equal training loss.
-
-    Losses are those after a few steps, or those at the end of real trainings (`trained`), of which
-    only ones that have learned something count.
-    """
-    classical, optimal = PAIRS[family]
-
-    def measure(results: AllResults) -> EqualLoss:
-        errors = errors_of(results.get(attacks or study, {}), metric, attacker)
-        losses = (final_losses_of if trained else losses_of)(results.get(study, {}))
-        ceiling = learned_below(losses) if trained else math.inf
-        return at_equal_loss(errors, losses, optimal, classical, ceiling)
-
-    return AttackMeasure(measure, attacks or study, metric, attacker)
-
-
-def large_error_gain(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
-    """The error of optimal noise over that of noise, both clamped, at equal scales above one."""
-    classical, optimal = NOISE
-
-    def measure(results: AllResults) -> Units:
-        errors = errors_of(results.get(study, {}), metric, attacker)
-        return at_equal_level(errors, optimal, classical, low=above)
-
-    return AttackMeasure(measure, study, metric, attacker)
+    """How much lower the optimal defense's loss at one level is than its twin's at another."""
+    classical, optimal = FAMILIES[family]
+    pair = (classical, level), (optimal, optimal_level)
+    return lambda results: difference(losses(results.get(study, {})), *pair)
 
 
 def trained_losses_of(results: Results) -> ByDefense:
@@ -547,10 +500,7 @@ def trained_losses_of(results: Results) -> ByDefense:
 
 def large_loss_gain(study: str, above: float, losses: Losses = losses_of) -> Measure:
     """The loss of noise over that of optimal noise, both clamped, at equal scales above one."""
-    classical, optimal = NOISE
-    return lambda results: at_equal_level(
-        losses(results.get(study, {})), classical, optimal, low=above
-    )
+    return lambda results: at_equal_level(losses(results.get(study, {})), *NOISE, above)
 
 
 def growing_loss_gain(study: str, losses: Losses = losses_of) -> Measure:
@@ -559,33 +509,17 @@ def growing_loss_gain(study: str, losses: Losses = losses_of) -> Measure:
 
     def measure(results: AllResults) -> Units:
         found = losses(results.get(study, {}))
-        levels = sorted(level for name, level in found if name == optimal and level is not None)
+        levels = sorted(levels_of(found, optimal))
         if len(levels) < 2:
             return {}
-        small, large = (
-            difference(found, (classical, level), (optimal, level))
-            for level in (levels[0], levels[-1])
-        )
+        ends = (levels[0], levels[-1])
+        small, large = (difference(found, (classical, x), (optimal, x)) for x in ends)
         return {unit: large[unit] - small[unit] for unit in large if unit in small}
 
     return measure
 
 
-def beyond_blank(study: str, above: float, metric: str, attacker: str | None = None) -> Measure:
-    """The error behind noise over that of an image of the mean colour, at scales above this one."""
-
-    def measure(results: AllResults) -> Units:
-        cells = results.get(study, {})
-        errors, blanks = (errors_of(cells, name, attacker) for name in (metric, "blank_mse"))
-        scales = [{level for name, level in errors if name == noise} for noise in NOISE]
-        high = [level for level in set.intersection(*scales) if level is not None and level > above]
-        noisy = [(name, level) for level in sorted(high) for name in NOISE]
-        return mean_of({u: e - blanks[d][u] for u, e in errors[d].items()} for d in noisy)
-
-    return AttackMeasure(measure, study, metric, attacker)
-
-
-def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Measure:
+def layer_contrast(study: str, kind: str, defense: Defended | None = None) -> Measure:
     """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
 
     Among weights or among biases: these two differ for other reasons than their layer. Of one
@@ -600,20 +534,21 @@ def layer_contrast(study: str, kind: str, defense: Defense | None = None) -> Mea
             of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
             means = [sum(levels) / len(levels) for levels in of_kind]
             if means:
-                contrast = math.log2(max(means) / max(min(means), TINY)) - 1
+                contrast = math.log2(max(means) / max(min(means), 1e-30)) - 1
                 units[(0, settings["seed"])] = torch.tensor([contrast], dtype=torch.float64)
         return units
 
     return measure
 
 
-def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
+def attack_above_bound(study: str, kind: str = "bound", value: str = "bound") -> Measure:
     """How far the error is above the bound, of the attack and the noise with the least such mean.
 
     In shares of the noise's mean bound: little noise has a small bound, below which an error cannot
     be by much. Which bound: the cells of a kind, and a value of theirs. Noise whose mean bound is
-    next to 0 is left out, and so are attacks that find no more than a blank image: every error is
-    above the one, and a failed attack is above any other, so neither tests anything.
+    next to 0 (1e-3, in normalised units) is left out, and so are attacks that find no more than a
+    blank image: every error is above the one, and a failed attack is above any other, so neither
+    tests anything.
     """
 
     def measure(results: AllResults) -> Units:
@@ -622,15 +557,14 @@ def best_attack_above_bound(study: str, kind: str = "bound", value: str = "bound
             defense: {s["start"]: torch.tensor([r[value]], dtype=torch.float64) for s, r in pairs}
             for defense, pairs in grouped(select(cells, kind), lambda s: s["defense"]).items()
         }
-        telling = {name: own for name, own in bounds.items() if mean_value(own) > LEAST_BOUND}
+        telling = {name: own for name, own in bounds.items() if mean_value(own) > 1e-3}
         attacks = grouped(select(cells, "attack"), lambda s: (s["attack"], s["defense"]))
         margins = [
             _above(units_of(pairs, "mse"), telling.get(defense, {}))
             for (_, defense), pairs in attacks.items()
             if _finds_something(pairs)
         ]
-        margins = [units for units in margins if units]
-        return min(margins, key=lambda units: mean_value(units), default={})
+        return min((units for units in margins if units), key=mean_value, default={})
 
     return measure
 
@@ -648,8 +582,3 @@ def _above(errors: Units, bounds: Mapping[int, Tensor]) -> Units:
         return {}
     mean = torch.cat([bounds[start] for start in {start for start, _ in both}]).mean()
     return {unit: (error - bounds[unit[0]]) / mean for unit, error in both.items()}
-
-
-def best_attack_above_candidates(study: str) -> Measure:
-    """The error over that of the best attacker with candidates: no model of images is assumed."""
-    return best_attack_above_bound(study, "candidate_bound", "error")

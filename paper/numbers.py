@@ -19,14 +19,6 @@ WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
 """Names for which the catalog has no placeholder of the amount."""
 
 
-ATTACKERS = {
-    "paper": "the paper's attack",
-    "strong": "tuned attack",
-    "aware": "attack that knows the defense",
-}
-"""How figures call the three attackers."""
-
-
 @lru_cache(maxsize=256)
 def defense_of(text: str) -> Defense:
     """The defense of a specification, to be asked what it is; amounts may be left out.
@@ -74,6 +66,7 @@ def defense_spec(name: str, level: float | None = None, estimator: str = "auto")
     return str(spec.with_(source="private"))
 
 
+@lru_cache(maxsize=1024)
 def name_and_level(text: str) -> tuple[str, float | None]:
     """The inverse of `defense_spec`; the estimator is left out.
 
@@ -99,6 +92,8 @@ def level_text(name: str, level: float | None) -> str:
 
 Pair = tuple[Settings, Mapping[str, Any]]
 Key = TypeVar("Key")
+Defended = tuple[str, float | None]
+"""The name of a defense and its level."""
 
 Unit = tuple[int, int]
 """A batch (by its first image) and a seed."""
@@ -108,9 +103,6 @@ Units = Mapping[Unit, Tensor]
 
 CHANCE = log(10)
 """The loss of a guess among ten classes; a run that ends above it has learned nothing."""
-
-LAST = 8
-"""Rounds whose mean is the loss at the end of a training."""
 
 Cells = tuple[float | None, float | None, float | None, int]
 """A table's cells `mean`, `low`, `high` and `n`: the ends are empty for a single unit."""
@@ -132,6 +124,16 @@ def grouped(pairs: Iterable[Pair], key: Callable[[Settings], Key]) -> dict[Key, 
     for settings, result in pairs:
         groups.setdefault(key(settings), []).append((settings, result))
     return groups
+
+
+def by_defense(results: Results, kind: str) -> dict[Defended, list[Pair]]:
+    """The cells of a kind by the name and the level of their defense."""
+    return grouped(select(results, kind), lambda s: name_and_level(s["defense"]))
+
+
+def in_order(groups: Iterable[Any]) -> list[Any]:
+    """Keys of words and numbers in their order; a missing level counts as 0."""
+    return sorted(groups, key=lambda key: tuple(part or 0.0 for part in key))
 
 
 def units_of(pairs: Iterable[Pair], value: str) -> dict[Unit, Tensor]:
@@ -205,10 +207,10 @@ def summarise_loss(pairs: Iterable[Pair]) -> Cells:
     return summary({unit: after[unit] - before[unit] + start for unit in after})
 
 
-def final_losses(pairs: Iterable[Pair]) -> dict[Unit, Tensor]:
-    """The clients' mean loss over the last rounds of each training, by seed."""
+def final_losses(pairs: Iterable[Pair], last: int = 8) -> dict[Unit, Tensor]:
+    """The clients' mean loss over the last rounds of each training, by seed; 0 stands for all."""
     return {
-        (0, settings["seed"]): torch.tensor(result["losses"][-LAST:], dtype=torch.float64)
+        (0, settings["seed"]): torch.tensor(result["losses"][-last:], dtype=torch.float64)
         .mean()
         .view(1)
         for settings, result in pairs

@@ -16,8 +16,8 @@ from gradveil._suggest import suggestion
 from . import studies_attackers, studies_paper, studies_plans, studies_training
 from .cells import dataset
 from .claims import HEADINGS, Finding, write_claims
-from .figures import draw_summary, verdict_table
-from .study import PRESETS, AllResults, Study, numbers_of, read_cells, write_cells
+from .figures import draw_summary
+from .study import PRESETS, AllResults, Study, Table, numbers_of, read_cells, write_cells
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -141,7 +141,7 @@ def _write_study(
     error = None
     try:
         table = study.numbers(results)
-        table.save(folder / study.name)
+        write_atomically(folder / f"{study.name}.csv", table.as_csv())
         study.draw(table, folder / study.name)
     except Exception:
         error = traceback.format_exc()
@@ -150,11 +150,12 @@ def _write_study(
 
 def draw_overview(findings: Iterable[Finding], results: AllResults, folder: Path) -> None:
     """Write ``summary.png`` and ``summary.pdf``: the verdicts on all claims, and the frontier."""
-    verdicts = verdict_table(
-        (found.claim.name, found.claim.text, HEADINGS[found.setting], found.judgement.verdict)
+    rows = [
+        (found.claim.name, found.claim.short, HEADINGS[found.setting], found.judgement.verdict)
         for found in findings
         if found.setting
-    )
+    ]
+    verdicts = Table(("name", "claim", "setting", "verdict"), rows)
     frontier = STUDIES["frontier"].numbers(results.get("frontier", {}))
     draw_summary(folder / "summary", verdicts, frontier)
 

@@ -1,10 +1,11 @@
 """Beyond the paper: FedAvg, leakage against loss, utilities, and training under (ε, δ)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 
@@ -12,52 +13,49 @@ from gradveil._drawing import BLUE, GREEN, ORANGE
 from gradveil._runner import Cell, Settings
 
 from .figures import (
+    ATTACKER_TITLES,
     BLANK,
-    COLOURS,
+    LOOKS,
     MSE,
     OTHERS,
-    Row,
-    apart,
-    bars,
-    blank_errors,
+    Look,
     blind_guess,
-    figure,
+    curves,
+    dots,
     frontier_panel,
-    legend_below,
-    level_curve,
-    mark_levels,
-    no_cells,
-    one_scale,
+    grouped_bars,
+    panels,
+    split,
 )
 from .grids import (
-    FEDAVG,
+    AWARE,
+    CNN,
     FRONTIER,
     LAYERS,
+    MNIST,
     NO_PLAN,
     PHOTO_FRONTIER,
-    PREDICTION,
     PRIVATE,
-    PRIVATE_TRAINING,
     PUBLIC,
+    SEEDS,
     Contender,
-    FedAvgGrid,
+    Frontier,
     attacker_of,
     contender_of,
+    every,
 )
 from .numbers import (
-    ATTACKERS,
     CHANCE,
     Pair,
     Runs,
-    Units,
+    by_defense,
     defense_spec,
     final_losses,
     grouped,
-    is_optimal,
+    in_order,
     is_pruning,
     label_of,
     mean_correlation,
-    name_and_level,
     number,
     right_share,
     select,
@@ -65,108 +63,81 @@ from .numbers import (
     summary,
     units_of,
 )
-from .study import MEANS, Entry, Results, Study, Table, cell_of
+from .study import MEANS, Results, Study, Table, first_batches_first, presets, product_cells
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-RATIO, NOISE = 0.9, 0.02
-"""Of the entries; of the noise in units of lr · steps, the size of an update over a gradient."""
-
-NAMES = ("gradient-pruning", "optimal-pruning", "gradient-noise", "optimal-noise")
-
-
-def defenses(grid: FedAvgGrid) -> list[str]:
-    """No defense, and each kind at one level."""
-    scale = round(NOISE * grid.local["lr"] * grid.local["steps"], 12)
-    levels = {name: RATIO if is_pruning(name) else scale for name in NAMES}
-    return ["no-defense", *(defense_spec(name, level) for name, level in levels.items())]
-
-
-@dataclass(frozen=True)
-class FedAvgStudy(Study):
-    """Attacks on weight changes after local steps, and FedAvg training with the same defenses."""
-
-    name: str = "fedavg"
-    title = "MNIST: the defenses on FedAvg updates"
-
-    def cells(self, preset: str) -> list[Cell]:
-        """Each defense on each batch, and in training with each seed."""
-        grid = FEDAVG[preset]
-        specs = defenses(grid)
-        return [*grid.grid.attack_cells(specs, local=dict(grid.local)), *_trainings(grid, specs)]
-
-    def numbers(self, results: Results) -> Table:
-        """The attack's error and the loss at the end, with intervals."""
-        attacks = grouped(select(results, "attack"), lambda s: name_and_level(s["defense"]))
-        runs = grouped(select(results, "training"), lambda s: name_and_level(s["defense"]))
-        summaries = [(key, "mse", summarise(pairs, "mse")) for key, pairs in attacks.items()]
-        summaries += [(key, BLANK, summarise(pairs, BLANK)) for key, pairs in attacks.items()]
-        summaries += [
-            (key, "loss", summarise(pairs, "held_out_loss")) for key, pairs in runs.items()
-        ]
-        return Table(
-            ("defense", "level", "metric", *MEANS), [(*key, name, *s) for key, name, s in summaries]
-        )
-
-    def draw(self, table: Table, path_stem: Path) -> None:
-        """Errors to the left, losses to the right."""
-        labels = {
-            "mse": MSE.replace(" (", "\n(matched, "),
-            "loss": "held-out loss after training (nats)",
-        }
-        names = ["no-defense", *NAMES]
-        with figure(path_stem, columns=2, height=2.8) as (made, axes):
-            for axis, (metric, label) in zip(axes, labels.items(), strict=True):
-                rows = [row for row in table.as_dicts() if row["metric"] == metric]
-                if not rows:
-                    no_cells(axis)
-                for row in rows:
-                    name = str(row["defense"])
-                    axis.errorbar(
-                        [number(row["mean"])],
-                        [-names.index(name)],
-                        xerr=bars([row]),
-                        color=COLOURS[name],
-                        marker="o" if is_optimal(name) else "s",
-                        capsize=2.5,
-                        markersize=6,
-                    )
-                axis.set_yticks([-i for i in range(len(names))], [label_of(n) for n in names])
-                axis.set_ylim(-len(names) + 0.5, 0.5)
-                axis.set_xlabel(label)
-            blanks = blank_errors(table)
-            blind_guess(axes[0].axvline, blanks)
-            if blanks:
-                legend_below(made, axes)
+_LOCAL = {"lr": 0.05, "steps": 4, "batch_size": 2}
+FEDAVG = presets(
+    {
+        "grid": replace(AWARE["standard"], starts=every(4, 6), steps=250),
+        "local": _LOCAL,
+        "rounds": 32,
+        "seeds": SEEDS,
+    },
+    quick={
+        "grid": replace(MNIST["quick"], starts=every(4, 4), steps=30),
+        "local": {**_LOCAL, "steps": 2},
+        "rounds": 6,
+        "seeds": (0, 1, 2),
+    },
+    paper={"grid": AWARE["paper"], "rounds": 64, "seeds": range(4)},
+)
+FEDAVG_NAMES = ("gradient-pruning", "optimal-pruning", "gradient-noise", "optimal-noise")
 
 
-def _trainings(grid: FedAvgGrid, specs: list[str]) -> list[Cell]:
-    common = {
-        "data": grid.grid.data,
-        "model": grid.grid.model,
+def fedavg_cells(preset: str) -> list[Cell]:
+    """Attacks on weight changes after local steps, and trainings with the same defenses."""
+    grid, local, rounds, seeds = FEDAVG[preset].values()
+    scale = round(0.02 * local["lr"] * local["steps"], 12)  # in the size of an update
+    levels = {name: 0.9 if is_pruning(name) else scale for name in FEDAVG_NAMES}
+    specs = ["no-defense", *(defense_spec(name, level) for name, level in levels.items())]
+    training = {
+        "data": grid.data,
+        "model": grid.model,
         "start": 0,
         "examples": 1024,
         "clients": 4,
         "batch_size": 8,
-        "rounds": grid.rounds,
+        "rounds": rounds,
         "optimizer": "sgd",
         "lr": 1.0,
-        "local_steps": grid.local["steps"],
-        "local_lr": grid.local["lr"],
-        "local_batch_size": grid.local["batch_size"],
+        "local_steps": local["steps"],
+        "local_lr": local["lr"],
+        "local_batch_size": local["batch_size"],
         "held_out": 512,
         "held_out_start": 4352,
     }
     return [
-        cell_of("training", {**common, "defense": spec, "seed": seed})
-        for seed in grid.seeds
-        for spec in specs
+        *grid.attack_cells(specs, local=local),
+        *product_cells("training", training, seed=seeds, defense=specs),
     ]
 
 
-TOLD_APART = "told apart from other candidates,\nrest of the batch known"
-IDENTIFIED = "identified"
+def fedavg_numbers(results: Results) -> Table:
+    """The attack's error, a blind guess's and the loss at the end, with intervals."""
+    rows = [
+        (*defense, metric, *summarise(pairs, value))
+        for metric, kind, value in (
+            ("mse", "attack", "mse"),
+            (BLANK, "attack", BLANK),
+            ("loss", "training", "held_out_loss"),
+        )
+        for defense, pairs in by_defense(results, kind).items()
+    ]
+    return Table(("defense", "level", "metric", *MEANS), rows)
+
+
+def draw_fedavg(table: Table, stem: Path) -> None:
+    """A point for each defense: the error to the left, the loss to the right."""
+    labels = {"mse": f"{MSE}, matched", "loss": "held-out loss (nats)"}
+    rows = {metric: table.where(metric=metric) for metric in labels}
+    with panels(stem, rows, width=3.6) as shown:
+        for axis, metric, mine in shown:
+            names = {label_of(name): {name: own[0]} for name, own in split(mine, "defense").items()}
+            dots(axis, names, LOOKS)
+            axis.set_xlabel(labels[metric])
+            if metric == "mse":
+                blind_guess(axis.axvline, [row["mean"] for row in table.where(metric=BLANK)])
+
 
 ORDER = (
     ("no-defense", NO_PLAN),
@@ -183,196 +154,177 @@ ORDER = (
     ("sign-compression", NO_PLAN),
 )
 """Of defenses and plans, in tables and legends."""
+IDENTIFIED = "identified"
+FOUND = (*ATTACKER_TITLES, IDENTIFIED)
+"""What is found of MNIST; of photos it is by the attacker who knows the defense alone."""
 
 
-class CellGrid(Protocol):
-    """A preset of a frontier."""
-
-    def cells(self) -> list[Cell]:
-        """Its cells."""
+def frontier_cells(grids: Mapping[str, Frontier], preset: str) -> list[Cell]:
+    """Trainings, attacks and trials of identification for each defense, plan and level."""
+    return first_batches_first(grids[preset].cells())
 
 
-@dataclass(frozen=True)
-class FrontierStudy(Study):
-    """Attackers, and `Identify`, on defenses, beside the loss after federated training."""
+def frontier_numbers(found: tuple[str, ...], results: Results) -> Table:
+    """A row for each defense, plan and level: its loss, and what each attacker found."""
+    trained, told, attacks = (
+        grouped(select(results, kind), contender_of)
+        for kind in ("training", "identification", "attack")
+    )
+    attackers = [name for name in found if name != IDENTIFIED]
 
-    name: str = "frontier"
-    title = "MNIST: what attackers find against the loss after training, all defenses"
-    grids: ClassVar[Mapping[str, CellGrid]] = FRONTIER
-    attackers: ClassVar[tuple[str, ...]] = (*ATTACKERS,)
-    identifies: ClassVar[bool] = True
-
-    def cells(self, preset: str) -> list[Cell]:
-        """Trainings, attacks and trials of identification for each defense, plan and level."""
-        return self.grids[preset].cells()
-
-    def numbers(self, results: Results) -> Table:
-        """A row for each defense, plan and level: its loss, and what each attacker found."""
-        trained = grouped(select(results, "training"), contender_of)
-        told = grouped(select(results, "identification"), contender_of)
-        attacks = {
-            name: grouped(
-                (p for p in select(results, "attack") if attacker_of(p[0]) == name), contender_of
-            )
-            for name in self.attackers
+    def entries(contender: Contender) -> dict[str, Any]:
+        runs = trained.get(contender, [])
+        by_attacker = grouped(attacks.get(contender, []), attacker_of)
+        errors, psnrs = (
+            {name: summarise(by_attacker.get(name, []), metric) for name in attackers}
+            for metric in ("mse", "psnr")
+        )
+        return {
+            **_means("loss", summary(final_losses(runs))),
+            **{name: summarise(runs, name)[0] for name in ("held_out_loss", "accuracy")},
+            **{k: v for name in attackers for k, v in _means(name, errors[name]).items()},
+            **{k: v for name in attackers for k, v in _means(f"{name}_psnr", psnrs[name]).items()},
+            BLANK: summarise(by_attacker.get("aware", []), BLANK)[0],
+            **(_told(told.get(contender, [])) if IDENTIFIED in found else {}),
         }
-        seen = dict.fromkeys([*trained, *told, *(c for found in attacks.values() for c in found)])
-        rows = [
-            (
-                *contender,
-                *summary(final_losses(trained.get(contender, []))),
-                *_means(trained.get(contender, []), "held_out_loss", "accuracy"),
-                *(e for f in attacks.values() for e in summarise(f.get(contender, []), "mse")),
-                *(e for f in attacks.values() for e in summarise(f.get(contender, []), "psnr")),
-                summarise(attacks["aware"].get(contender, []), "blank_mse")[0],
-                *(_identified(told.get(contender, [])) if self.identifies else ()),
-            )
-            for contender in sorted(seen, key=_order)
-        ]
-        return Table(self._columns(), rows)
 
-    def draw(self, table: Table, path_stem: Path) -> None:
-        """A panel for each attacker: what he finds to the right, the loss upwards."""
-        rows, panels = table.as_dicts(), (*self.attackers, *([IDENTIFIED] * self.identifies))
-        columns = min(2, len(panels))
-        size = {"columns": columns, "rows": len(panels) // columns}
-        with figure(path_stem, **size, width=3.9, height=2.9) as (made, axes):
-            for axis, name in zip(axes, panels, strict=True):
-                axis.set_title(ATTACKERS.get(name, TOLD_APART))
-                axis.set_xlabel(f"{MSE}, matched" if name in ATTACKERS else "share of trials")
-                axis.set_ylabel("loss at the end of training")
-                frontier_panel(axis, rows, name, guess=name in ATTACKERS)
-            one_scale(axes)
-            _one_range(axes[: len(self.attackers)])
-            if self.identifies:
-                axes[-1].set_xlim(-0.03, 1.05)
-            if any(axis.has_data() for axis in axes):
-                legend_below(made, axes, columns=3)
+    def order(contender: Contender) -> tuple[int, float]:
+        return ORDER.index(contender[:2]), contender[2] or 0.0
 
-    def _columns(self) -> list[str]:
-        def means(*names: str) -> list[str]:
-            return [f"{name}_{part}" for name in names for part in MEANS]
-
-        found = means(*self.attackers, *(f"{name}_psnr" for name in self.attackers))
-        told = [*means(IDENTIFIED), "bits"] if self.identifies else []
-        trained = [*means("loss"), "held_out_loss", "accuracy"]
-        return ["defense", "plan", "level", *trained, *found, BLANK, *told]
+    contenders = sorted({**trained, **told, **attacks}, key=order)
+    columns = ("defense", "plan", "level", *entries(("", "", None)))
+    return Table(columns, [(*each, *entries(each).values()) for each in contenders])
 
 
-@dataclass(frozen=True)
-class PhotoFrontierStudy(FrontierStudy):
-    """The same for photos, and the attacker who knows the defense."""
-
-    name: str = "cifar-frontier"
-    title = "CIFAR-10: what an attacker who knows the defense finds against the loss after training"
-    grids = PHOTO_FRONTIER
-    attackers = ("aware",)
-    identifies = False
+def _means(name: str, entries: tuple[float | None, ...]) -> dict[str, float | None]:
+    return dict(zip([f"{name}_{part}" for part in MEANS], entries, strict=True))
 
 
-def _one_range(axes: "Sequence[Axes]") -> None:
-    """The same errors from left to right in all panels of attackers."""
-    ends = [axis.get_xlim()[1] for axis in axes if axis.has_data()]
-    for axis in axes:
-        axis.set_xlim(-0.03 * max(ends, default=1.0), max(ends, default=1.0))
-
-
-def _order(contender: Contender) -> tuple[int, float]:
-    name, plan, level = contender
-    known = (name, plan) in ORDER
-    return ORDER.index((name, plan)) if known else len(ORDER), level or 0.0
-
-
-def _means(pairs: list[Pair], *values: str) -> list[float | None]:
-    return [summarise(pairs, value)[0] for value in values]
-
-
-def _identified(pairs: list[Pair]) -> tuple[Entry, ...]:
+def _told(pairs: list[Pair]) -> dict[str, float | None]:
     """The share of right answers with its interval, the number of trials, and the mean bits."""
-    return *right_share(pairs), summarise(pairs, "bits")[0]
+    return {**_means(IDENTIFIED, right_share(pairs)), "bits": summarise(pairs, "bits")[0]}
 
 
+def draw_frontier(found: tuple[str, ...], table: Table, stem: Path) -> None:
+    """A panel for each attacker: what he finds to the right, the loss upwards."""
+    rows, loss = table.where(), "loss at the end of training"
+    columns = min(2, len(found))
+    size: dict[str, Any] = {"columns": columns, "width": 3.9, "height": 2.9, "legend": 3}
+    with panels(stem, dict.fromkeys(found, rows), "", loss, **size) as shown:
+        for axis, name, _ in shown:
+            told = name == IDENTIFIED
+            axis.set_title(
+                "told apart from other candidates,\nrest of the batch known"
+                if told
+                else ATTACKER_TITLES[name]
+            )
+            axis.set_xlabel("share of trials" if told else f"{MSE}, matched")
+            frontier_panel(axis, rows, name, guess=not told)
+        attacked = [axis for axis, name, _ in shown if name != IDENTIFIED]
+        end = max((axis.get_xlim()[1] for axis in attacked), default=1.0)
+        for axis in attacked:
+            axis.set_xlim(-0.03 * end, end)
+
+
+_SHAPES = (
+    "isotropic",
+    "Theorem 2",
+    "curvature",
+    "adam",
+    "total power",
+    "steep",
+    "layers",
+    "private",
+)
+_SHAPED = {
+    "data": "mnist",
+    "model": CNN,
+    "batch_size": 32,
+    "examples": 3200,
+    "steps": [20, 100],
+    "refresh": 30,
+    "public": {"start": 3200, "size": 32, "batches": 8},
+    "held_out_start": 4000,
+    "held_out": 512,
+}
+PREDICTION = presets(
+    {
+        "common": _SHAPED,
+        "shapes": _SHAPES,
+        # by optimizer: amounts that neither do nothing nor end in divergence
+        "scales": {
+            "sgd": (0.05, 0.1, 0.2),
+            "momentum": (0.03, 0.05, 0.1),
+            "adam": (0.01, 0.03, 0.1),
+        },
+        "seeds": (0, 1),
+    },
+    quick={
+        "common": {
+            **_SHAPED,
+            "batch_size": 8,
+            "steps": [5, 10],
+            "public": {"start": 3200, "size": 8, "batches": 4},
+            "held_out": 128,
+        },
+        "shapes": ("isotropic", "Theorem 2", "curvature", "total power"),
+        "scales": {"sgd": (0.1, 0.3), "adam": (0.01, 0.1)},
+        "seeds": (0,),
+    },
+    paper={"common": {**_SHAPED, "data": "mnist-test"}, "seeds": (0, 1, 2, 3)},
+)
+_RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}  # tuned coarsely without a defense
 COSTS = ("U2", "total power", "curvature", "Adam's step")
-COMPARED = {
-    "all": "all amounts of noise",
-    "equal bound": "at equal trace bound",
-    "learned": "the same, runs that learned nothing left out",
+COMPARED: dict[str, tuple[str, Look]] = {
+    "all": ("all amounts of noise", OTHERS[0]),
+    "equal bound": ("at equal trace bound", OTHERS[1]),
+    "learned": ("the same, runs that learned nothing left out", OTHERS[2]),
 }
 
 
-@dataclass(frozen=True)
-class PredictionStudy(Study):
+def prediction_cells(preset: str) -> list[Cell]:
+    """Trainings under noise of every shape, amount, optimizer and seed."""
+    grid = PREDICTION[preset]
+    return [
+        cell
+        for seed in grid["seeds"]
+        for optimizer, scales in grid["scales"].items()
+        for cell in product_cells(
+            "training_prediction",
+            {**grid["common"], "seed": seed, "optimizer": optimizer, "lr": _RATES[optimizer]},
+            scale=scales,
+            shape=grid["shapes"],
+        )
+    ]
+
+
+def prediction_numbers(results: Results) -> Table:
     """Spearman's correlation of utilities before training with the loss after it.
 
-    Runs differ in the shape and the amount of their noise. More noise is worse by every utility;
-    what a choice between defenses needs is the order of shapes at one trace bound.
+    Means over groups of runs of one model, with intervals. Runs differ in the shape and the amount
+    of their noise. More noise is worse by every utility; what a choice between defenses needs is
+    the order of shapes at one trace bound.
     """
-
-    name: str = "utility-predicts-training"
-    title = "MNIST: which utility ranks defenses as the loss after training does"
-
-    def cells(self, preset: str) -> list[Cell]:
-        """Every shape, amount, optimizer and seed."""
-        return PREDICTION[preset].cells()
-
-    def numbers(self, results: Results) -> Table:
-        """Mean correlations over groups of runs, with intervals."""
-        rows = []
-        by_optimizer = grouped(select(results, "training_prediction"), _optimizer)
-        for optimizer, pairs in by_optimizer.items():
-            for place, steps in enumerate(pairs[0][0]["steps"]):
-                learned = [pair for pair in pairs if _loss(pair[1], place) < CHANCE]
-                for compared in COMPARED:
-                    mine = learned if compared == "learned" else pairs
-                    groups = grouped(mine, _seed if compared == "all" else _prediction_key).values()
-                    for cost in COSTS:
-                        runs = [_runs(group, cost, place) for group in groups if len(group) > 2]
-                        found = mean_correlation(runs)
-                        rows.append((optimizer, steps, compared, cost, *found, len(mine)))
-        return Table(("optimizer", "steps", "compared", "utility", *MEANS), rows)
-
-    def draw(self, table: Table, path_stem: Path) -> None:
-        """A panel for each optimizer: bars by utility, over all runs and over comparable ones."""
-        rows = table.as_dicts()
-        optimizers = list(dict.fromkeys(str(row["optimizer"]) for row in rows)) or [""]
-        with figure(path_stem, columns=len(optimizers), width=3.0) as (made, axes):
-            for axis, optimizer in zip(axes, optimizers, strict=True):
-                mine = [row for row in rows if row["optimizer"] == optimizer]
-                if not mine:
-                    no_cells(axis)
-                last = max((number(row["steps"]) for row in mine), default=0)
-                for place, compared in enumerate(COMPARED):
-                    shown = [r for r in mine if r["steps"] == last and r["compared"] == compared]
-                    axis.bar(
-                        [k + 0.28 * (place - 1) for k in range(len(shown))],
-                        [number(row["mean"]) for row in shown],
-                        0.26,
-                        yerr=bars(shown) if shown else None,
-                        color=OTHERS[place],
-                        hatch=("", "//", "..")[place],
-                        edgecolor="white",
-                        ecolor="0.2",
-                        capsize=2,
-                        label=COMPARED[compared],
-                    )
-                axis.set_title(f"{optimizer}, after {last:g} steps" if mine else "")
-                axis.set_xticks(range(len(COSTS)), [cost.replace(" ", "\n") for cost in COSTS])
-                axis.set_ylim(-1, 1.05)
-            axes[0].set_ylabel("rank correlation with the loss")
-            legend_below(made, axes)
+    rows = []
+    by_optimizer = grouped(select(results, "training_prediction"), lambda s: str(s["optimizer"]))
+    for optimizer, pairs in by_optimizer.items():
+        for place, steps in enumerate(pairs[0][0]["steps"]):
+            learned = [pair for pair in pairs if _loss(pair[1], place) < CHANCE]
+            for compared in COMPARED:
+                mine = learned if compared == "learned" else pairs
+                key = _seed if compared == "all" else _seed_and_scale
+                groups = [group for group in grouped(mine, key).values() if len(group) > 2]
+                for cost in COSTS:
+                    found = mean_correlation([_runs(group, cost, place) for group in groups])
+                    rows.append((optimizer, steps, compared, cost, *found, len(mine)))
+    return Table(("optimizer", "steps", "compared", "utility", *MEANS), rows)
 
 
-def _optimizer(settings: Settings) -> str:
-    return str(settings["optimizer"])
-
-
-def _prediction_key(settings: Settings) -> tuple[int, float]:
-    """Only runs of one model, and of one trace bound, are compared."""
+def _seed_and_scale(settings: Settings) -> tuple[int, float]:
     return settings["seed"], settings["scale"]
 
 
 def _seed(settings: Settings) -> tuple[int, float]:
-    """Only runs of one model are compared."""
     return settings["seed"], 0.0
 
 
@@ -388,88 +340,136 @@ def _loss(result: Mapping[str, Any], place: int) -> float:
     return inf if loss is None or loss != loss else float(loss)
 
 
+def draw_prediction(table: Table, stem: Path) -> None:
+    """A panel for each optimizer: bars by utility, over all runs and over comparable ones."""
+    rows, label = split(table.where(), "optimizer"), "rank correlation with the loss"
+    with panels(stem, rows, "", label, width=3.0) as shown:
+        for axis, optimizer, own in shown:
+            last = max(number(row["steps"]) for row in own)
+            costs = {
+                cost.replace(" ", "\n"): {
+                    str(row["compared"]): row
+                    for row in own
+                    if (row["steps"], row["utility"]) == (last, cost)
+                }
+                for cost in COSTS
+            }
+            grouped_bars(axis, costs, COMPARED)
+            axis.set(title=f"{optimizer}, after {last:g} steps", ylim=(-1, 1.05))
+
+
 PLAIN, ISOTROPIC = "plain", "isotropic"
-LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
+WAYS: dict[str, tuple[str, Look]] = {
     ISOTROPIC: ("isotropic noise (DP-SGD)", {"color": BLUE, "marker": "o", "ls": "-"}),
-    "shaped": ("noise shaped by public examples", {"color": GREEN, "marker": "D", "ls": "--"}),
+    "shaped": (
+        "noise shaped by public examples",
+        {"color": GREEN, "marker": "D", "ls": "--"},
+    ),
     "opacus": ("Opacus", {"color": ORANGE, "marker": "s", "ls": ":"}),
+    PLAIN: ("not private", {"color": "0.4", "ls": "-."}),
 }
-PANELS = {
-    "accuracy": "held-out accuracy",
-    "loss": "held-out loss (nats)",
-    "difference": "loss less that of\nisotropic noise (nats)",
+"""To a private gradient, and the plain one."""
+_PRIVATE = {
+    "data": "mnist",
+    "model": CNN,
+    "delta": 1e-5,
+    "clip": 3.0,  # it and the rate were tuned coarsely for isotropic noise at ε = 3
+    "batch_size": 128,
+    "steps": 120,
+    "examples": 3200,
+    "lr": 2e-3,
+    "public": {"start": 3200, "count": 256, "refresh": 20},
+    "held_out_start": 4000,
+    "held_out": 1000,
 }
+PRIVATE_TRAINING = presets(
+    {"common": _PRIVATE, "epsilons": (1.0, 3.0, 8.0), "seeds": SEEDS},
+    quick={
+        "common": {
+            **_PRIVATE,
+            "batch_size": 32,
+            "steps": 5,
+            "examples": 640,
+            "public": {"start": 3200, "count": 32, "refresh": 5},
+            "held_out": 128,
+        },
+        "epsilons": (2.0, 8.0),
+        "seeds": (0, 1),
+    },
+    paper={
+        "common": {
+            **_PRIVATE,
+            "data": "mnist-test",
+            "examples": 8000,
+            "steps": 250,
+            "public": {"start": 8000, "count": 256, "refresh": 20},
+            "held_out_start": 8500,
+            "held_out": 1500,
+        },
+        "epsilons": (0.5, 1.0, 2.0, 4.0, 8.0),
+    },
+)
 
 
-@dataclass(frozen=True)
-class PrivateTrainingStudy(Study):
-    """Loss and accuracy at equal ε, by the way to a private gradient."""
-
-    name: str = "private-training"
-    title = (
-        "MNIST, simulated: what is learned under (ε, δ), shaped noise beside isotropic and Opacus"
-    )
-
-    def cells(self, preset: str) -> list[Cell]:
-        """Every way, ε and seed, and a training without privacy."""
-        return PRIVATE_TRAINING[preset].cells()
-
-    def numbers(self, results: Results) -> Table:
-        """Means over seeds with intervals; differences of losses are paired by seed."""
-        groups = grouped(select(results, "private_training"), _private_training_key)
-        rows = []
-        for (way, epsilon), pairs in sorted(groups.items(), key=lambda g: (g[0][0], g[0][1] or 0)):
-            multiplier = pairs[0][1]["noise_multiplier"]
-            theirs = pairs[0][1]["epsilon_opacus"]
-            known = (way, epsilon, multiplier, theirs)
-            rows += [(*known, name, *summarise(pairs, name)) for name in ("accuracy", "loss")]
-            base = groups.get((ISOTROPIC, epsilon), [])
-            paired = _differences(units_of(pairs, "loss"), units_of(base, "loss"))
-            if way not in (PLAIN, ISOTROPIC) and paired:
-                rows.append((*known, "difference", *summary(paired)))
-        columns = ("way", "level", "noise_multiplier", "epsilon_opacus")
-        return Table((*columns, "metric", *MEANS), rows)
-
-    def draw(self, table: Table, path_stem: Path) -> None:
-        """Accuracy, loss, and differences of losses, against ε."""
-        rows = table.as_dicts()
-        with figure(path_stem, columns=3, width=2.8) as (made, axes):
-            for axis, (metric, label) in zip(axes, PANELS.items(), strict=True):
-                mine = [row for row in rows if row["metric"] == metric]
-                axis.set(xlabel="ε (smaller protects more)", ylabel=label)
-                if not mine:
-                    no_cells(axis)
-                    continue
-                _draw_panel(axis, mine)
-                if metric == "difference":
-                    axis.axhline(0.0, color=BLUE, lw=1)
-            legend_below(made, axes)
+def private_cells(preset: str) -> list[Cell]:
+    """Every way and ε, and a training without privacy; the first seed of all comes first."""
+    common, epsilons, seeds = PRIVATE_TRAINING[preset].values()
+    private = [way for way in WAYS if way != PLAIN]
+    plain = {**common, "way": PLAIN, "epsilon": None}
+    cells = [
+        *product_cells("private_training", plain, seed=seeds),
+        *product_cells("private_training", common, seed=seeds, epsilon=epsilons, way=private),
+    ]
+    return first_batches_first(cells)
 
 
-def _draw_panel(axis: "Axes", rows: list[Row]) -> None:
-    for place, (way, (label, style)) in enumerate(LOOKS.items()):
-        curve = [row for row in rows if row["way"] == way]
-        if curve:
-            level_curve(axis, curve, label, aside=apart(place, len(LOOKS)), **style)
-    for row in (row for row in rows if row["way"] == PLAIN):
-        axis.axhline(number(row["mean"]), color="0.4", ls="-.", lw=1.1, label="not private")
-    levels = sorted({number(row["level"]) for row in rows if row["level"] is not None})
-    if levels:
-        mark_levels(axis, levels, percent=False)
+def private_numbers(results: Results) -> Table:
+    """Loss and accuracy at equal ε, means over seeds; differences of losses are paired by seed."""
+    groups = grouped(select(results, "private_training"), lambda s: (s["way"], s["epsilon"]))
+    rows = []
+    for way, epsilon in in_order(groups):
+        pairs, base = groups[way, epsilon], groups.get((ISOTROPIC, epsilon), [])
+        first = pairs[0][1]
+        known = (way, epsilon, first["noise_multiplier"], first["epsilon_opacus"])
+        rows += [(*known, name, *summarise(pairs, name)) for name in ("accuracy", "loss")]
+        ours, theirs = units_of(pairs, "loss"), units_of(base, "loss")
+        paired = {unit: ours[unit] - theirs[unit] for unit in ours if unit in theirs}
+        if way not in (PLAIN, ISOTROPIC) and paired:
+            rows.append((*known, "difference", *summary(paired)))
+    columns = ("way", "level", "noise_multiplier", "epsilon_opacus")
+    return Table((*columns, "metric", *MEANS), rows)
 
 
-def _private_training_key(settings: Settings) -> tuple[str, float | None]:
-    return settings["way"], settings["epsilon"]
+def draw_private(table: Table, stem: Path) -> None:
+    """Accuracy, loss, and differences of losses, against ε."""
+    labels = {
+        "accuracy": "held-out accuracy",
+        "loss": "held-out loss (nats)",
+        "difference": "loss less that of\nisotropic noise (nats)",
+    }
+    rows = {metric: table.where(metric=metric) for metric in labels}
+    with panels(stem, rows, "ε (smaller protects more)", width=2.8) as shown:
+        for axis, metric, mine in shown:
+            curves(axis, mine, WAYS, by="way")
+            axis.set_ylabel(labels[metric])
+            if metric == "difference":
+                axis.axhline(0.0, color=BLUE, lw=1)
 
 
-def _differences(own: Units, base: Units) -> Units:
-    return {unit: own[unit] - base[unit] for unit in own if unit in base}
-
-
-STUDIES: tuple[Study, ...] = (
-    FedAvgStudy(),
-    PredictionStudy(),
-    PrivateTrainingStudy(),
-    FrontierStudy(),
-    PhotoFrontierStudy(),
+STUDIES = (
+    Study("fedavg", fedavg_cells, fedavg_numbers, draw_fedavg),
+    Study("utility-predicts-training", prediction_cells, prediction_numbers, draw_prediction),
+    Study("private-training", private_cells, private_numbers, draw_private),
+    Study(
+        "frontier",
+        partial(frontier_cells, FRONTIER),
+        partial(frontier_numbers, FOUND),
+        partial(draw_frontier, FOUND),
+    ),
+    Study(
+        "cifar-frontier",
+        partial(frontier_cells, PHOTO_FRONTIER),
+        partial(frontier_numbers, ("aware",)),
+        partial(draw_frontier, ("aware",)),
+    ),
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from gradveil._files import write_atomically
@@ -42,6 +42,7 @@ FUNCTIONS = {
 PRESETS = ("quick", "standard", "paper")
 
 Entry = str | int | float | bool | None
+Row = dict[str, Entry]
 
 Results = Mapping[Cell, Mapping[str, Any]]
 """What the finished cells of one study found; failed and missing ones are not in it."""
@@ -74,11 +75,9 @@ class Table:
     Args:
         columns: Their names.
         rows: One tuple for each row, in the order of the columns; None is a missing entry.
-        arrays: Images too large for rows; saved as ``.npz`` beside the table.
+        arrays: Images too large for rows.
 
     >>> table = Table(("ratio", "mse"), [(0.8, 0.7), (0.9, None)])
-    >>> table.column("ratio")
-    [0.8, 0.9]
     >>> print(table.as_csv(), end="")
     ratio,mse
     0.8,0.7
@@ -89,56 +88,59 @@ class Table:
     rows: Sequence[tuple[Entry, ...]]
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def column(self, name: str) -> list[Entry]:
-        """The entries of one column."""
-        place = [*self.columns].index(name)
-        return [row[place] for row in self.rows]
-
-    def as_dicts(self) -> list[dict[str, Entry]]:
-        """Each row by column name."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+    def where(self, **entries: Entry) -> list[Row]:
+        """The rows that have these entries, each by column name."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return [row for row in rows if all(row[name] == entries[name] for name in entries)]
 
     def as_csv(self) -> str:
         """A header and a line for each row; floats in full, missing entries empty."""
         return _csv(self.columns, self.rows)
 
-    def save(self, stem: Path) -> None:
-        """Write ``stem.csv`` and, with arrays, ``stem.npz``."""
-        write_atomically(stem.with_name(f"{stem.name}.csv"), self.as_csv())
-        if self.arrays:
-            packed = io.BytesIO()
-            images: dict[str, Any] = {name: a.numpy(force=True) for name, a in self.arrays.items()}
-            np.savez_compressed(packed, **images)
-            write_atomically(stem.with_name(f"{stem.name}.npz"), packed.getvalue())
-
 
 @dataclass(frozen=True)
 class Study:
-    """One figure or table; every method is pure but `draw`, which writes two files."""
+    """One figure or table of the paper, or beyond it."""
 
     name: str
     """As on the command line and in the names of its files."""
-    figure: str = "beyond the paper"
-    """Of the paper."""
-    needs_arrays: ClassVar[bool] = False
+    cells: Callable[[str], list[Cell]]
+    """The grid of a preset: quick, standard or paper."""
+    numbers: Callable[[Results], Table]
+    """The numbers of the figure from the cells that are done, which may not be all."""
+    draw: Callable[[Table, Path], None]
+    """Write ``stem.png`` and ``stem.pdf`` from the numbers alone."""
+    needs_arrays: bool = False
     """Whether its numbers need images, which `cells.csv` does not have."""
 
-    @property
-    def title(self) -> str:
-        """What it shows."""
-        raise NotImplementedError
 
-    def cells(self, preset: str) -> list[Cell]:
-        """The grid of a preset: quick, standard or paper."""
-        raise NotImplementedError
+def product_cells(kind: str, common: Settings, **axes: Iterable[Any]) -> list[Cell]:
+    """A cell for each combination of the values of the axes; those of the last one change first.
 
-    def numbers(self, results: Results) -> Table:
-        """The numbers of the figure from the cells that are done, which may not be all."""
-        raise NotImplementedError
+    >>> [cell.settings["seed"] for cell in product_cells("attack", {"size": 4}, seed=(0, 1))]
+    [0, 1]
+    """
+    return [
+        cell_of(kind, {**common, **dict(zip(axes, values, strict=True))})
+        for values in product(*axes.values())
+    ]
 
-    def draw(self, table: Table, path_stem: Path) -> None:
-        """Write ``path_stem.png`` and ``path_stem.pdf`` from the numbers alone."""
-        raise NotImplementedError
+
+def first_batches_first(cells: Iterable[Cell]) -> list[Cell]:
+    """All on one batch, draw or seed come before the next: a run that is stopped early has all."""
+
+    def place(cell: Cell) -> float:
+        settings = cell.settings
+        return float(settings["seed"] + settings.get("start", 0) / settings.get("size", 1))
+
+    return sorted(cells, key=place)
+
+
+def presets(standard: Settings, quick: Settings, paper: Settings) -> dict[str, dict[str, Any]]:
+    """The settings of the three presets, each by what it changes of the standard ones."""
+    return {
+        name: {**standard, **own} for name, own in zip(PRESETS, (quick, {}, paper), strict=True)
+    }
 
 
 def write_cells(found: Mapping[Cell, Found], path: Path) -> None:

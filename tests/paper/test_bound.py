@@ -3,11 +3,12 @@
 import pytest
 
 from paper import figures
-from paper.measures import best_attack_above_candidates
-from paper.studies_attackers import CANDIDATES, FLOOR, LEARNED, BoundStudy
+from paper.measures import attack_above_bound
+from paper.reproduce import STUDIES
+from paper.studies_attackers import CANDIDATES, FLOOR, LEARNED
 from tests.paper.synthetic import synthetic_results
 
-STUDY = BoundStudy()
+STUDY = STUDIES["bound-against-attacks"]
 
 
 def changed(results, error):
@@ -51,7 +52,7 @@ def test_a_learned_prior_has_a_row_for_each_defense():
     [cell] = [c for c in STUDY.cells("paper") if c.name == "learned_bound"]
     one = {"bound": 0.1, "low": 0.05, "high": 0.2, "reason": ""}
     bounds = {spec: one for spec, _ in cell.settings["defenses"]}
-    rows = STUDY.numbers({cell: {"bounds": bounds}}).as_dicts()
+    rows = STUDY.numbers({cell: {"bounds": bounds}}).where()
     assert len(rows) == len(bounds) == 8
     assert {row["what"] for row in rows} == {LEARNED}
     assert {row["mean"] for row in rows} == {0.1}
@@ -61,7 +62,7 @@ def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):
     found = []
     monkeypatch.setattr(figures, "save", lambda made, stem: found.append(made))
     table = STUDY.numbers(changed(synthetic_results(STUDY.cells("quick")), 0.0))
-    assert {row["mean"] for row in table.as_dicts() if row["what"] == CANDIDATES} == {0.0}
+    assert {row["mean"] for row in table.where() if row["what"] == CANDIDATES} == {0.0}
     STUDY.draw(table, tmp_path / "figure")
     for axis in found[0].axes:
         assert 0 < axis.get_ylim()[0] <= FLOOR
@@ -70,6 +71,7 @@ def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("error", "above"), [(0.01, True), (9.0, False)])
 def test_attacks_are_measured_against_the_candidates(error, above):
     results = changed(synthetic_results(STUDY.cells("quick")), error)
-    units = best_attack_above_candidates(STUDY.name)({STUDY.name: results})
+    measure = attack_above_bound(STUDY.name, "candidate_bound", "error")
+    units = measure({STUDY.name: results})
     assert len(units) == 4
     assert all((float(values.mean()) > 0) == above for values in units.values())

@@ -16,8 +16,7 @@ from paper.measures import (
     UNDECIDED,
     AttackMeasure,
     at_equal_level,
-    best_attack_above_bound,
-    best_attack_above_candidates,
+    attack_above_bound,
     judge,
 )
 from paper.reproduce import STUDIES
@@ -143,7 +142,7 @@ def test_a_bound_of_nothing_tests_nothing():
     common = {"defense": "gradient-noise(scale=0.1)", "start": 0, "seed": 0}
     attack = cell_of("attack", {**common, "attack": "paper(steps=1)", "mechanism": "unknown"})
     bound = cell_of("candidate_bound", common)
-    measure = best_attack_above_candidates("bound-against-attacks")
+    measure = attack_above_bound("bound-against-attacks", "candidate_bound", "error")
     for value, found in ((0.0, {}), (0.5, {(0, 0): -0.5})):
         cells = {
             attack: {"mse": [0.25], "blank_mse": [1.0]},
@@ -158,7 +157,7 @@ def test_an_attack_that_finds_nothing_tests_no_bound():
     attack = cell_of("attack", {**common, "attack": "dlg(steps=1)", "mechanism": "unknown"})
     failed = {"mse": [1.01], "blank_mse": [1.0]}
     cells = {attack: failed, cell_of("candidate_bound", common): {"error": 0.2}}
-    measure = best_attack_above_candidates("bound-against-attacks")
+    measure = attack_above_bound("bound-against-attacks", "candidate_bound", "error")
     assert measure({"bound-against-attacks": cells}) == {}
 
 
@@ -173,7 +172,7 @@ def test_a_small_bound_that_is_broken_counts_more_than_a_large_one_that_is_nearl
             )
             cells[attack] = {"mse": [error], "blank_mse": [1.0]}
             cells[cell_of("bound", common)] = {"bound": bound}
-    units = best_attack_above_bound("bound-against-attacks")({"bound-against-attacks": cells})
+    units = attack_above_bound("bound-against-attacks")({"bound-against-attacks": cells})
     assert [float(value) for value in units.values()] == pytest.approx([-2 / 3] * 6)
     assert judge(units).verdict == NOT_REPRODUCED
 

@@ -2,6 +2,8 @@
 
 import matplotlib
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from paper import figures
 from paper.reproduce import STUDIES
@@ -72,5 +74,20 @@ def test_colours_of_a_pair_differ_in_lightness_or_marker():
         ("gradient-pruning", "optimal-pruning"),
         ("clamped-noise", "optimal-clamped-noise"),
     ):
-        assert figures.COLOURS[classical] != figures.COLOURS[optimal]
-        assert figures.MARKERS[classical] != figures.MARKERS[optimal]
+        looks = figures.LOOKS[classical], figures.LOOKS[optimal]
+        assert all(looks[0][part] != looks[1][part] for part in ("color", "marker"))
+
+
+def test_curves_aside_have_the_limits_of_curves_in_place():
+    rows = [{"level": x, "mean": x, "low": 0.5 * x, "high": 2 * x} for x in (1.0, 3.0)]
+    limits, places = [], []
+    for aside in (0.0, 5.0):
+        made = Figure(figsize=(4, 3))
+        FigureCanvasAgg(made)
+        axis = made.subplots()
+        figures.curve(axis, rows, "curve", aside=aside)
+        limits.append((axis.get_xlim(), axis.get_ylim()))
+        line = axis.containers[0].lines[0]
+        places.append(line.get_transform().transform((1.0, 1.0))[0])
+    assert limits[0] == limits[1]
+    assert places[1] - places[0] == pytest.approx(5 / 72 * made.dpi)

@@ -15,10 +15,10 @@ from paper.grids import (
     spec_of,
 )
 from paper.numbers import final_losses
-from paper.studies_training import FrontierStudy
+from paper.reproduce import STUDIES
 from tests.paper.synthetic import synthetic_results
 
-STUDY = FrontierStudy()
+STUDY = STUDIES["frontier"]
 
 
 @pytest.mark.parametrize("preset", FRONTIER)
@@ -67,19 +67,16 @@ def test_the_defenses_of_claims_have_batches_and_seeds_enough():
 def test_public_examples_are_neither_trained_on_nor_attacked_nor_held_out():
     for preset, grid in FRONTIER.items():
         public = range(grid.public["start"], grid.public["start"] + grid.public["examples"])
-        curves = grid.curves
-        used = {*range(curves.examples), *range(*_span(*curves.held_out))}
+        training = grid.training
+        first = training["held_out_start"]
+        used = {*range(training["examples"]), *range(first, first + training["held_out"])}
         assert not used & {*public}, preset
-        assert max(grid.starts) + 4 <= curves.examples
-
-
-def _span(start, count):
-    return start, start + count
+        assert max(grid.starts) + 4 <= training["examples"]
 
 
 def test_plans_of_one_defense_have_rows_of_their_own():
     table = STUDY.numbers(synthetic_results(STUDY.cells("standard")))
-    rows = {(r["defense"], r["plan"], r["level"]): r for r in table.as_dicts()}
+    rows = {(r["defense"], r["plan"], r["level"]): r for r in table.where()}
     assert {plan for name, plan, _ in rows if name == "optimal-clamped-noise"} == {
         PUBLIC,
         LAYERS,
@@ -92,7 +89,7 @@ def test_plans_of_one_defense_have_rows_of_their_own():
 
 def test_a_defense_without_trainings_or_attacks_has_empty_entries():
     cells = [c for c in STUDY.cells("quick") if c.name == "identification"]
-    [row, *_] = STUDY.numbers(synthetic_results(cells)).as_dicts()
+    [row, *_] = STUDY.numbers(synthetic_results(cells)).where()
     assert row["loss_mean"] is None
     assert row["aware_mean"] is None
     assert row["identified_mean"] is not None

@@ -3,11 +3,11 @@
 import pytest
 
 from paper import figures
-from paper.grids import LEAKAGE
-from paper.studies_attackers import LeakageStudy
+from paper.reproduce import STUDIES
+from paper.studies_attackers import LEAKAGE, LEAKAGE_DEFENSES
 from tests.paper.synthetic import synthetic_results
 
-STUDY = LeakageStudy()
+STUDY = STUDIES["leakage-through-training"]
 
 
 def with_errors(results, error):
@@ -23,10 +23,10 @@ def with_errors(results, error):
 def test_the_first_batch_of_all_defenses_and_stages_comes_first():
     grid, cells = LEAKAGE["standard"], STUDY.cells("standard")
     assert len(cells) == len(set(cells)) == 12 * (2 * 6 + 4)
-    first = cells[: 2 * len(grid.trained) * len(grid.defenses)]
+    first = cells[: 3 * len(grid["trained"]) * len(LEAKAGE_DEFENSES)]
     assert {c.settings["start"] for c in first} == {0}
-    assert {c.settings["defense"] for c in first} == set(grid.defenses)
-    assert {c.settings["mechanism"] for c in first} == {"known", "unknown"}
+    assert {c.settings["defense"] for c in first} == set(LEAKAGE_DEFENSES)
+    assert {c.settings.get("mechanism") for c in first} == {"known", "unknown", None}
 
 
 def test_plans_of_optimal_noise_are_public_in_every_cell():
@@ -38,11 +38,11 @@ def test_plans_of_optimal_noise_are_public_in_every_cell():
 @pytest.mark.parametrize(("error", "judges"), [(0.1, True), (0.74, False)])
 def test_an_attack_that_does_not_beat_the_guess_without_a_defense_cannot_judge(error, judges):
     table = STUDY.numbers(with_errors(synthetic_results(STUDY.cells("quick")), error))
-    rows = [row for row in table.as_dicts() if row["metric"] == "mse"]
+    rows = [row for row in table.where() if row["metric"] == "mse"]
     assert len(rows) == 2 * 2 * 4
     assert {row["judges"] for row in rows} == {judges}
     assert {row["guess"] for row in rows} == {0.75}
-    shares = [row for row in table.as_dicts() if row["metric"] == "share"]
+    shares = [row for row in table.where() if row["metric"] == "share"]
     assert {row["guess"] for row in shares} == {1 / 8}
 
 
@@ -57,5 +57,5 @@ def test_the_figure_says_where_it_cannot_judge(monkeypatch, tmp_path):
 
 def test_without_undefended_cells_nothing_is_said_of_the_attack():
     cells = [c for c in STUDY.cells("quick") if c.settings["defense"] != "no-defense"]
-    rows = STUDY.numbers(synthetic_results(cells)).as_dicts()
+    rows = STUDY.numbers(synthetic_results(cells)).where()
     assert {row["judges"] for row in rows if row["metric"] == "mse"} == {None}

@@ -74,7 +74,7 @@ def test_numbers_come_from_any_part_of_the_cells(study):
 
 def test_intervals_hold_the_mean_and_count_batches_and_seeds():
     study = STUDIES["mnist-pruning"]
-    rows = study.numbers(synthetic_results(study.cells("quick"))).as_dicts()
+    rows = study.numbers(synthetic_results(study.cells("quick"))).where()
     for row in rows:
         assert row["low"] <= row["mean"] <= row["high"]
         assert row["n"] == 6
@@ -82,7 +82,7 @@ def test_intervals_hold_the_mean_and_count_batches_and_seeds():
 
 def test_a_planted_effect_is_in_the_numbers():
     study = STUDIES["mnist-pruning"]
-    rows = study.numbers(synthetic_results(study.cells("quick"), effect=0.3)).as_dicts()
+    rows = study.numbers(synthetic_results(study.cells("quick"), effect=0.3)).where()
     means = {(r["defense"], r["level"]): r["mean"] for r in rows if r["metric"] == "mse"}
     gains = [means["optimal-pruning", x] - means["gradient-pruning", x] for x in (0.8, 0.9, 0.95)]
     assert gains == pytest.approx([0.3] * 3, abs=0.08)

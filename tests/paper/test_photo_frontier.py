@@ -34,14 +34,14 @@ def test_public_photos_are_neither_attacked_nor_trained_on_nor_held_out(preset):
     public = range(grid.public["start"], grid.public["start"] + grid.public["examples"])
     first = training["held_out_start"]
     held_out = range(first, first + training["held_out"])
-    used = [*grid.aware[0].starts, *range(training["examples"]), *held_out]
+    used = [*grid.starts, *range(training["examples"]), *held_out]
     assert not {*used} & {*public}
     assert len({*used}) == training["examples"] + training["held_out"]
 
 
 def test_seeds_and_photos_are_enough_to_decide():
     grid = PHOTO_FRONTIER["standard"]
-    assert len(grid.aware[0].starts) >= 16
+    assert len(grid.starts) >= 16
     assert len(grid.seeds) >= 6
 
 
@@ -54,9 +54,9 @@ def test_a_store_that_is_stopped_early_has_every_contender():
 def test_numbers_have_a_row_for_each_contender_and_nothing_of_other_attackers():
     cells = STUDY.cells("standard")
     table = STUDY.numbers(synthetic_results(cells))
-    rows = table.as_dicts()
+    rows = table.where()
     grid = PHOTO_FRONTIER["standard"]
     assert [(r["defense"], r["plan"], r["level"]) for r in rows] == [*grid.contenders]
     assert {r["loss_n"] for r in rows} == {len(grid.seeds)}
-    assert {r["aware_n"] for r in rows} == {len(grid.aware[0].starts)}
+    assert {r["aware_n"] for r in rows} == {len(grid.starts)}
     assert not [name for name in rows[0] if name.startswith(("paper", "strong", "identified"))]

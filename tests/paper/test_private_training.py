@@ -2,10 +2,10 @@
 
 import pytest
 
-from paper.grids import PRIVATE_TRAINING
-from paper.studies_training import PrivateTrainingStudy
+from paper.reproduce import STUDIES
+from paper.studies_training import PRIVATE_TRAINING
 
-STUDY = PrivateTrainingStudy()
+STUDY = STUDIES["private-training"]
 
 
 def result(cell):
@@ -44,7 +44,7 @@ def test_private_public_and_held_out_examples_do_not_overlap(preset):
 
 def test_differences_are_paired_by_seed():
     cells = STUDY.cells("standard")
-    rows = STUDY.numbers({cell: result(cell) for cell in cells}).as_dicts()
+    rows = STUDY.numbers({cell: result(cell) for cell in cells}).where()
     found = {(r["way"], r["level"]): r for r in rows if r["metric"] == "difference"}
     assert set(found) == {(way, e) for way in ("shaped", "opacus") for e in (1.0, 3.0, 8.0)}
     shaped = found["shaped", 3.0]

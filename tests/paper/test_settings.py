@@ -15,7 +15,7 @@ from paper.claims import (
     Absent,
     difference_text,
     find,
-    findings,
+    plain,
     settings_table,
     with_views,
     write_claims,
@@ -226,10 +226,10 @@ def test_differences_are_short():
 def test_findings_are_what_the_file_holds_and_the_same_each_time(tmp_path):
     store = synthetic_store("quick", effect=0.1)
     write_claims(store, tmp_path)
-    plain = json.loads((tmp_path / "claims.json").read_text())
+    kept = json.loads((tmp_path / "claims.json").read_text())
     again = {name: dict(reversed(cells.items())) for name, cells in store.items()}
-    assert findings(store) == plain
-    assert findings(again) == plain
-    assert {row["setting"] for row in plain} == {"paper", "aware", "safe", None}
+    assert [plain(one) for one in find(store)] == kept
+    assert [plain(one) for one in find(again)] == kept
+    assert {row["setting"] for row in kept} == {"paper", "aware", "safe", None}
     text = (tmp_path / "claims.md").read_text()
     assert text.index(settings_table(find(store))) < text.index("## All tests")
