@@ -24,13 +24,4 @@ from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
 from ._spec import Spec
 
 # What `__all__` does not list is for our own packages.
-__all__ = [
-    "ATTACKS",
-    "DEFENSES",
-    "ESTIMATORS",
-    "Spec",
-    "build_attack",
-    "build_defense",
-    "build_estimator",
-    "spec_of",
-]
+__all__ = ["Spec", "build_attack", "build_defense", "build_estimator", "spec_of"]

@@ -22,14 +22,11 @@ def spec_of(thing: object) -> str:
     >>> spec_of(OptimalNoise(0.1, cap=10.0))
     'optimal-noise(scale=0.1, cap=10.0)'
     """
-    return str(describe(thing))
+    return str(_described(thing))
 
 
-def describe(thing: object) -> Spec:
-    """The same as a `Spec`."""
-    name = name_of(type(thing))
-    given: dict[int | str, Any] = {k: _value(v) for k, v in _changed(thing).items()}
-    return Spec(name, given)
+def _described(thing: object) -> Spec:
+    return Spec(name_of(type(thing)), {k: _value(v) for k, v in _changed(thing).items()})
 
 
 def name_of(kind: type) -> str:
@@ -41,27 +38,19 @@ def name_of(kind: type) -> str:
     """
     package = kind.__module__.removeprefix("gradveil.").partition(".")[0]
     for entry in EVERYTHING.values():
-        if entry.package == package and entry.build is kind:
+        if entry.place == f"{package}:{kind.__qualname__}" and entry.build is kind:
             return entry.name
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _changed(thing: object) -> dict[str, Any]:
     """The options that are not at their defaults."""
-    if dataclasses.is_dataclass(thing):
-        pairs = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]
-    else:
-        parameters = inspect.signature(type(thing)).parameters.values()
-        pairs = [(p.name, p.default) for p in parameters if hasattr(thing, p.name)]
-    now = {name: getattr(thing, name) for name, _ in pairs}
-    changed = [name for name, default in pairs if not _same(now[name], default)]
-    return {name: now[name] for name in changed}
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+    usual = {n: p.default for n, p in inspect.signature(type(thing)).parameters.items()}
+    for option in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        if option.default_factory is not dataclasses.MISSING:
+            usual[option.name] = option.default_factory()
+    now = {name: getattr(thing, name) for name in usual if hasattr(thing, name)}
+    return {name: value for name, value in now.items() if not _same(value, usual[name])}
 
 
 def _same(value: object, default: object) -> bool:
@@ -74,7 +63,7 @@ def _value(value: object) -> Any:
         return Unwritable(words)
     if isinstance(value, (list, tuple)):
         return type(value)(_value(part) for part in value)
-    return value if isinstance(value, (bool, int, float, str, type(None))) else describe(value)
+    return value if isinstance(value, (bool, int, float, str, type(None))) else _described(value)
 
 
 def shown_name(text: str) -> str:

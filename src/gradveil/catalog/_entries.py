@@ -1,9 +1,10 @@
 """The registry of names, each with a one-line description and its reference."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 PAPER = "Optimal Defenses Against Gradient Reconstruction Attacks"
@@ -14,29 +15,28 @@ class Entry:
     """A name that specifications can use.
 
     >>> from gradveil.catalog import DEFENSES
-    >>> DEFENSES["optimal-noise"].name
-    'optimal-noise'
+    >>> DEFENSES["optimal-noise"].place
+    'defenses:OptimalNoise'
     """
 
-    name: str
     place: str
     """Its package of gradveil, and its name there: only what is built is imported."""
-    summary: str
-    reference: str
+    summary: str = ""
+    reference: str = ""
     amounts: Mapping[str, float] = field(default_factory=dict)
     """Of a defense: the amounts it needs, each with a placeholder for one that is left out."""
 
     @property
-    def package(self) -> str:
-        """The package of gradveil that has it."""
-        return self.place.partition(":")[0]
+    def name(self) -> str:
+        """That of the class, or of its class method, in lower case and with hyphens."""
+        own = re.split("[:.]", self.place)[-1]
+        return re.sub("(?<=[a-z])(?=[A-Z])", "-", own).lower()
 
     @property
     def build(self) -> Callable[..., Any]:
         """The class, or the function that makes it."""
-        path = self.place.partition(":")[2].split(".")
-        start: Any = import_module(f"gradveil.{self.package}")
-        made: Callable[..., Any] = reduce(getattr, path, start)
+        package, _, path = self.place.partition(":")
+        made: Callable[..., Any] = attrgetter(path)(import_module(f"gradveil.{package}"))
         return made
 
 
@@ -45,115 +45,96 @@ def _by_name(*entries: Entry) -> dict[str, Entry]:
 
 
 DEFENSES = _by_name(
-    Entry("no-defense", "defenses:NoDefense", "Sends the message as it is.", ""),
+    Entry("defenses:NoDefense", "Sends the message as it is.", ""),
     Entry(
-        "gradient-noise",
         "defenses:GradientNoise",
         "The same Gaussian noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
         {"scale": 1.0},
     ),
     Entry(
-        "optimal-noise",
         "defenses:OptimalNoise",
         "More noise where an entry reveals much and is worth little.",
         f"{PAPER}, Theorem 2, Eq. 10",
         {"scale": 1.0},
     ),
     Entry(
-        "clamped-noise",
         "defenses:ClampedNoise",
         "Clamps each entry of the batch's gradient, then isotropic noise: no (ε, δ) guarantee.",
         f"{PAPER}, section 4; not Abadi et al. 2016",
         {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
-        "optimal-clamped-noise",
         "defenses:OptimalClampedNoise",
         "Clamps each entry, then optimal noise on those that were not clamped.",
         f"{PAPER}, Theorem 3, Eq. 16",
         {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
-        "private-noise",
         "defenses:PrivateNoise",
         "Clips each example in the norm of the noise, then noise: (ε, δ) differential privacy.",
         "Abadi et al. 2016, arXiv:1607.00133; other shapes: gradveil",
         {"noise_multiplier": 1.0, "clip": 1.0},
     ),
     Entry(
-        "gradient-pruning",
         "defenses:GradientPruning",
         "Sends only the largest entries.",
         "Aji and Heafield 2017, arXiv:1704.05021; Lin et al. 2018, arXiv:1712.01887",
         {"ratio": 0.5},
     ),
     Entry(
-        "optimal-pruning",
         "defenses:OptimalPruning",
         "Prunes the entries that reveal most for what they are worth.",
         f"{PAPER}, Theorem 4, Eq. 19",
         {"ratio": 0.5},
     ),
+    Entry("defenses:Rounding", "Rounds every entry to a grid.", f"{PAPER}, released code"),
     Entry(
-        "rounding", "defenses:Rounding", "Rounds every entry to a grid.", f"{PAPER}, released code"
-    ),
-    Entry(
-        "optimal-rounding",
         "defenses:OptimalRounding",
         "Rounds to a grid that is coarser where optimal noise would be larger.",
         f"{PAPER}, released code",
     ),
     Entry(
-        "laplace-noise",
         "defenses:LaplaceNoise",
         "The same Laplace noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
     ),
     Entry(
-        "sign-compression",
         "defenses:SignCompression",
         "Sends the sign of every entry.",
         "Bernstein et al. 2018, arXiv:1802.04434",
     ),
     Entry(
-        "qsgd",
         "defenses:QSGD",
         "Rounds each tensor at random to a few levels of its norm, right in the mean.",
         "Alistarh et al. 2017, arXiv:1610.02132",
     ),
     Entry(
-        "error-feedback",
         "defenses:ErrorFeedback",
         "Sends the largest entries and keeps the rest for the next step.",
         "Stich et al. 2018, arXiv:1809.07599; Lin et al. 2018, arXiv:1712.01887",
     ),
     Entry(
-        "soteria",
         "defenses:Soteria",
         "Cuts features of the representation out of one linear layer's gradient.",
         "Sun et al. 2021, arXiv:2012.06043",
     ),
     Entry(
-        "pixelization",
         "defenses:Pixelization",
         "Replaces blocks of pixels by their means before the gradient is taken.",
         "Fan 2018, doi:10.1007/978-3-319-95729-6_10",
     ),
     Entry(
-        "mix-up",
         "defenses:MixUp",
         "Mixes each example and its label with the next one of the batch.",
         "Zhang et al. 2018, arXiv:1710.09412",
     ),
     Entry(
-        "insta-hide",
         "defenses:InstaHide",
         "Mixes several examples and flips signs of pixels; both from a known seed.",
         "Huang et al. 2020, arXiv:2010.02772; broken by Carlini et al. 2021, arXiv:2011.05315",
     ),
     Entry(
-        "outpost",
         "defenses:Outpost",
         "Prunes, and noise by layer from the spread of its weights, less often with time.",
         "Wang, Hugh and Li 2023, INFOCOM",
@@ -162,79 +143,66 @@ DEFENSES = _by_name(
 
 ATTACKS = _by_name(
     Entry(
-        "inverting-gradients",
         "attacks:InvertingGradients",
         "Matches the gradient's direction, with total variation.",
         "Geiping et al. 2020, arXiv:2003.14053",
     ),
     Entry(
-        "paper",
         "attacks:InvertingGradients.paper",
         "Inverting Gradients with the paper's settings.",
         f"{PAPER}, section 5",
     ),
     Entry(
-        "strong",
         "attacks:InvertingGradients.strong",
         "Inverting Gradients, tuned: annealing, restarts, second-order steps at the end.",
         "gradveil",
     ),
     Entry(
-        "adaptive",
         "attacks:Adaptive",
         "Knows the defense: maximises the likelihood of what was sent.",
         "gradveil",
     ),
     Entry(
-        "plan-reader",
         "attacks:PlanReader",
         "Reads noise levels that were planned from the private batch.",
         "gradveil",
     ),
     Entry(
-        "dlg",
         "attacks:DLG",
         "Matches the gradient with L-BFGS, labels optimised jointly.",
         "Zhu et al. 2019, arXiv:1906.08935",
     ),
     Entry(
-        "idlg",
         "attacks:IDLG",
         "Label from the last layer's sign, then DLG; one example.",
         "Zhao et al. 2020, arXiv:2001.02610",
     ),
     Entry(
-        "grad-inversion",
         "attacks:GradInversion",
         "Batch labels, fidelity and group consistency over several seeds.",
         "Yin et al. 2021, arXiv:2104.07586",
     ),
     Entry(
-        "analytic",
         "attacks:Analytic",
         "Closed form for a fully connected first layer.",
         "Phong et al. 2018, doi:10.1109/TIFS.2017.2787987",
     ),
     Entry(
-        "exact-inversion",
         "attacks:ExactInversion",
         "All inputs of a fully connected ReLU layer, exactly, from the zeros of its gradient.",
         "Dimitrov et al. 2024, arXiv:2403.03945; search: gradveil",
     ),
     Entry(
-        "token-rows",
         "attacks:TokenRows",
         "Text: which tokens were used, by the rows of the table's gradient.",
         "Melis et al. 2019; Gupta et al. 2022, arXiv:2205.08514",
     ),
     Entry(
-        "span-check",
         "attacks:SpanCheck",
         "Text: tokens whose inputs lie in the span of a transformer's gradients.",
         "Petrov et al. 2024, arXiv:2405.15586; later layers and likelihood: gradveil",
     ),
     Entry(
-        "tab-leak",
         "attacks:TabLeak",
         "Tables with categories: softmax in their place, the median over many starts.",
         "Vero et al. 2023, arXiv:2210.01785; second stage: gradveil",
@@ -242,21 +210,18 @@ ATTACKS = _by_name(
 )
 
 ESTIMATORS = _by_name(
-    Entry("exact", "sensitivity:Exact", "The dense Jacobian: the oracle.", "gradveil"),
+    Entry("sensitivity:Exact", "The dense Jacobian: the oracle.", "gradveil"),
     Entry(
-        "sketch",
         "sensitivity:Sketch",
         "Random directions through the whole batch.",
         f"{PAPER}, Lemma 1, Algorithm 1",
     ),
     Entry(
-        "per-example",
         "sensitivity:PerExample",
         "One random direction for each example, squares summed.",
         "gradveil",
     ),
     Entry(
-        "structured",
         "sensitivity:Structured",
         "Per example, with each layer's structure: the price of a few gradients.",
         "gradveil",
@@ -264,25 +229,13 @@ ESTIMATORS = _by_name(
 )
 
 PARTS = _by_name(
-    Entry(
-        "from-server",
-        "shapes:FromServer",
-        "A source: the shape that the server sends, so that the client measures nothing.",
-        "gradveil",
-    ),
-    Entry(
-        "model-source",
-        "shapes:ModelSource",
-        "A source: the shape that made-up examples ask for, at the current model.",
-        "gradveil",
-    ),
-    Entry("total-variation", "attacks:TotalVariation", "A prior: images are smooth.", ""),
-    Entry("finish", "attacks:Finish", "Second-order steps at an attack's end.", ""),
-    Entry("peel", "attacks:Peel", "Solves a model's last layers first, then the inputs.", ""),
-    Entry("regress", "attacks:Regress", "Inputs by regression on simulated messages.", ""),
-    Entry(
-        "unpool", "attacks:Unpool", "Solves a convolutional model stage by stage from its end.", ""
-    ),
+    Entry("shapes:FromServer"),
+    Entry("shapes:ModelSource"),
+    Entry("attacks:TotalVariation"),
+    Entry("attacks:Finish"),
+    Entry("attacks:Peel"),
+    Entry("attacks:Regress"),
+    Entry("attacks:Unpool"),
 )
 """What occurs only inside other specifications."""
 

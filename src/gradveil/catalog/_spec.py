@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gradveil._imports import AllowImports, check_class, import_object, takes
 from gradveil._suggest import suggestion
@@ -15,32 +14,102 @@ from gradveil.defenses import Defense
 
 from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, OTHER_SPELLINGS, Entry
 
-_NAME = re.compile(r"[^\s()\[\],='\"]+")
-
-
-def check_name(name: object) -> None:
-    """Require a name that text can hold, and that is no word for a value."""
-    reserved = ("True", "False", "None", "inf")
-    if not isinstance(name, str) or name in reserved or not _NAME.fullmatch(name):
-        raise ValueError(
-            "Parameter `name` should be a name as the catalog lists it, or package.module:Class."
-            f" Found {name!r}; specifications should read `name` or `name(option=value, ...)`."
-        )
-
-
-def check_keys(arguments: Mapping[int | str, Any], name: str) -> None:
-    """Require options, and positions without a gap."""
-    places = sorted(key for key in arguments if isinstance(key, int))
-    options = [key for key in arguments if not isinstance(key, int)]
-    if places != [*range(len(places))] or not all(option.isidentifier() for option in options):
-        raise ValueError(
-            f"Parameter `arguments` of `{name}` should have options as keys, or positions from 0."
-            f" Found {[*arguments]}."
-        )
+_NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?"
+_TOKEN = re.compile(
+    rf"""(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<number>\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?)
+    |(?P<name>{_NAME})|(?P<words><[^<>]*>)|(?P<space>\s)""",
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True)
-class Kind:
+class Unwritable:
+    """A value that has no specification, such as the data that a prior was fitted to."""
+
+    text: str
+
+
+class _Reader:
+    """Reads one text by Python's own grammar; nothing in it is evaluated.
+
+    Names hold hyphens, dots and colons, and may be words of Python's (`from-server`). So the parser
+    gets a text of the same length with identifiers in their places, and names are read from the
+    original at the same places.
+    """
+
+    def __init__(self, text: str, what: str, allow_words: bool) -> None:
+        self._text, self._what, self._allow_words = text, what, allow_words
+
+    def spec(self) -> "Spec":
+        """The specification that the whole text is."""
+        if len(self._text) > 10_000:  # Python's parser is not made for more from elsewhere
+            self._fail(f"{len(self._text)} characters")
+        try:
+            self._masked = f"({_TOKEN.sub(self._mask, self._text)})".encode()
+            tree = ast.parse(self._masked, mode="eval").body
+        except SyntaxError as error:
+            self._fail(f"{error.msg} at character {max(1, (error.offset or 0) - 1)}")
+        except (ValueError, RecursionError, MemoryError) as error:
+            self._fail(type(error).__name__)
+        found = self._value(tree)
+        if not isinstance(found, Spec):
+            self._fail("no name")
+        return found
+
+    def _mask(self, token: re.Match[str]) -> str:
+        if token.lastgroup == "name":
+            return re.sub(r"\W", "_", token.group())
+        if token.lastgroup == "words" and self._allow_words:
+            return "_" * len(token.group())
+        return " " if token.lastgroup == "space" else token.group()
+
+    def _value(self, node: ast.AST) -> Any:
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | None as value):
+                return value
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+                number = self._value(operand)
+                if isinstance(number, (int, float)) and not isinstance(number, bool):
+                    return -number if isinstance(sign, ast.USub) else number
+            case ast.List(elts=parts):
+                return [self._value(part) for part in parts]
+            case ast.Tuple(elts=parts):
+                return tuple(self._value(part) for part in parts)
+            case ast.Name():
+                name = self._original(node)
+                if name == "inf":
+                    return math.inf
+                return Unwritable(name[1:-1]) if name.startswith("<") else Spec(name)
+            case ast.Call(func=ast.Name() as function, args=given, keywords=options):
+                arguments: dict[int | str, Any] = dict(enumerate(map(self._value, given)))
+                for option in options:
+                    if option.arg is None or not self._original(option).startswith(option.arg):
+                        self._fail(f"`{self._original(option)}`")
+                    if option.arg in arguments:
+                        self._fail(f"the option `{option.arg}` twice")
+                    arguments[option.arg] = self._value(option.value)
+                return Spec(self._original(function), arguments)
+        self._fail(f"`{self._original(node)[:40]}`")
+
+    def _original(self, node: Any) -> str:
+        """The text of a node; Python counts bytes, and the parenthesis before it."""
+        start, end = (
+            len(self._masked[:place].decode()) - 1
+            for place in (node.col_offset, node.end_col_offset)
+        )
+        return self._text[start:end]
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise ValueError(
+            f"A {self._what} should read `name` or `name(option=value, ...)`, where values are"
+            " plain values or names with options of their own, as in"
+            f" `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`. Found {problem} in"
+            f" {self._text[:200]!r}."
+        )
+
+
+class Kind(NamedTuple):
     """Registered names, and the test that an imported class must pass before it is called."""
 
     word: str
@@ -53,10 +122,10 @@ class Kind:
         """The class or factory of this name."""
         if ":" in name:
             imported = import_object(name, self.word, allow_imports)
-            make: Callable[..., Any] = check_class(
+            made: Callable[..., Any] = check_class(
                 imported, name, self.word, self.fits, self.wanted
             )
-            return make
+            return made
         if name not in self.entries:
             raise ValueError(
                 f"There is no {self.word} named `{name}`.{suggestion(name, self.entries)}"
@@ -64,15 +133,6 @@ class Kind:
                 " 'package.module:Class' for your own."
             )
         return self.entries[name].build
-
-    def checked(self, made: Any, text: str) -> Any:
-        """What was made, if it is of this kind."""
-        if not self.fits(type(made)) and self.word != "part":
-            raise ValueError(
-                f"A {self.word} should be {self.wanted}. Found that {text!r} gives a"
-                f" {type(made).__name__}."
-            )
-        return made
 
 
 def _is_defense(kind: type) -> bool:
@@ -91,193 +151,19 @@ def _is_part(kind: type) -> bool:
     return _is_defense(kind) or _is_attack(kind) or _is_estimator(kind)
 
 
-DEFENSE = Kind("defense", DEFENSES, _is_defense, "a subclass of `gradveil.Defense`")
-ATTACK = Kind(
-    "attack", ATTACKS, _is_attack, "a class whose objects are called as (observation, generator)"
-)
-ESTIMATOR = Kind(
-    "estimator",
-    ESTIMATORS,
-    _is_estimator,
-    "a class whose objects are called as (message, inputs, generator)",
-)
-PART = Kind("part", EVERYTHING, _is_part, "a defense, an attack or an estimator")
-KINDS = {kind.word: kind for kind in (DEFENSE, ATTACK, ESTIMATOR)}
-
-
-_TOKEN = re.compile(
-    r"""\s*(?:
-    (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<number>[+-]?(?:inf\b|(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])))
-    |(?P<name>[^\W\d][\w.\-]*(?::[\w.<>]*)?|:[\w.]+|\.[\w.]*:[\w.]*)
-    |(?P<words><[^<>]*>)
-    |(?P<sign>[()\[\],=])
-    |(?P<end>$)
-    )""",
-    re.VERBOSE,
-)
-_WORDS = {"True": True, "False": False, "None": None}
-_DEEPEST = 20
-
-Make = Callable[[str, dict[int | str, Any]], Any]
-
-
-@dataclass(frozen=True)
-class Unwritable:
-    """A value that has no specification, such as the data that a prior was fitted to."""
-
-    text: str
-
-
-class Parser:
-    """Reads one text; `make(name, arguments)` makes each specification in it."""
-
-    def __init__(self, text: str, what: str, make: Make, *, allow_words: bool = False) -> None:
-        self._text, self._what, self._make = text, what, make
-        self._allow_words = allow_words
-        self._place, self._depth, self._last_comma = 0, 0, False
-        self._next()
-
-    def whole(self) -> Any:
-        """The specification that the whole text is."""
-        if self._kind != "name":
-            self._fail()
-        spec = self._spec()
-        if self._kind != "end":
-            self._fail()
-        return spec
-
-    def _next(self) -> None:
-        matched = _TOKEN.match(self._text, self._place)
-        if matched is None:
-            self._start = self._place
-            self._fail()
-        self._kind = str(matched.lastgroup)
-        self._token = matched.group(self._kind)
-        self._start, self._place = matched.start(self._kind), matched.end()
-
-    def _taken(self) -> str:
-        token = self._token
-        self._next()
-        return token
-
-    def _takes(self, sign: str) -> bool:
-        if self._kind != "sign" or self._token != sign:
-            return False
-        self._next()
-        return True
-
-    def _spec(self) -> Any:
-        name = self._taken()
-        arguments: dict[int | str, Any] = {}
-        if self._takes("("):
-            for place, (option, value) in enumerate(self._until(")", self._item)):
-                if option is None and len(arguments) > sum(isinstance(k, int) for k in arguments):
-                    self._fail("a value without a name behind one with a name")
-                key: int | str = place if option is None else option
-                if key in arguments:
-                    self._fail(f"the option `{key}` twice")
-                arguments[key] = value
-        return self._make(name, arguments)
-
-    def _item(self) -> tuple[str | None, Any]:
-        if self._kind == "name" and self._token.isidentifier():
-            kind, token, start, place = self._kind, self._token, self._start, self._place
-            self._next()
-            if self._takes("="):
-                return token, self._value()
-            self._kind, self._token, self._start, self._place = kind, token, start, place
-        return None, self._value()
-
-    def _value(self) -> Any:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            self._fail(f"values nested more than {_DEEPEST} deep")
-        value = self._plain() if self._kind != "sign" else self._collection()
-        self._depth -= 1
-        return value
-
-    def _plain(self) -> Any:
-        if self._kind == "name":
-            return _WORDS[self._taken()] if self._token in _WORDS else self._spec()
-        if self._kind == "end":
-            self._fail()
-        if self._kind == "words":
-            if not self._allow_words:
-                self._fail()
-            return Unwritable(self._taken()[1:-1])
-        token = self._token
-        try:
-            value = float(token) if token.lstrip("+-") == "inf" else ast.literal_eval(token)
-        except (ValueError, SyntaxError):
-            self._fail()
-        self._next()
-        return value
-
-    def _collection(self) -> Any:
-        if self._takes("["):
-            return self._until("]", self._value)
-        if not self._takes("("):
-            self._fail()
-        parts = self._until(")", self._value)
-        return parts[0] if len(parts) == 1 and not self._last_comma else tuple(parts)
-
-    def _until(self, end: str, read: Callable[[], Any]) -> list[Any]:
-        """Values with commas between them, up to the closing sign; a last comma is allowed."""
-        values, comma = [], True
-        while not self._takes(end):
-            if not comma:
-                self._fail()
-            values.append(read())
-            comma = self._takes(",")
-        self._last_comma = comma
-        return values
-
-    def _fail(self, problem: str | None = None) -> NoReturn:
-        rest = self._text[self._start :][:40]
-        problem = problem or (f"`{rest}` at character {self._start + 1}" if rest else "its end")
-        raise ValueError(
-            f"A {self._what} should read `name` or `name(option=value, ...)`, where values are"
-            " plain values or names with options of their own, as in"
-            f" `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`. Found {problem} in"
-            f" {self._text[:200]!r}."
-        )
-
-
-def call(
-    make: Callable[..., Any], name: str, positional: list[Any], options: dict[str, Any]
-) -> Any:
-    """`make(*positional, **options)`; arguments that do not fit are an error that says so."""
-    try:
-        inspect.signature(make).bind(*positional, **options)
-    except TypeError as error:
-        raise ValueError(f"`{name}` takes {_signature(make)}. Found a mismatch: {error}.") from None
-    try:
-        return make(*positional, **options)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}`: {error}") from error
-
-
-def names_of(make: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that can be given without one, in order."""
-    parameters = inspect.signature(make).parameters.values()
-    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-
-def _signature(make: Callable[..., Any]) -> str:
-    parts = []
-    for parameter in inspect.signature(make).parameters.values():
-        if parameter.name == "_" or parameter.kind is parameter.VAR_POSITIONAL:
-            continue
-        default = parameter.default
-        parts.append(
-            parameter.name if default is parameter.empty else f"{parameter.name}={default!r}"
-        )
-    return f"({', '.join(parts)})"
-
-
-_AMOUNTS = ("scale", "ratio", "clip", "step", "noise_multiplier")
-_PLAIN = (bool, int, float, str, type(None))
+KINDS = {
+    "defense": Kind("defense", DEFENSES, _is_defense, "a subclass of `gradveil.Defense`"),
+    "attack": Kind(
+        "attack", ATTACKS, _is_attack, "a class whose objects take (observation, generator)"
+    ),
+    "estimator": Kind(
+        "estimator",
+        ESTIMATORS,
+        _is_estimator,
+        "a class whose objects take (message, inputs, generator)",
+    ),
+    "part": Kind("part", EVERYTHING, _is_part, "a defense, an attack or an estimator"),
+}
 
 
 @dataclass(frozen=True)
@@ -302,13 +188,28 @@ class Spec:
     arguments: Mapping[int | str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        reserved = ("True", "False", "None", "inf")
+        if (
+            not isinstance(self.name, str)
+            or self.name in reserved
+            or not re.fullmatch(_NAME, self.name)
+        ):
+            raise ValueError(
+                "Parameter `name` should be a name as the catalog lists it, or"
+                f" package.module:Class. Found {self.name!r}; specifications should read `name` or"
+                " `name(option=value, ...)`."
+            )
+        options = [key for key in self.arguments if not isinstance(key, int)]
+        places = {*self.arguments} - {*options}
+        if places != {*range(len(places))} or not all(map(str.isidentifier, options)):
+            raise ValueError(
+                f"Parameter `arguments` of `{self.name}` should have options as keys, or positions"
+                f" from 0. Found {[*self.arguments]}."
+            )
+        _check_value([*self.arguments.values()], self.name)
+        ordered = [*sorted(places), *options]  # type: ignore[type-var]
+        object.__setattr__(self, "arguments", {key: self.arguments[key] for key in ordered})
         object.__setattr__(self, "name", OTHER_SPELLINGS.get(self.name, self.name))
-        check_keys(self.arguments, self.name)
-        for value in self.arguments.values():
-            _check_value(value, self.name)
-        ordered = sorted(self.arguments.items(), key=_place)
-        object.__setattr__(self, "arguments", MappingProxyType(dict(ordered)))
 
     @classmethod
     def parse(cls, text: str, what: str = "specification", *, allow_words: bool = False) -> "Spec":
@@ -325,8 +226,7 @@ class Spec:
                 f"Parameter `spec` should be the text of a {what}, as `name(option=value)`. Found"
                 f" {type(text).__name__} ({text!r:.80})."
             )
-        spec: Spec = Parser(text, what, cls, allow_words=allow_words).whole()
-        return spec
+        return _Reader(text, what, allow_words).spec()
 
     def __str__(self) -> str:
         items = [
@@ -340,9 +240,6 @@ class Spec:
 
     def __hash__(self) -> int:
         return hash((self.name, frozenset(self.arguments)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Spec, (self.name, dict(self.arguments))
 
     @property
     def positional(self) -> list[Any]:
@@ -358,7 +255,8 @@ class Spec:
     def imports(self) -> list[str]:
         """The import paths that it and its parts name."""
         own = [self.name] if ":" in self.name else []
-        return own + [path for inner in self._inner() for path in inner.imports]
+        inner = _specs_in([*self.arguments.values()])
+        return own + [path for spec in inner for path in spec.imports]
 
     def named(self) -> "Spec":
         """The same with an option for every argument, as the registered class calls them.
@@ -366,21 +264,18 @@ class Spec:
         >>> Spec.parse("gradient-noise(0.01)").named()
         Spec.parse('gradient-noise(scale=0.01)')
         """
-        names = names_of(EVERYTHING[self.name].build) if self.name in EVERYTHING else []
-        if len(self.positional) > len(names):
-            raise ValueError(
-                f"`{self.name}` should be a registered name that takes {len(self.positional)}"
-                f" arguments without an option. Found `{self}`. Name its options."
-            )
+        names = _names_of(EVERYTHING[self.name].build) if self.name in EVERYTHING else []
         by_name = dict(zip(names, self.positional, strict=False))
         twice = by_name.keys() & self.options.keys()
-        if twice:
+        if twice or len(self.positional) > len(names):
             raise ValueError(
-                f"`{self.name}` should get each option once. Found {sorted(twice)} twice, in"
-                f" `{self}`. Leave one out."
+                f"`{self.name}` should be a registered name, with each of its options once. Found"
+                f" `{self}`{f', {sorted(twice)} twice' if twice else ''}. Name its options."
             )
         every = {**by_name, **self.options}
-        return Spec(self.name, {k: v.named() if _is_spec(v) else v for k, v in every.items()})
+        return Spec(
+            self.name, {k: v.named() if isinstance(v, Spec) else v for k, v in every.items()}
+        )
 
     def with_(self, **arguments: Any) -> "Spec":
         """The same with other arguments.
@@ -389,8 +284,7 @@ class Spec:
         'gradient-noise(scale=0.1)'
         """
         base = self.named() if self.positional else self
-        changed: dict[Any, Any] = {**base.arguments}
-        return Spec(self.name, changed | arguments)
+        return Spec(self.name, {**base.arguments, **arguments})
 
     @property
     def amounts(self) -> list[tuple[str, float]]:
@@ -399,12 +293,13 @@ class Spec:
         >>> Spec.parse("optimal-pruning(0.9, noise=gradient-noise(0.01))").amounts
         [('ratio', 0.9), ('scale', 0.01)]
         """
+        known = ("scale", "ratio", "clip", "step", "noise_multiplier")
         whole = self.named() if self.name in EVERYTHING else self
         amounts: list[tuple[str, float]] = []
         for key, value in whole.arguments.items():
             if isinstance(value, Spec):
                 amounts += value.amounts
-            elif key in _AMOUNTS and isinstance(value, (int, float)):
+            elif key in known and isinstance(value, (int, float)):
                 amounts.append((str(key), float(value)))
         return amounts
 
@@ -430,13 +325,11 @@ class Spec:
     def completed(self) -> "Spec":
         """The same with a placeholder for every amount that is missing."""
         noise = self.options.get("noise")
-        whole: dict[Any, Any] = {**self.arguments, **self._left_out()}
-        if isinstance(noise, Spec):
-            whole["noise"] = noise.completed()
-        return Spec(self.name, whole)
+        inner = {"noise": noise.completed()} if isinstance(noise, Spec) else {}
+        return Spec(self.name, {**self.arguments, **self._left_out(), **inner})
 
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
-        """The "defense", "attack" or "estimator" that this describes.
+        """The "defense", "attack", "estimator" or "part" of one that this describes.
 
         Args:
             kind: What it should be.
@@ -444,14 +337,16 @@ class Spec:
                 that the local user typed, or the paths that are allowed. Never for text that comes
                 from elsewhere.
         """
-        return self._built(KINDS[kind], allow_imports)
-
-    def _built(self, kind: Kind, allow_imports: AllowImports) -> Any:
-        make = kind.find(self.name, allow_imports)
-        arguments = {key: _built(v, allow_imports) for key, v in self.arguments.items()}
-        positional = [value for key, value in arguments.items() if isinstance(key, int)]
-        options = {key: value for key, value in arguments.items() if isinstance(key, str)}
-        return kind.checked(call(make, self.name, positional, options), str(self))
+        word, _, fits, wanted = KINDS[kind]
+        make = KINDS[kind].find(self.name, allow_imports)
+        positional = _built(self.positional, allow_imports)
+        options = {key: _built(value, allow_imports) for key, value in self.options.items()}
+        made = _call(make, self.name, positional, options)
+        if not fits(type(made)) and kind != "part":
+            raise ValueError(
+                f"A {word} should be {wanted}. Found that '{self}' gives a {type(made).__name__}."
+            )
+        return made
 
     def _left_out(self) -> dict[str, float]:
         """Placeholders for the amounts that a registered defense needs and this does not give."""
@@ -460,18 +355,6 @@ class Spec:
         if self.positional or given & {"scale", "ratio", "utility_budget", "target_error"}:
             return {}
         return {name: amount for name, amount in amounts.items() if name not in given}
-
-    def _inner(self) -> Iterator["Spec"]:
-        return (spec for value in self.arguments.values() for spec in _specs_in(value))
-
-
-def _place(argument: tuple[int | str, Any]) -> float:
-    """Positions first, in order; then options as they were given."""
-    return argument[0] if isinstance(argument[0], int) else math.inf
-
-
-def _is_spec(value: object) -> bool:
-    return isinstance(value, Spec)
 
 
 def _specs_in(value: object) -> Iterator[Spec]:
@@ -484,7 +367,7 @@ def _specs_in(value: object) -> Iterator[Spec]:
 
 def _built(value: Any, allow_imports: AllowImports) -> Any:
     if isinstance(value, Spec):
-        return value._built(PART, allow_imports)
+        return value.build("part", allow_imports=allow_imports)
     if isinstance(value, Unwritable):
         raise ValueError(
             "A specification should hold numbers, words and names to build something from. Found"
@@ -493,6 +376,30 @@ def _built(value: Any, allow_imports: AllowImports) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_built(part, allow_imports) for part in value)
     return value
+
+
+def _call(
+    make: Callable[..., Any], name: str, positional: list[Any], options: dict[str, Any]
+) -> Any:
+    """`make(*positional, **options)`; arguments that do not fit are an error that says so."""
+    parameters = inspect.signature(make).parameters.values()
+    try:
+        inspect.signature(make).bind(*positional, **options)
+    except TypeError as error:
+        known = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+        raise ValueError(
+            f"`{name}` takes ({', '.join(known)}). Found a mismatch: {error}."
+        ) from None
+    try:
+        return make(*positional, **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}`: {error}") from error
+
+
+def _names_of(make: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that can be given without one, in order."""
+    parameters = inspect.signature(make).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def _rounded(value: Any, digits: int) -> Any:
@@ -507,7 +414,10 @@ def _check_value(value: object, name: str) -> None:
     if isinstance(value, (list, tuple)):
         for part in value:
             _check_value(part, name)
-    elif not isinstance(value, (*_PLAIN, Spec, Unwritable)) or value != value:
+    elif (
+        not isinstance(value, (bool, int, float, str, type(None), Spec, Unwritable))
+        or value != value
+    ):
         raise TypeError(
             f"Parameter `arguments` of `{name}` should hold numbers, words, None, lists and tuples"
             f" of these, or Specs. Found {type(value).__name__} ({value!r})."
@@ -522,6 +432,4 @@ def _text(value: object) -> str:
         return f"({inside},)" if len(value) == 1 else f"({inside})"
     if isinstance(value, Unwritable):
         return f"<{value.text}>"
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
     return str(value) if isinstance(value, Spec) else repr(value)
