@@ -22,14 +22,7 @@ from gradveil._typing import Tensors
 from gradveil.catalog import build_defense
 from gradveil.data import Dataset
 from gradveil.defenses import Defended, Defense, OptimalNoise, PrivateNoise
-from gradveil.federated import (
-    FederatedRun,
-    Split,
-    TrainingConfig,
-    build_clients,
-    build_server,
-    evaluate,
-)
+from gradveil.federated import FederatedRun, Split, TrainingConfig, build_run, evaluate
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.messages import GradientMessage, Message
 from gradveil.privacy import PrivacyAccount, poisson_sample, solve_noise_multiplier
@@ -62,21 +55,15 @@ def federation(settings: Settings) -> FederatedRun:
     if settings.get("held_out"):
         held_out = data.batch(settings["held_out_start"], settings["held_out"])
     split = Split(inputs, targets, held_out, data.num_classes)
-    clients = build_clients(config, split)
+    every = settings.get("evaluate_every", config.rounds)
+    run = build_run(replace(config, evaluate_every=every), split)
     if settings.get("public"):
         shared = from_examples(
             build_defense(config.defense), data, settings["public"], config.clients
         )
-        for client in clients:
+        for client in run.clients.values():
             client.defense = shared
-    return FederatedRun(
-        build_server(config, split),
-        clients,
-        config.loss_fn,
-        seed=config.seed,
-        held_out=held_out,
-        evaluate_every=settings.get("evaluate_every", config.rounds),
-    )
+    return run
 
 
 class Recording(Defense):

@@ -29,8 +29,6 @@ CASES = [
         "privacy accounting",
         "gradveil[privacy]",
     ),
-    ("train --engine flower", "flwr", "Flower's simulation", "gradveil[flower]"),
-    ("train --engine flower", "ray", "Flower's simulation", "gradveil[flower]"),
     ("train --out run", "matplotlib", "the chart in --out", AUDIT),
     ("audit", "typer", "gradveil audit", AUDIT),
     ("", "typer", "the command line", "gradveil[cli]"),

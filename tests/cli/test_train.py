@@ -34,7 +34,6 @@ def run(*options: str) -> str:
 
 def test_one_epoch_as_json() -> None:
     history = json.loads(run("--defense", "optimal-noise(scale=0.01)", "--format", "json"))
-    assert history["engine"] == "local"
     assert [row["round"] for row in history["rounds"]] == [1, 2, 3]
     assert history["rounds"][-1]["accuracy"] is not None
     assert history["config"]["defense"] == "optimal-noise(scale=0.01)"
@@ -103,7 +102,6 @@ def test_fedavg() -> None:
         (("--defense", "optimal-nose(0.1)"), "Did you mean `optimal-noise`"),
         (("--rounds", "2", "--epochs", "1"), "`--rounds` or `--epochs`, not both"),
         (("--fraction", "2", "--rounds", "1"), "`--fraction = 2.0`"),
-        (("--engine", "flower", "--resume", "--rounds", "1"), "`--resume` should be left out"),
     ],
 )
 def test_a_mistake_is_a_clear_error(options: tuple[str, ...], found: str) -> None:

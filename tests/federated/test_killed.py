@@ -62,4 +62,3 @@ def test_killed_runs_end_with_the_same_bytes(kills: int, images: str, tmp_path: 
     assert run_child(config, broken, None, 0) == 0
     for name in ("model.pt", "rounds.csv"):
         assert (whole / name).read_bytes() == (broken / name).read_bytes(), name
-    assert not (broken / "checkpoint.refused").exists()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gradveil import GradientNoise, NoDefense, OptimalNoise
-from gradveil.federated import LimitError, Limits, LocalSteps, RoundSettings
+from gradveil.federated import Limits, LocalSteps, RefusedError, RoundSettings
 from gradveil.shapes import ModelSource
 
 LIMITS = Limits(
@@ -62,7 +62,7 @@ def test_as_much_or_more_is_allowed(asked: str) -> None:
     ],
 )
 def test_less_or_else_is_refused(asked: Any) -> None:
-    with pytest.raises(LimitError, match="within this client's limits"):
+    with pytest.raises(RefusedError, match="within this client's limits"):
         LIMITS.defense(asked)
 
 
@@ -108,7 +108,7 @@ def test_all_that_may_be_asked_for() -> None:
     ids=str,
 )
 def test_what_is_outside_is_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(LimitError, match="Nothing was sent"):
+    with pytest.raises(RefusedError, match="Nothing was sent"):
         LIMITS.settings(config, OWN)
 
 
@@ -118,19 +118,19 @@ def test_what_is_outside_is_refused(config: dict[str, Any]) -> None:
     ids=str,
 )
 def test_without_a_bound_there_is_no_say(config: dict[str, Any]) -> None:
-    with pytest.raises(LimitError):
+    with pytest.raises(RefusedError):
         Limits().settings(config, OWN)
 
 
 def test_gradients_do_not_become_updates() -> None:
-    with pytest.raises(LimitError, match="gradients only"):
+    with pytest.raises(RefusedError, match="gradients only"):
         LIMITS.settings({"local-steps": 2}, RoundSettings(NoDefense(), 16))
 
 
 def test_the_clients_own_code_may_list_its_own_classes() -> None:
     own = "gradveil.defenses:GradientNoise(scale=0.1)"
     assert Limits([own]).defense(own.replace("0.1", "0.3")) == GradientNoise(0.3)
-    with pytest.raises(LimitError):
+    with pytest.raises(RefusedError):
         Limits([own]).defense("gradveil.defenses:OptimalNoise(scale=0.3)")
     asked = LIMITS.defense("optimal-noise(0.1, source=model-source(refresh_every=5))")
     assert isinstance(asked.source, ModelSource)

@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_bytes(defense: Defense) -> None:
     for one in runs:
         one.run(5)
     assert_same(*[one.server.model.state_dict() for one in runs])
-    assert runs[0].history.to_csv(times=False) == runs[1].history.to_csv(times=False)
+    assert runs[0].history.to_csv() == runs[1].history.to_csv()
 
 
 def test_a_state_continues_with_identical_bytes() -> None:
@@ -138,7 +138,6 @@ def test_metrics_of_a_round() -> None:
     assert found.examples == 12
     assert found.bytes_sent == 3 * 4 * sum(p.numel() for p in model().parameters())
     assert found.utility_second == pytest.approx(-0.25 * found.utility_first)
-    assert found.seconds_gradient > 0
 
 
 def test_a_client_without_data_is_skipped_and_counted() -> None:

@@ -1,32 +1,48 @@
 """The server averages what it may average, and refuses the rest."""
 
+import re
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, NonFiniteError
-from gradveil.federated import Reply, Server, admit, aggregate
+from gradveil.federated import Reply, Server
 
 from .small import assert_same, client, examples, model, server
 
 pytestmark = pytest.mark.usefixtures("global_rng_watch")
-EXPECTED = {"w": torch.zeros(2, 3)}
 
 
 def reply(value: float = 1.0, examples: int = 1, name: str = "w", shape: tuple = (2, 3)) -> Reply:
     return Reply({name: torch.full(shape, value)}, examples)
 
 
+class Weights(nn.Module):
+    """One matrix of zeros, which a server moves by minus the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, 3))
+
+
+def mean_of(replies: object) -> Tensor:
+    net = Weights()
+    _, refused = Server(net, kind="update").step(replies)  # type: ignore[arg-type]
+    assert refused == []
+    return net.w.detach()
+
+
 def test_the_mean_weighs_examples() -> None:
-    mean = aggregate([(0, reply(1.0, 1)), (1, reply(5.0, 3))], EXPECTED)
-    torch.testing.assert_close(mean["w"], torch.full((2, 3), 4.0))
+    mean = mean_of([(0, reply(1.0, 1)), (1, reply(5.0, 3))])
+    torch.testing.assert_close(mean, torch.full((2, 3), 4.0))
 
 
 def test_the_mean_does_not_depend_on_the_order_of_replies() -> None:
     generator = torch.Generator().manual_seed(0)
     replies = [(i, Reply({"w": torch.randn(2, 3, generator=generator)}, i + 1)) for i in range(7)]
-    assert_same(aggregate(replies, EXPECTED), aggregate(reversed(replies), EXPECTED))
+    assert torch.equal(mean_of(replies), mean_of(reversed(replies)))
 
 
 def test_the_mean_of_gradients_is_the_gradient_of_the_union() -> None:
@@ -37,8 +53,11 @@ def test_the_mean_of_gradients_is_the_gradient_of_the_union() -> None:
         for i, (a, b) in enumerate(cuts)
     ]
     union = GradientMessage(trained, cross_entropy, targets)(inputs)
-    for name, value in aggregate(replies, union).items():
-        torch.testing.assert_close(value, union[name], rtol=1e-5, atol=1e-7)
+    moving = model()
+    Server(moving, torch.optim.SGD(moving.parameters(), lr=1.0)).step(replies)
+    for name, parameter in moving.named_parameters():
+        moved = dict(trained.named_parameters())[name] - parameter
+        torch.testing.assert_close(moved, union[name], rtol=1e-5, atol=1e-6)
 
 
 BAD = {
@@ -52,29 +71,27 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_reply_is_an_error_or_refused(name: str) -> None:
+def test_a_bad_reply_does_not_count(name: str) -> None:
     bad, reason = BAD[name]
-    with pytest.raises(ValueError, match=reason):
-        aggregate([(0, reply()), (1, bad)], EXPECTED)
-    admitted, refused = admit([(0, reply()), (1, bad)], EXPECTED)
-    assert [identifier for identifier, _ in admitted] == [0]
-    assert [identifier for identifier, _ in refused] == [1]
-    with pytest.raises(ValueError, match=reason):
-        raise ValueError(refused[0][1])
+    counted, refused = Server(Weights(), kind="update").step([(0, reply()), (1, bad)])
+    assert list(counted) == [0]
+    assert [skip.client for skip in refused] == [1]
+    assert re.search(reason, refused[0].reason)
 
 
-def test_two_replies_of_one_client() -> None:
-    twice = [(3, reply(1.0)), (3, reply(2.0))]
-    with pytest.raises(ValueError, match="Found two of client 3"):
-        aggregate(twice, EXPECTED)
-    admitted, refused = admit(twice, EXPECTED)
-    assert float(admitted[0][1].values["w"][0, 0]) == 1.0
-    assert len(admitted) == len(refused) == 1
+def test_of_two_replies_of_one_client_the_first_counts() -> None:
+    net = Weights()
+    counted, refused = Server(net, kind="update").step([(3, reply(1.0)), (3, reply(2.0))])
+    assert float(net.w.detach()[0, 0]) == 1.0
+    assert len(counted) == len(refused) == 1
+    assert "two replies of client 3" in refused[0].reason
 
 
-def test_no_reply_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least one reply"):
-        aggregate([], EXPECTED)
+def test_without_a_good_reply_all_stays() -> None:
+    moving, before = server(), model().state_dict()
+    assert moving.step([]) == ({}, [])
+    assert_same(moving.model.state_dict(), before)
+    assert not moving.optimizer.state
 
 
 def test_fedavg_adds_the_mean_change() -> None:

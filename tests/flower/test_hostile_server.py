@@ -186,7 +186,7 @@ def test_a_broken_model_or_loss_is_an_error_on_the_client(caplog: Any) -> None:
         return outputs.detach().sum()
 
     train = train_function(small.model(1), constant, small.examples(), GradientNoise(0.1))
-    assert_refused(train, message(weights()), "depends on none of them", caplog)
+    assert_refused(train, message(weights()), "the loss depends on no parameter", caplog)
 
 
 class _Masked(nn.Module):

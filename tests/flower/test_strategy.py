@@ -71,7 +71,7 @@ def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
     assert strategy.stopped is not None
     assert strategy.stopped.startswith("After 2 rounds ε is")
     with pytest.raises(BudgetError):
-        strategy.ask(3, [])
+        strategy.configure_train(3, ArrayRecord(), ConfigRecord(), private_grid())
 
 
 @pytest.mark.parametrize(("settings", "simulated"), [({}, False), ({"seed": 5}, True)])

@@ -1,11 +1,8 @@
 """`gradveil train`: every option of the configuration, and modes that exclude each other."""
 
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.wrong_arguments import command_line
 from tests.wrong_arguments.conftest import Refuses
 
 SMALL = ["--data", "table.npz", "--model", "own:table_net", "--clients", "2", "--batch-size", "2"]
@@ -89,9 +86,6 @@ TRAIN = [
     ("--checkpoint-every 0", "Option `--checkpoint-every`", "0"),
     ("--out notes.txt", "Option `--out`", "notes.txt"),
     ("--out loop", "Option `--out`", "loop"),
-    ("--engine flower --resume", "Option `--resume`", "--resume"),
-    ("--engine flower --checkpoint-every 2", "Option `--checkpoint-every`", "flower"),
-    ("--engine mars", "--engine", "mars"),
     ("--format xml", "--format", "xml"),
 ]
 
@@ -117,22 +111,3 @@ def test_train(typed: str, option: str, found: str, refuses: Refuses) -> None:
 )
 def test_options_that_need_a_folder(typed: str, option: str, refuses: Refuses) -> None:
     refuses(["train", *SMALL, "--rounds", "1", *typed.split(" ")], option, "without `--out`")
-
-
-def test_flower_that_is_not_installed(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line that says what to install, and no traceback."""
-
-    monkeypatch.setattr("gradveil._extras._is_installed", lambda module: module != "flwr")
-    words = ["train", *SMALL, *SHORT, "--engine", "flower"]
-    refuses(words, "Flower's simulation", 'pip install "gradveil[flower]"')
-
-
-def test_flower_that_cannot_be_imported(
-    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error of the import itself is one line, too."""
-    monkeypatch.setitem(sys.modules, "gradveil.flower", None)
-    done = command_line.run(
-        "train", *SMALL, *SHORT, "--engine", "flower", capsys=capsys, monkeypatch=monkeypatch
-    )
-    command_line.assert_refused(done, "gradveil.flower", "None in sys.modules")

@@ -284,7 +284,8 @@ class Spec:
         'gradient-noise(scale=0.1)'
         """
         base = self.named() if self.positional else self
-        return Spec(self.name, {**base.arguments, **arguments})
+        changed: dict[Any, Any] = {**base.arguments}
+        return Spec(self.name, changed | arguments)
 
     @property
     def amounts(self) -> list[tuple[str, float]]:
@@ -325,8 +326,10 @@ class Spec:
     def completed(self) -> "Spec":
         """The same with a placeholder for every amount that is missing."""
         noise = self.options.get("noise")
-        inner = {"noise": noise.completed()} if isinstance(noise, Spec) else {}
-        return Spec(self.name, {**self.arguments, **self._left_out(), **inner})
+        whole: dict[Any, Any] = {**self.arguments, **self._left_out()}
+        if isinstance(noise, Spec):
+            whole["noise"] = noise.completed()
+        return Spec(self.name, whole)
 
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
         """The "defense", "attack", "estimator" or "part" of one that this describes.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,13 +33,6 @@ NAMES = {
     "kind": "--partition",
     "targets": "--clients",
 }  # fmt: skip
-
-
-class Engine(str, Enum):
-    """The engine that trains: one process, or Flower's simulation."""
-
-    local = "local"
-    flower = "flower"
 
 
 def train(
@@ -130,12 +122,9 @@ def train(
         int | None, typer.Option(help="Rounds between checkpoints.", show_default="8")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the folder's checkpoint.")] = False,
-    engine: Annotated[Engine, typer.Option(help="One process, or Flower.")] = Engine.local,
     format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
 ) -> None:
     """Train a model over clients that defend what they send."""
-    if engine is Engine.flower:
-        require("Flower's simulation", "gradveil[flower]", "flwr", "ray")
     if out is not None:
         require("the chart in --out", "gradveil[audit]", "matplotlib")
     from gradveil.federated import TrainingConfig
@@ -144,11 +133,7 @@ def train(
     for name, value in (("--local-lr", local_lr), ("--local-batch-size", local_batch_size)):
         useless(name, value, local_steps is not None, "without `--local-steps`")
     useless("--evaluate-every", evaluate_every, held_out != 0, "with `--held-out 0`")
-    kept = out is not None and engine is Engine.local
-    where = "without `--out`" if out is None else "with `--engine flower`, which keeps none"
-    useless("--checkpoint-every", checkpoint_every, kept, where)
-    if engine is Engine.flower:
-        useless("--resume", resume, False, "with `--engine flower`, which keeps no checkpoints")
+    useless("--checkpoint-every", checkpoint_every, out is not None, "without `--out`")
     said, source = data_source(dataset, data)
     said = said if data is not None or dataset is not None else "--data"
     given = {
@@ -183,7 +168,7 @@ def train(
         examples = _checked_examples(config, said, out, resume)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
         useless("--delta", delta, _is_private(config), "with a defense without (ε, δ)")
-        history = _with_progress(config, examples, engine, out, resume, every)
+        history = _with_progress(config, examples, out, resume, every)
     if out is not None:
         draw(history, out)
     show(history, out, format)
@@ -240,7 +225,6 @@ def _rounds(
 def _with_progress(
     config: "TrainingConfig",
     data: "Split",
-    engine: Engine,
     out: Path | None,
     resume: bool,
     checkpoint_every: int,
@@ -264,10 +248,6 @@ def _with_progress(
             text = "  ".join(f"{name} {value}" for name, value in latest.items())
             progress.update(task, completed=row.round, description=text)
 
-        if engine is Engine.flower:
-            from gradveil.flower import run_simulation_of
-
-            return run_simulation_of(config, data, out=out, on_round=tell, allow_imports=True)
         from gradveil.federated import train
 
         return train(
@@ -277,7 +257,6 @@ def _with_progress(
             resume=resume,
             checkpoint_every=checkpoint_every,
             on_round=tell,
-            on_notice=lambda text: console.print(text, style="yellow"),
             allow_imports=True,
         )
 
@@ -286,7 +265,7 @@ def draw(history: "TrainingHistory", out: Path) -> None:
     """The curves of a run, as a picture in its folder."""
     from gradveil.federated import draw_curves
 
-    draw_curves({history.config["defense"]: history}, out / "curves.png")
+    draw_curves(history, out / "curves.png")
 
 
 def show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
@@ -317,10 +296,6 @@ def show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
 def _summary(history: "TrainingHistory") -> str:
     sent = sum(row.bytes_sent for row in history.rounds)
     text = f"{len(history.rounds)} rounds, {sent / 1e6:.1f} MB sent by clients"
-    gradient = sum(row.seconds_gradient or 0.0 for row in history.rounds)
-    defense = sum(row.seconds_defense or 0.0 for row in history.rounds)
-    if gradient:
-        text += f", {gradient:.1f} s of gradients, {defense:.1f} s of defense"
     if history.skipped:
         text += f"; clients were skipped {history.skipped} times"
     return text + "."

@@ -1,23 +1,27 @@
 """A client: private data, a defense of its own, and replies that hold nothing else."""
 
 import secrets
-import time
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradveil._checks import (
+    check_choice,
+    check_count,
     check_finite,
     check_inputs,
     check_kind,
     check_not_negative_count,
     check_seed,
+    check_structure,
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil.defenses import Defended, Defense
+from gradveil._typing import Tensors
+from gradveil.defenses import Defended, Defense, PrivateNoise
 from gradveil.messages import (
     GradientMessage,
     LocalSteps,
@@ -28,20 +32,129 @@ from gradveil.messages import (
     explained,
     gradient_of,
     secluded,
+    size_in_bytes,
     values_of,
 )
+from gradveil.privacy import check_sample_rate, poisson_sample
 from gradveil.shapes import FromServer, KeptSource, Shape
 from gradveil.theory import utility
 
 from ._guard import ModelGuard
-from ._reply import Costs, Reply, check_signal, check_weights
-from ._sampling import Batches, fixed_size, is_private, told_size
 
 AnyMessage = GradientMessage | LocalUpdateMessage
+SAMPLINGS = ("shuffle", "poisson")
 
 
-class NoDataError(ValueError):
-    """A client without examples was asked for a reply."""
+class NoReplyError(ValueError):
+    """A client, or a whole round, without a reply that could be used; nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """All that leaves a client: the defended values, and how many examples they stand for.
+
+    >>> import torch
+    >>> Reply({"w": torch.ones(2)}, examples=16).examples
+    16
+    """
+
+    values: Tensors
+    examples: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the values; see `size_in_bytes`."""
+        return size_in_bytes(self.values)
+
+    def check(self, expected: Tensors) -> None:
+        """Require the names and shapes of `expected`, finite values and a count of examples."""
+        check_structure(self.values, expected, "reply.values", "the server's parameters")
+        check_finite(self.values, "reply.values")
+        check_count(self.examples, "reply.examples")
+
+
+class Costs(NamedTuple):
+    """What one reply is worth. Local only: none of this is ever sent.
+
+    A simulation may read it; in a deployment it stays in the client's process.
+    """
+
+    loss: float | None
+    """Of the batch, undefended, before the step; `None` for a batch without examples."""
+    utility_first: float | None = None
+    """U1 of the mechanism that made the reply; `None` for a defense without one."""
+    utility_second: float | None = None
+    """U2, likewise."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a client, one for each reply.
+
+    "shuffle": each epoch is a new permutation, cut into pieces of `size`; the last may be smaller.
+    "poisson": each example with probability `rate`, independently of all others and of other
+    replies; there may be none. This is the sampling that accountants mean.
+
+    Args:
+        count: The client's examples, n.
+        size: Of a batch. With Poisson sampling it is B, the fixed number that a private sum is
+            divided by, whatever n and the rate are: a divisor made from n would tell n.
+        sampling: "shuffle" or "poisson".
+        rate: q of Poisson sampling, a public number; size/n if `None`, at most 1, which makes n
+            public.
+        least: The fewest examples in a shuffled piece: a shorter rest of an epoch is left out.
+
+    Attributes:
+        neighbours: The data sets that an account of these batches can be about (`epsilon_after`):
+            "add-remove" where the rate was given; "zero-out" where it was made from n, as one
+            example less would change it for all others; "replace-one" for a shuffled epoch, where
+            it would move all that come after it.
+    """
+
+    count: int
+    size: int
+    sampling: str = "shuffle"
+    rate: float | None = None
+    least: int = 1
+    neighbours: str = field(init=False, default="replace-one")
+
+    def __post_init__(self) -> None:
+        check_count(self.size, "batch_size")
+        check_count(self.least, "least")
+        check_choice(self.sampling, "sampling", SAMPLINGS)
+        if self.sampling == "shuffle" and self.rate is not None:
+            raise ValueError(
+                "Parameter `sample_rate` should be left out for sampling='shuffle'. Found"
+                f" `sample_rate = {self.rate}`. Use sampling='poisson'."
+            )
+        if self.sampling == "poisson":  # the class is frozen for everyone else
+            relation = "zero-out" if self.rate is None else "add-remove"
+            object.__setattr__(self, "neighbours", relation)
+            own = min(1.0, self.size / max(1, self.count))
+            object.__setattr__(self, "rate", own if self.rate is None else self.rate)
+        if self.rate is not None:
+            check_sample_rate(self.rate)
+
+    def draw(self, root: int, identifier: int, step: int, *, secure: bool) -> Tensor:
+        """Which examples are in reply number `step`.
+
+        Shuffled ones come from the stream (root, "batches", identifier, epoch), Poisson samples
+        from (root, "batches", identifier, step), or from a secure generator.
+        """
+        if self.rate is not None:
+            source = named_stream(root, "batches", identifier, step)
+            source = generator_or_fresh(None, secure=True) if secure else source
+            return poisson_sample(self.count, self.rate, source)
+        whole, rest = divmod(self.count, self.size)
+        epoch, position = divmod(step, max(1, whole + (rest >= self.least)))
+        generator = named_stream(root, "batches", identifier, epoch)
+        order = torch.randperm(self.count, generator=generator)
+        return order[position * self.size :][: self.size]
+
+
+def is_private(defense: Defense, unit: str | None = None) -> bool:
+    """Whether a defense clips, for a guarantee on each "example", each "client" or on any."""
+    return isinstance(defense, PrivateNoise) and unit in (None, defense.unit)
 
 
 class Client:
@@ -67,13 +180,11 @@ class Client:
     unit="client", like one whose update is 0. Give its `inputs` the shape of an example, which a
     guard needs: ``torch.empty(0, 28, 28)``.
 
-    What (ε, δ) of such a client is about is `batches.neighbours`: one example more or less where
-    `sample_rate` is given, one replaced by an empty one where the rate is made from the number of
-    examples, one replaced by another where batches are shuffled. In the last case the order may be
-    known, as it is with a known seed: the account has every example in every step, and gains
-    nothing from the order. Whatever it is, replacing one example moves one batch of an epoch by 2C
-    and no other, and each batch is paid for as if it were that one. With unit="client" all that a
-    client sends is clipped, in whatever order it was computed.
+    What (ε, δ) of such a client is about is `batches.neighbours`. Where batches are shuffled the
+    order may be known, as it is with a known seed: the account has every example in every step, and
+    gains nothing from the order. Replacing one example moves one batch of an epoch by 2C and no
+    other, and each batch is paid for as if it were that one. With unit="client" all that a client
+    sends is clipped, in whatever order it was computed.
 
     Args:
         identifier: Of this client among the others, at least 0.
@@ -93,7 +204,7 @@ class Client:
             there is no seed. With a seed, it leaves that to the order of shuffled batches and to
             dropout; but with `PrivateNoise` dropout is secret wherever noise is.
         allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
-            (`NoSignalError`), as it mostly means a broken model or loss; a batch that is fitted
+            (`NoReplyError`), as it mostly means a broken model or loss; a batch that is fitted
             perfectly gives one, too.
         guard: Looks at each model before it is answered, and refuses those that were made to give
             single examples away; `None`: every model is answered.
@@ -143,8 +254,16 @@ class Client:
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
         usual = "poisson" if is_private(defense, "example") else "shuffle"
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate, least)
-        self.batches.check_for(defense)
-        self.defense = fixed_size(deepcopy(defense), batch_size)
+        if self.batches.sampling == "poisson" and not is_private(defense, "example"):
+            raise ValueError(
+                "Parameter `sampling` should be 'shuffle' for a defense that does not clip each"
+                " example: a Poisson sample may be empty. Found `sampling = 'poisson'` with"
+                f" {type(defense).__name__}. Leave it out, or use PrivateNoise."
+            )
+        self.defense = deepcopy(defense)
+        if isinstance(self.defense, PrivateNoise) and self.defense.unit == "example":
+            fixed = self.defense.batch_size or batch_size  # that at hand would tell who was drawn
+            self.defense = replace(self.defense, batch_size=fixed)
         if isinstance(self.defense.origin, KeptSource):  # each round's model is the federation's
             self.defense.origin.any_model = True
         self.batch_size, self.seed, self.local = batch_size, seed, local
@@ -167,25 +286,22 @@ class Client:
 
         Raises:
             NonFiniteError: If the model's weights, its message or what would be sent is not finite.
-            NoSignalError: If the loss depends on no parameter, or all of the message is 0.
-            NoDataError: If the client has no examples, and its defense is not `PrivateNoise`.
-            SuspiciousModelError: If the guard refuses the model.
+            NoReplyError: If the client has no examples, and its defense is not `PrivateNoise`, or
+                if all of the message is 0.
+            RefusedError: If the guard refuses the model.
         """
         message, inputs = self._next_message(model, loss_fn)
         return self._reply(self._respond(message, inputs), inputs)
 
     def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
-        """The same reply beside what it cost, which is for the client's own eyes."""
+        """The same reply beside what it is worth, which is for the client's own eyes."""
         message, inputs = self._next_message(model, loss_fn)
-        loss, seconds_gradient = _plain(message, inputs)
-        start = _now(inputs.device)
+        loss = _loss(message, inputs)
         defended = self._respond(message, inputs)
         reply = self._reply(defended, inputs)
-        seconds_defense = max(0.0, _now(inputs.device) - start - seconds_gradient)
-        first = second = None
-        if defended.mechanism is not None:
-            first, second = utility(defended.values, defended.mechanism)
-        return reply, Costs(loss, first, second, seconds_gradient, seconds_defense)
+        if defended.mechanism is None:
+            return reply, Costs(loss)
+        return reply, Costs(loss, *utility(defended.values, defended.mechanism))
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: numbers, and what the defense remembers."""
@@ -204,12 +320,12 @@ class Client:
 
     def next_indices(self) -> Tensor:
         """Which of the client's examples the next reply takes."""
-        least = 1 if self.batches.rate is not None else self.batches.least
-        if len(self.inputs) < least and is_private(self.defense):
+        least, found = 1 if self.batches.rate is not None else self.batches.least, len(self.inputs)
+        if found < least and is_private(self.defense):
             return torch.empty(0, dtype=torch.long, device=self.inputs.device)
-        if len(self.inputs) < least:
-            wanted, found = "one example" if least == 1 else f"{least} examples", len(self.inputs)
-            raise NoDataError(
+        if found < least:
+            wanted = "one example" if least == 1 else f"{least} examples"
+            raise NoReplyError(
                 f"Client {self.identifier} should have at least {wanted}. Found {found or 'none'}."
                 " Leave it out, or choose a partition that gives it some."
             )
@@ -223,7 +339,7 @@ class Client:
         check_model(model)
         chosen, self._drawn = self.next_indices(), None
         self._step += 1
-        check_weights(model)
+        check_finite(dict(model.named_parameters()), "the model's weights")
         device = next(model.parameters()).device
         inputs, targets = self.inputs[chosen].to(device), self.targets[chosen].to(device)
         seed = named_stream(self._root, "model", self.identifier, self._step - 1).initial_seed()
@@ -246,41 +362,72 @@ class Client:
 
         Where a defense fails on such a message, that is the reason which is told.
         """
-        zero = self.allow_zero or is_private(self.defense)
         if not len(inputs) and is_private(self.defense, "client"):
             nothing = {n: torch.zeros_like(p) for n, p in message.parameters.items()}
             return self.defense.respond(lambda _: nothing, torch.zeros(1, 1), self._generator())
+        zero = self.allow_zero or is_private(self.defense)
         try:
             defended = self.defense.respond(message, inputs, self._generator())
         except ValueError:
-            if len(inputs) and not is_private(self.defense):
-                check_signal(message, inputs, values_of(message, inputs), allow_zero=zero)
+            if not zero:
+                _check_signal(values_of(message, inputs))
             raise
-        if len(inputs):
-            check_signal(message, inputs, defended.values, allow_zero=zero)
+        if not zero:
+            _check_signal(defended.values)
         return defended
 
     def _reply(self, defended: Defended, inputs: Tensor) -> Reply:
         """What is sent, checked; a private one does not tell how many examples were drawn."""
         check_finite(defended.sent, "what the defense gave")
-        return Reply(defended.sent, told_size(self.defense, self.batch_size) or len(inputs))
+        told: int | None = len(inputs)
+        if isinstance(self.defense, PrivateNoise):
+            told = self.defense.batch_size if self.defense.unit == "example" else self.batch_size
+        return Reply(defended.sent, told or len(inputs))
 
 
-def _plain(message: AnyMessage, inputs: Tensor) -> tuple[float | None, float]:
-    """The loss of the batch, and the seconds of the undefended message; none if it is empty."""
+def _check_signal(values: Tensors) -> None:
+    """Require a message that is not all zeros."""
+    if any(bool(value.any()) for value in values.values()):
+        return
+    raise NoReplyError(
+        "The message of a batch should have at least one entry other than 0. Found that all of"
+        f" its {sum(v.numel() for v in values.values())} entries are 0: the loss depends on no"
+        " parameter, all units are dead, or the batch is fitted perfectly. Nothing was sent; check"
+        " model and loss, or pass `allow_zero=True` if batches may be fitted perfectly."
+    )
+
+
+def _loss(message: AnyMessage, inputs: Tensor) -> float | None:
+    """The loss of the batch; none if it is empty."""
     if not len(inputs):
-        return None, 0.0
-    with secluded(message) as alone:
-        with torch.no_grad(), explained(alone, inputs):
-            loss = alone.loss(alone.parameters, inputs, alone.targets)
-        check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
-        start = _now(inputs.device)
-        values_of(alone, inputs)
-    return float(loss), _now(inputs.device) - start
+        return None
+    with secluded(message) as alone, torch.no_grad(), explained(alone, inputs):
+        loss = alone.loss(alone.parameters, inputs, alone.targets)
+    check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
+    return float(loss)
 
 
-def _now(device: torch.device) -> float:
-    """Seconds, when all work given to an accelerator is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def load_received(model: nn.Module, received: Tensors) -> None:
+    """Put a server's weights into the client's own model, all of them or none.
+
+    Raises:
+        ValueError: If names, shapes or types are not those of the model's `state_dict`, or if a
+            number is not finite. The model then stays as it was. A buffer may have the infinities
+            that the client's own has, as a mask of attention does.
+    """
+    expected = model.state_dict()
+    check_structure(received, expected, "weights", "the client's own model")
+    cast: Tensors = {}
+    for name, value in received.items():
+        own = expected[name]
+        as_sent = torch.float32 if own.dtype is torch.bfloat16 else own.dtype
+        if value.dtype not in (own.dtype, as_sent):
+            raise ValueError(
+                "Parameter `weights` should have the types of the client's own model. Found"
+                f" {value.dtype} for `{name}` instead of {own.dtype}. Send the model's"
+                " `state_dict`."
+            )
+        cast[name] = value.to(own.dtype)
+    known = {n: v.masked_fill((v == expected[n]) & expected[n].isinf(), 0) for n, v in cast.items()}
+    check_finite(known, "the weights that the server sent")
+    model.load_state_dict(cast)

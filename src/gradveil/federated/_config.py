@@ -1,11 +1,10 @@
-"""The configuration of a training run, and the data, clients and server that it describes."""
+"""The configuration of a training run, and the data that it cuts."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
@@ -19,24 +18,13 @@ from gradveil._checks import (
     check_seed,
     device_of,
 )
-from gradveil._imports import AllowImports
-from gradveil.catalog import build_defense
 from gradveil.data import Dataset, load_dataset
 from gradveil.messages import LocalSteps, LossFunction
-from gradveil.models import build_fitting_model, count_classes, default_model
 from gradveil.privacy import check_delta, check_sample_rate
 
-from ._client import Client
-from ._partition import KINDS, partition
-from ._planner import Planner
-from ._sampling import SAMPLINGS, count_asked
-from ._server import Server
-
-OPTIMIZERS: dict[str, Any] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
+from ._client import SAMPLINGS
+from ._federation import Federation, count_asked
+from ._partition import KINDS
 
 
 @dataclass(frozen=True)
@@ -99,41 +87,41 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("data", "defense", *(["model"] if self.model is not None else [])):
             check_kind(getattr(self, name), name, str, "It is a name or a path.")
-        for name in ("clients", "batch_size", "rounds", "evaluate_every"):
-            check_count(getattr(self, name), name)
-        for name in ("local_steps", "local_batch_size", "limit"):
+        for name in ("evaluate_every", "local_steps", "local_batch_size", "limit"):
             if getattr(self, name) is not None:
                 check_count(getattr(self, name), name)
-        usual = ("adam", 1e-3) if self.local_steps is None else ("sgd", 1.0)
-        optimizer = usual[0] if self.optimizer is None else self.optimizer
-        lr = usual[1] if self.lr is None else self.lr
-        check_choice(self.partition, "partition", KINDS)
-        check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
-        check_positive(lr, "lr")
-        check_at_most(lr, "lr")
-        object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
-        object.__setattr__(self, "lr", lr)
-        check_seed(self.seed)
-        check_flag(self.secure, "secure")
-        if self.sampling is not None:
-            check_choice(self.sampling, "sampling", SAMPLINGS)
-        if self.sample_rate is not None:
-            check_sample_rate(self.sample_rate)
-        if self.target_epsilon is not None:
-            check_positive(self.target_epsilon, "target_epsilon")
-        check_delta(self.delta)
         for name in ("held_out", "held_out_start"):
             if getattr(self, name) is not None:
                 check_not_negative_count(getattr(self, name), name)
         check_positive(self.alpha, "alpha")
         check_positive(self.local_lr, "local_lr")
         check_at_most(self.local_lr, "local_lr")
-        count_asked(self.clients, self.fraction)
+        check_choice(self.partition, "partition", KINDS)
+        check_seed(self.seed)
+        check_flag(self.secure, "secure")
+        check_delta(self.delta)
+        if self.sampling is not None:
+            check_choice(self.sampling, "sampling", SAMPLINGS)
+        if self.sample_rate is not None:
+            check_sample_rate(self.sample_rate)
+        if self.target_epsilon is not None:
+            check_positive(self.target_epsilon, "target_epsilon")
         device_of(self.device)
+        object.__setattr__(self, "optimizer", self.federation.optimizer)  # the usual ones
+        object.__setattr__(self, "lr", self.federation.lr)
 
-    def fitted_to(self, data: "Split") -> "TrainingConfig":
-        """The same configuration with its model named: the data's default where there was none."""
-        return replace(self, model=self.model or default_model(data.inputs.shape[1:]))
+    @property
+    def federation(self) -> Federation:
+        """Who trains together, and how; made of these fields, and checked."""
+        return Federation(
+            self.clients,
+            self.fraction,
+            self.batch_size,
+            self.rounds,
+            self.local,
+            self.optimizer,
+            self.lr,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values."""
@@ -158,13 +146,6 @@ def count_rounds(epochs: float, examples: int, config: TrainingConfig) -> int:
     return max(1, math.ceil(epochs * examples / (asked * config.batch_size)))
 
 
-HELD_OUT = 512
-"""Examples for evaluation, where the user does not say."""
-
-PUBLIC = 128
-"""Of these, so many are what a server plans from."""
-
-
 @dataclass(frozen=True)
 class Split:
     """Training and held-out examples."""
@@ -182,114 +163,23 @@ def load_split(config: TrainingConfig) -> Split:
 
 def split_data(config: TrainingConfig, data: Dataset) -> Split:
     """Training and held-out examples, cut as the configuration says."""
-    data = data.to(config.device)
-    held_out = _count_held_out(config, len(data))
-    count = len(data) - held_out if config.limit is None else min(config.limit, len(data))
+    data, available, held_out = data.to(config.device), len(data), config.held_out
+    if held_out is None:
+        held_out = 512 if config.limit is not None else min(512, max(1, available // 5))
+    elif config.limit is None and held_out >= available:
+        raise ValueError(
+            f"Parameter `held_out` should be below the {available} examples of `{config.data}`."
+            f" Found `held_out = {held_out}`. Lower it (`--held-out`), or set `limit`."
+        )
+    count = available - held_out if config.limit is None else min(config.limit, available)
     kept = None
     if held_out:
         start = count if config.held_out_start is None else config.held_out_start
-        _check_start(start, count, held_out, len(data))
-        end = min(len(data), start + held_out)
-        kept = (data.inputs[start:end], data.targets[start:end])
+        if not count <= start < available:
+            raise ValueError(
+                f"Parameter `held_out_start` should leave {held_out} examples behind the {count}"
+                f" for training, of {available} in all. Found `held_out_start = {start}`. Lower"
+                " `limit`, or set `held_out` to 0."
+            )
+        kept = data.inputs[start : start + held_out], data.targets[start : start + held_out]
     return Split(data.inputs[:count], data.targets[:count], kept, data.num_classes)
-
-
-def initial_model(
-    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
-) -> nn.Module:
-    """The model with its initial weights, which the seed determines; checked to fit the data."""
-    shape = data.inputs.shape[1:]
-    model = build_fitting_model(
-        config.model, shape, data.num_classes, config.seed, allow_imports=allow_imports
-    ).to(config.device)
-    count_classes(model, config.loss_fn, data.inputs[:2], data.targets)
-    return model
-
-
-def build_clients(
-    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
-) -> list[Client]:
-    """All clients, 0 to `clients - 1`."""
-    parts = partition(
-        data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
-    )
-    return [
-        Client(
-            identifier,
-            data.inputs[part],
-            data.targets[part],
-            build_defense(config.defense, allow_imports=allow_imports),
-            batch_size=config.batch_size,
-            seed=config.seed,
-            local=config.local,
-            sampling=config.sampling,
-            sample_rate=config.sample_rate,
-            secure=config.secure,
-        )
-        for identifier, part in enumerate(parts)
-    ]
-
-
-def build_server(
-    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
-) -> Server:
-    """The server with the initial model and its optimizer."""
-    model = initial_model(config, data, allow_imports=allow_imports)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    kind = "gradient" if config.local_steps is None else "update"
-    assert config.optimizer is not None  # __post_init__ has put the usual one there
-    return Server(model, OPTIMIZERS[config.optimizer](trained, lr=config.lr), kind)
-
-
-def usual_planner(
-    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
-) -> Planner | None:
-    """The planner of a run whose clients wait for the server's shapes; `None` for all others.
-
-    It plans from the first 128 held-out examples, which stand for public ones.
-    """
-    defense = build_defense(config.defense, allow_imports=allow_imports)
-    if defense.about.source != "server":
-        return None
-    if data.held_out is None or len(data.held_out[0]) < 2:
-        raise ValueError(
-            f"Parameter `held_out` should leave examples for the server to plan from, which"
-            f" `{config.defense}` waits for. Found none. Raise it (`--held-out`), or give a"
-            " planner with public examples."
-        )
-    inputs, targets = data.held_out
-    return build_planner(config, (inputs[:PUBLIC], targets[:PUBLIC]))
-
-
-def build_planner(
-    config: TrainingConfig, public: tuple[Tensor, Tensor], refresh_every: int = 10
-) -> Planner:
-    """A planner for the clients of this configuration, from public inputs and targets."""
-    return Planner(
-        public,
-        config.loss_fn,
-        refresh_every,
-        batch_size=config.batch_size,
-        local=config.local,
-        seed=config.seed,
-    )
-
-
-def _count_held_out(config: TrainingConfig, available: int) -> int:
-    if config.held_out is None:
-        return HELD_OUT if config.limit is not None else min(HELD_OUT, max(1, available // 5))
-    if config.limit is None and config.held_out >= available:
-        raise ValueError(
-            f"Parameter `held_out` should be below the {available} examples of `{config.data}`."
-            f" Found `held_out = {config.held_out}`. Lower it (`--held-out`), or set `limit`."
-        )
-    return config.held_out
-
-
-def _check_start(start: int, count: int, held_out: int, available: int) -> None:
-    if start < count or start >= available:
-        raise ValueError(
-            f"Parameter `held_out_start` should leave {held_out} examples behind the {count} for"
-            f" training, of {available} in all. Found `held_out_start = {start}`. Lower `limit`, or"
-            " set `held_out` to 0."
-        )

@@ -1,20 +1,29 @@
 """A federation: who trains together, and how."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
 
 from gradveil._checks import (
     check_at_most,
     check_choice,
     check_count,
     check_kind,
+    check_number,
     check_positive,
+    check_seed,
 )
+from gradveil._random import named_stream
 from gradveil.messages import LocalSteps
 
-from ._config import OPTIMIZERS
-from ._sampling import count_asked
-
-AGGREGATIONS = ("plain", "secure")
+OPTIMIZERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Federation:
         check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
         check_positive(lr, "lr")
         check_at_most(lr, "lr")
-        check_choice(self.aggregation, "aggregation", AGGREGATIONS)
+        check_choice(self.aggregation, "aggregation", ("plain", "secure"))
         object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
         object.__setattr__(self, "lr", lr)
 
@@ -62,3 +71,37 @@ class Federation:
     def sends(self) -> str:
         """What clients send: "gradient" or "update"."""
         return "gradient" if self.local is None else "update"
+
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The server's optimizer of a model's trainable parameters."""
+        trained = [p for p in model.parameters() if p.requires_grad]
+        made: torch.optim.Optimizer = OPTIMIZERS[str(self.optimizer)](trained, lr=self.lr)
+        return made
+
+
+def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
+    """`count_asked` of them, drawn anew in every round, in order.
+
+    They come from the stream (seed, "sampling", round).
+
+    >>> sample_clients([0, 1, 2, 3], 1.0, seed=0, round=1)
+    [0, 1, 2, 3]
+    """
+    check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
+    if not identifiers:
+        raise ValueError("Parameter `identifiers` should hold at least one. Found none.")
+    check_seed(seed)
+    count = count_asked(len(identifiers), fraction)
+    drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
+    return sorted(identifiers[i] for i in drawn[:count].tolist())
+
+
+def count_asked(clients: int, fraction: float) -> int:
+    """⌊fraction · clients + 1/2⌋, at least 1."""
+    check_number(fraction, "fraction")
+    if not 0 < fraction <= 1:
+        raise ValueError(
+            f"Parameter `fraction` should be in (0, 1]. Found `fraction = {fraction}`."
+            " For percentages, divide by 100."
+        )
+    return max(1, int(fraction * clients + 0.5))

@@ -21,9 +21,6 @@ from gradveil.messages import (
 )
 from gradveil.shapes import synthetic
 
-PARALLEL = 0.9
-"""The cosine from which on two rows point nearly the same way."""
-
 
 def parallel_rows(weight: Tensor) -> int:
     """The largest number of rows along one line, nearly; rows of zeros do not count.
@@ -37,7 +34,7 @@ def parallel_rows(weight: Tensor) -> int:
     if len(rows) < 2 or rows.shape[1] < 2:
         return 0
     rows = rows / rows.norm(dim=1, keepdim=True)
-    return int(((rows @ rows.T).abs() > PARALLEL).sum(1).max())
+    return int(((rows @ rows.T).abs() > 0.9).sum(1).max())  # their cosines
 
 
 def effective_share(signal: Tensor) -> float:
@@ -55,8 +52,8 @@ def effective_share(signal: Tensor) -> float:
 AnyMessage = GradientMessage | LocalUpdateMessage
 
 
-class SuspiciousModelError(ValueError):
-    """A server's model isolates single examples; nothing was sent."""
+class RefusedError(ValueError):
+    """A client does not do what its server asks for; nothing was sent."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +95,10 @@ class ModelGuard:
         """Refuse a model with one of the signs; of the batch only shapes are read.
 
         Raises:
-            SuspiciousModelError: With the layer and the sign.
+            RefusedError: With the layer and the sign.
         """
         for sign in self.signs(message, inputs):
-            raise SuspiciousModelError(
+            raise RefusedError(
                 f"The server's model should not isolate single examples. Found {sign}. Nothing was"
                 " sent; ask who made the model, or raise the limits of `ModelGuard` if you trust"
                 " it."
@@ -116,19 +113,17 @@ class ModelGuard:
             uses = _signals(message.loss, own.targets, made)
         for use in uses[:-1]:  # the last layer tells classes apart: that is its task
             weight = message.parameters[use.weight].detach()
-            yield from self._signs_of(use, weight, normal_like(weight, generator))
-
-    def _signs_of(self, use: LayerUse, weight: Tensor, chance: Tensor) -> Iterator[str]:
-        if _meets_once(use):
-            rows = parallel_rows(weight)
-            if rows > self.most_parallel + parallel_rows(chance):
-                yield f"{rows} of {len(weight)} rows of `{use.weight}` that point the same way"
-        effective = effective_share(use.signal)
-        if effective < self.least_effective:
-            yield (
-                f"that `{use.weight}` learns from {effective:.0%} of made-up examples only,"
-                " whose classes are all equally frequent"
-            )
+            chance = normal_like(weight, generator)
+            if _meets_once(use):
+                rows = parallel_rows(weight)
+                if rows > self.most_parallel + parallel_rows(chance):
+                    yield f"{rows} of {len(weight)} rows of `{use.weight}` that point the same way"
+            effective = effective_share(use.signal)
+            if effective < self.least_effective:
+                yield (
+                    f"that `{use.weight}` learns from {effective:.0%} of made-up examples only,"
+                    " whose classes are all equally frequent"
+                )
 
 
 def _meets_once(use: LayerUse) -> bool:

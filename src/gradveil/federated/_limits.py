@@ -9,15 +9,7 @@ from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps
 
-AMOUNTS = ("scale", "ratio", "step", "target_error", "noise_multiplier")
-"""Options of a defense of which more protects more."""
-
-NEVER = ("seed", "scale", "ratio", "clip", "noise", "local-batch-size", "local-momentum")
-"""What a server may never choose; who knows the seed can take the noise off."""
-
-
-class LimitError(ValueError):
-    """A server asked for what the client's limits do not allow."""
+from ._guard import RefusedError
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,8 @@ class Limits:
                 f" {self.defenses!r}. Put it into a list."
             )
         object.__setattr__(self, "defenses", tuple(self.defenses))
-        for spec in self._specs():
-            build_defense(spec, allow_imports=self._imports())  # a mistake is an error now
+        for text in self.defenses:
+            self._built(text)  # a mistake is an error now
         for name in ("batch_size", "local_steps", "local_lr"):
             _check_range(getattr(self, name), name)
 
@@ -79,15 +71,21 @@ class Limits:
         """The defense that a server asked for, if it is within these limits."""
         try:
             spec = Spec.parse(asked, "defense").named()
-            allowed = any(_protects_as(spec, least.named()) for least in self._specs())
+            known = [Spec.parse(text, "defense").named() for text in self.defenses]
+            allowed = any(_protects_as(spec, least) for least in known)
         except (ValueError, TypeError):
             allowed = False
         if not allowed:
-            raise LimitError(
+            raise RefusedError(
                 f"A server should ask for a defense within this client's limits, {[*self.defenses]}"
                 f" or more of it. Found {str(asked)[:200]!r}. Nothing was sent."
             )
-        return build_defense(spec, allow_imports=self._imports())
+        return self._built(asked)
+
+    def _built(self, text: str) -> Defense:
+        """Import paths in the client's own list are allowed: its code names them."""
+        own = [path for each in self.defenses for path in Spec.parse(each, "defense").imports]
+        return build_defense(text, allow_imports=own)
 
     def settings(self, config: Mapping[str, Any], own: RoundSettings) -> RoundSettings:
         """The client's own settings, with what the round configuration asks for in their place.
@@ -95,41 +93,42 @@ class Limits:
         Keys: "defense", "batch-size", "local-steps", "local-lr". "seed" and the parts of a defense
         are never a server's to choose. Other keys are not looked at.
         """
-        for key in NEVER:
-            if key in config:
-                raise LimitError(
+        for key in (
+            "seed",
+            "scale",
+            "ratio",
+            "clip",
+            "noise",
+            "local-batch-size",
+            "local-momentum",
+        ):
+            if key in config:  # who knows the seed can take the noise off
+                raise RefusedError(
                     f"A server should leave `{key}` to the client. Found it in the round's"
                     " configuration. Nothing was sent."
                 )
-        chosen = own
+        asked: dict[str, Any] = {}
         if "defense" in config:
-            chosen = replace(chosen, defense=self.defense(config["defense"]))
+            asked["defense"] = self.defense(config["defense"])
         if "batch-size" in config:
-            size = _within(config["batch-size"], self.batch_size, "batch-size", int)
-            chosen = replace(chosen, batch_size=size)
-        return replace(chosen, local=self._local(config, own.local))
-
-    def _local(self, config: Mapping[str, Any], own: LocalSteps | None) -> LocalSteps | None:
-        asked = {}
+            asked["batch_size"] = _within(config, "batch-size", self.batch_size, int)
+        local: dict[str, Any] = {}
         if "local-steps" in config:
-            asked["steps"] = _within(config["local-steps"], self.local_steps, "local-steps", int)
+            local["steps"] = _within(config, "local-steps", self.local_steps, int)
         if "local-lr" in config:
-            asked["lr"] = _within(config["local-lr"], self.local_lr, "local-lr", float)
-        if not asked:
-            return own
-        if own is None:
-            raise LimitError(
+            local["lr"] = _within(config, "local-lr", self.local_lr, float)
+        if local and own.local is None:
+            raise RefusedError(
                 "A server should ask clients of FedSGD for gradients only. Found"
-                f" {sorted(asked)} of local steps in the round's configuration. Nothing was sent."
+                f" {sorted(local)} of local steps in the round's configuration. Nothing was sent."
             )
+        if local and own.local is not None:
+            asked["local"] = replace(own.local, **local)
         return replace(own, **asked)
 
-    def _specs(self) -> list[Spec]:
-        return [Spec.parse(text, "defense") for text in self.defenses]
 
-    def _imports(self) -> list[str]:
-        """Import paths in the client's own list: its code allows them by naming them."""
-        return [path for spec in self._specs() for path in spec.imports]
+AMOUNTS = ("scale", "ratio", "step", "target_error", "noise_multiplier")
+"""Options of a defense of which more protects more."""
 
 
 def _protects_as(asked: Spec, least: Spec) -> bool:
@@ -151,11 +150,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _within(asked: Any, limits: tuple[Any, Any] | None, name: str, kind: type) -> Any:
+def _within(
+    config: Mapping[str, Any], name: str, limits: tuple[Any, Any] | None, kind: type
+) -> Any:
+    asked = config[name]
     fits = _is_number(asked) and (kind is float or isinstance(asked, int))
     if limits is None or not fits or not limits[0] <= asked <= limits[1]:
         bounds = "leave" if limits is None else f"ask for {limits[0]} to {limits[1]} as"
-        raise LimitError(
+        raise RefusedError(
             f"A server should {bounds} `{name}`, within this client's limits. Found"
             f" `{name} = {str(asked)[:200]!r}`. Nothing was sent."
         )

@@ -1,13 +1,12 @@
 """The server's plan: a shape made from public examples, packed and sent."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,22 +71,13 @@ def _worth(parts: Factors, like: Tensor) -> float:
     return like.numel() * sum(float(log.var(correction=0)) for log in logs)
 
 
-STEPS = 16
-"""Codes for a factor of two: levels are rounded by at most 2.2 %."""
-
-MIDDLE = 128
-"""The code of a factor's geometric mean."""
-
-MOST_AXES = 16
-"""Of a factor, below this."""
-
-
 @dataclass(frozen=True, eq=False)
 class PackedShape:
     """A shape as a server sends it; rounded, so that all who unpack it have the same.
 
     A number f of a factor with geometric mean c has the code 128 + 16 log₂(f/c), rounded and in
-    [0, 255]: up to 256 times the mean. A factor of one number is its mean, without a code.
+    [0, 255]: up to 256 times the mean, by at most 2.2 % off. A factor of one number is its mean,
+    without a code.
     """
 
     layout: str
@@ -111,21 +101,36 @@ class PackedShape:
     @classmethod
     def of(cls, shape: Shape) -> "PackedShape":
         """The shape with its levels rounded."""
-        layout = [[name, *map(_sizes, parts)] for name, parts in shape.factors.items()]
-        logs = [part.detach().double().cpu().log2().reshape(-1) for part in _flat(shape)]
-        means = [log.mean() for log in logs]
-        codes = [
-            (MIDDLE + STEPS * (log - mean)).round().clamp(0, 255).to(torch.uint8)
-            for log, mean in zip(logs, means, strict=True)
-            if len(log) > 1
-        ]
-        row = torch.cat(codes) if codes else torch.zeros(0, dtype=torch.uint8)
-        return cls(json.dumps(layout), torch.stack(means).exp2().float(), row)
+        lines = [[name, *(list(f.shape) for f in parts)] for name, parts in shape.factors.items()]
+        flat = [factor for parts in shape.factors.values() for factor in parts]
+        logs = [factor.detach().double().cpu().log2().reshape(-1) for factor in flat]
+        codes = [(128 + 16 * (log - log.mean())).round().clamp(0, 255).byte() for log in logs]
+        row = [code for code in codes if len(code) > 1] or [torch.zeros(0, dtype=torch.uint8)]
+        means = torch.stack([log.mean() for log in logs]).exp2().float()
+        return cls(json.dumps(lines), means, torch.cat(row))
 
     @property
     def size(self) -> int:
         """Bytes of all of it."""
         return len(self.layout.encode()) + 4 * len(self.means) + len(self.codes)
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """Made once: so are the plans that it has."""
+        lines = _read(self.layout)
+        sizes = [size for _, *parts in lines for size in parts]
+        coded = [prod(size) if prod(size) > 1 else 0 for size in sizes]
+        if (len(sizes), sum(coded)) != (len(self.means), len(self.codes)):
+            raise ValueError(
+                f"A packed shape should have {len(sizes)} means and {sum(coded)} codes, as its"
+                f" layout says. Found {len(self.means)} and {len(self.codes)}."
+            )
+        levels = ((self.codes.float() - 128) / 16).exp2().split(coded)
+        factors = (
+            mean * level.view(size) if len(level) else mean.reshape(size)
+            for mean, level, size in zip(self.means, levels, sizes, strict=True)
+        )
+        return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in lines})
 
     def shape(self) -> Shape:
         """The shape. What no server of ours would have sent is an error.
@@ -134,43 +139,7 @@ class PackedShape:
             ValueError: If the parts do not fit each other, or if a level is not finite or not
                 above 0.
         """
-        means, codes = (part.cpu().numpy().tobytes() for part in (self.means, self.codes))
-        return _unpacked(self.layout, means, codes)
-
-
-@lru_cache(maxsize=1)
-def _unpacked(layout: str, means: bytes, codes: bytes) -> Shape:
-    """The last shape stays as it is for the next message: so do the plans that it has."""
-    lines = _read(layout)
-    sizes = [size for _, *parts in lines for size in parts]
-    coded = sum(prod(size) for size in sizes if prod(size) > 1)
-    if 4 * len(sizes) != len(means) or coded != len(codes):
-        raise ValueError(
-            f"A packed shape should have {len(sizes)} means and {coded} codes, as its layout"
-            f" says. Found {len(means) // 4} and {len(codes)}."
-        )
-    numbers = np.frombuffer(means, np.float32).copy(), np.frombuffer(codes, np.uint8).copy()
-    factors = _factors(sizes, *map(torch.from_numpy, numbers))
-    return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in lines})
-
-
-def _factors(sizes: list[list[int]], means: Tensor, codes: Tensor) -> Iterator[Tensor]:
-    levels = ((codes.float() - MIDDLE) / STEPS).exp2()
-    place = 0
-    for mean, size in zip(means, sizes, strict=True):
-        if prod(size) > 1:
-            yield mean * levels[place : place + prod(size)].view(size)
-            place += prod(size)
-        else:
-            yield mean.reshape(size)
-
-
-def _flat(shape: Shape) -> list[Tensor]:
-    return [part for parts in shape.factors.values() for part in parts]
-
-
-def _sizes(factor: Tensor) -> list[int]:
-    return list(factor.shape)
+        return self._shape
 
 
 def _read(text: str) -> list[Any]:
@@ -189,17 +158,11 @@ def _read(text: str) -> list[Any]:
 
 
 def _is_line(line: object) -> bool:
-    return (
-        isinstance(line, list)
-        and len(line) > 1
-        and isinstance(line[0], str)
-        and all(isinstance(part, list) and len(part) < MOST_AXES for part in line[1:])
-        and all(_is_size(number) for part in line[1:] for number in part)
-    )
-
-
-def _is_size(number: object) -> bool:
-    return type(number) is int and 0 < number < 2**31
+    if not isinstance(line, list) or len(line) < 2 or not isinstance(line[0], str):
+        return False
+    if not all(isinstance(part, list) and len(part) < 16 for part in line[1:]):
+        return False
+    return all(type(number) is int and 0 < number < 2**31 for part in line[1:] for number in part)
 
 
 class Planner:
@@ -276,10 +239,8 @@ class Planner:
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from: the last shape, packed; nothing before the first."""
-        packed = self._packed
-        if packed is None:
-            return {}
-        return {"layout": packed.layout, "means": packed.means, "codes": packed.codes}
+        names = () if self._packed is None else ("layout", "means", "codes")
+        return {name: getattr(self._packed, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""

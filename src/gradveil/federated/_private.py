@@ -1,25 +1,20 @@
 """The (ε, δ) of a run, and the sentence that states it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from gradveil._imports import AllowImports
-from gradveil.catalog import Spec
+from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import PrivateNoise
 from gradveil.privacy import PrivacyAccount, epsilon_on_grid, solve_noise_multiplier
 
-from ._client import Client
 from ._config import TrainingConfig
+from ._history import TrainingHistory
 from ._partition import partition
-from ._sampling import Batches, is_private
-from ._storage import TrainingHistory
 
 MULTIPLIER = "noise_multiplier"
-DIGITS = 1e4
-"""A multiplier that is solved for is rounded up to so many parts."""
 
 
 def private_defense(
@@ -32,7 +27,10 @@ def private_defense(
     Raises:
         ValueError: If there is a target, and the defense has no (ε, δ).
     """
-    defense = _whole_spec(config).build("defense", allow_imports=allow_imports)
+    spec = Spec.parse(config.defense, "defense")
+    if config.target_epsilon is not None and MULTIPLIER in spec.missing:
+        spec = spec.with_(**{MULTIPLIER: 1.0})
+    defense = build_defense(spec, allow_imports=allow_imports)
     if isinstance(defense, PrivateNoise):
         return defense
     if config.target_epsilon is not None:
@@ -44,14 +42,23 @@ def private_defense(
     return None
 
 
-def settled(
+def accounted(
     config: TrainingConfig, targets: Tensor, *, allow_imports: AllowImports = False
-) -> TrainingConfig:
-    """The configuration with all of a private defense in it: its unit, its noise multiplier.
+) -> tuple[TrainingConfig, PrivacyAccount | None]:
+    """The configuration with all of a private defense in it, and its account.
 
-    Local steps make an update that is clipped as a whole (unit="client"). A multiplier that was
-    left out is the smallest with ε(δ) ≤ `target_epsilon` after all rounds. One that was given
-    stays: the run then ends before the round that would exceed the target.
+    Without a defense that has (ε, δ), the configuration as it is, and no account. Local steps make
+    an update that is clipped as a whole (unit="client"). A multiplier that was left out is the
+    smallest with ε(δ) ≤ `target_epsilon` after all rounds. One that was given stays: the run then
+    ends before the round that would exceed the target.
+
+    The account has one step for each round, for every client, asked or not. A `sample_rate` is a
+    public number, and the account is about one example more or less. Without one, each client draws
+    with a rate of its own, batch_size over its number of examples: the largest of them is accounted
+    for, these numbers are public, and one example is replaced by an empty one ("zero-out", see
+    `epsilon_after`). Shuffled batches are accounted for as if each example were in every step, and
+    was replaced by another: adding one would move all that come after it. Of a client, whose
+    messages can be counted, all that it sends is replaced by messages without examples.
 
     Args:
         config: What to train.
@@ -60,35 +67,17 @@ def settled(
     """
     defense = private_defense(config, allow_imports=allow_imports)
     if defense is None:
-        return config
+        return config, None
     spec = Spec.parse(config.defense, "defense").named()
     if config.local_steps is not None and "unit" not in spec.options:
         spec, defense = spec.with_(unit="client"), replace(defense, unit="client")
-    if MULTIPLIER in spec.missing:
-        rate, neighbours = _sampled(config, defense, targets)
-        spec = spec.with_(**{MULTIPLIER: _solved(config, rate, neighbours)})
-    return replace(config, defense=str(spec))
-
-
-def account_of(
-    config: TrainingConfig, targets: Tensor, *, allow_imports: AllowImports = False
-) -> PrivacyAccount | None:
-    """The account of a settled configuration; `None` for a defense without (ε, δ).
-
-    One step for each round, for every client, asked or not. A `sample_rate` is a public number, and
-    the account is about one example more or less. Without one, each client draws with a rate of its
-    own, batch_size over its number of examples: the largest of them is accounted for, these numbers
-    are public, and one example is replaced by an empty one ("zero-out", see `epsilon_after`).
-    Shuffled batches are accounted for as if each example were in every step, and was replaced by
-    another: adding one would move all that come after it. Of a client, whose messages can be
-    counted, all that it sends is replaced by messages without examples.
-    """
-    defense = private_defense(config, allow_imports=allow_imports)
-    if defense is None:
-        return None
     rate, neighbours = _sampled(config, defense, targets)
-    return PrivacyAccount(
-        defense.noise_multiplier,
+    multiplier = defense.noise_multiplier
+    if MULTIPLIER in spec.missing:
+        multiplier = _solved(config, rate, neighbours)
+        spec = spec.with_(**{MULTIPLIER: multiplier})
+    account = PrivacyAccount(
+        multiplier,
         rate,
         config.delta,
         unit=defense.unit,
@@ -96,24 +85,7 @@ def account_of(
         neighbours=neighbours,
         grid=defense.grid,
     )
-
-
-def largest_rate(sizes: Sequence[int], batch_size: int) -> float:
-    """The largest rate of Poisson sampling: that of the client with the fewest examples.
-
-    >>> largest_rate([100, 40, 0], batch_size=4)
-    0.1
-    """
-    rates = [Batches(size, batch_size, "poisson").rate or 0.0 for size in sizes if size]
-    return max(rates, default=1.0)
-
-
-def _whole_spec(config: TrainingConfig) -> Spec:
-    """The specification; with a target, 1 in place of a multiplier that is left out."""
-    spec = Spec.parse(config.defense, "defense")
-    if config.target_epsilon is not None and MULTIPLIER in spec.missing:
-        return spec.with_(**{MULTIPLIER: 1.0})
-    return spec
+    return replace(config, defense=str(spec)), account
 
 
 def _sampled(config: TrainingConfig, defense: PrivateNoise, targets: Tensor) -> tuple[float, str]:
@@ -127,7 +99,8 @@ def _sampled(config: TrainingConfig, defense: PrivateNoise, targets: Tensor) -> 
     parts = partition(
         targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
     )
-    return largest_rate([len(part) for part in parts], config.batch_size), "zero-out"
+    rates = [min(1.0, config.batch_size / len(part)) for part in parts if len(part)]
+    return max(rates, default=1.0), "zero-out"
 
 
 def _solved(config: TrainingConfig, rate: float, neighbours: str) -> float:
@@ -135,7 +108,7 @@ def _solved(config: TrainingConfig, rate: float, neighbours: str) -> float:
     target, delta, rounds = config.target_epsilon, config.delta, config.rounds
     assert target is not None  # else it would not be missing
     found = solve_noise_multiplier(target, delta, rate, rounds, neighbours)
-    found = math.ceil(found * DIGITS) / DIGITS
+    found = math.ceil(found * 1e4) / 1e4
     while epsilon_on_grid(found, rate, rounds, delta, neighbours) > target:
         found = round(found * (1 + 1e-4), 8)
     return found
@@ -182,27 +155,3 @@ def privacy_statement(history: TrainingHistory) -> str | None:
         " publish them."
     )
     return " ".join(lines)
-
-
-def budget_spent(account: PrivacyAccount, rounds: int, *, simulation: bool = False) -> str:
-    """Why a run ended after so many rounds."""
-    return (
-        f"{'In this simulation, after' if simulation else 'After'} {rounds} rounds ε is"
-        f" {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more round would"
-        f" make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
-    )
-
-
-def check_relation(account: PrivacyAccount, clients: Sequence[Client]) -> None:
-    """Refuse an account of one example more or less where that changes how others are drawn."""
-    if account.neighbours != "add-remove":
-        return
-    for client in clients:
-        found = client.batches.neighbours
-        if is_private(client.defense, "example") and found != "add-remove":
-            raise ValueError(
-                f"Parameter `account` should be about neighbours='{found}', as the sampling of"
-                f" client {client.identifier} is. Found neighbours='add-remove': one example less"
-                " changes how all others are drawn. Make the account so, or give the client a"
-                " public `sample_rate`."
-            )

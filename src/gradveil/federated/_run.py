@@ -20,27 +20,21 @@ from gradveil._checks import (
 from gradveil.messages import LossFunction, check_match, gradient_of
 from gradveil.privacy import PrivacyAccount
 
-from ._client import Client, NoDataError
-from ._planner import Planner
-from ._private import budget_spent, check_relation
-from ._reply import Costs, NoSignalError, Reply
-from ._sampling import count_asked, sample_clients
-from ._server import Server, admit
-from ._storage import (
-    RoundMetrics,
-    Skip,
-    TrainingHistory,
-    describe,
-    digest,
-    has_checkpoint,
+from ._checkpoint import (
+    CHECKPOINT,
     load_checkpoint,
     note_releases,
     noted_releases,
     run_fingerprint,
     save_checkpoint,
 )
+from ._client import Client, Costs, NoReplyError, Reply, is_private
+from ._federation import count_asked, sample_clients
+from ._history import RoundMetrics, TrainingHistory
+from ._planner import Planner
+from ._server import Server, Skip
 
-_CHUNK = 256
+OnRound = Callable[[RoundMetrics], None]
 
 
 class Evaluation(NamedTuple):
@@ -71,7 +65,7 @@ def evaluate(
     modes = {module: module.training for module in model.modules()}
     model.eval()
     loss, right, scored = 0.0, 0, True
-    for chunk, labels in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+    for chunk, labels in zip(inputs.split(256), targets.split(256), strict=True):
         outputs = model(chunk)
         loss += float(loss_fn(outputs, labels)) * len(chunk)
         scored = scored and outputs.dim() == 2 and labels.dim() == 1
@@ -79,81 +73,6 @@ def evaluate(
     for module, mode in modes.items():
         module.training = mode
     return Evaluation(loss / len(inputs), right / len(inputs) if scored else None)
-
-
-class NoReplyError(ValueError):
-    """A round in which no client's reply could be used."""
-
-
-def play_round(
-    number: int, server: Server, clients: Sequence[Client], loss_fn: LossFunction
-) -> RoundMetrics:
-    """Ask these clients, average what they send, take the server's step.
-
-    A client is skipped, with the reason in the result, if it has no data, if its loss or gradient
-    is not finite or says nothing (`NoSignalError`), or if the server refuses its reply.
-
-    Raises:
-        NoReplyError: If no reply is left. The model stays as it was.
-    """
-    replies: list[tuple[int, Reply]] = []
-    costs: dict[int, Costs] = {}
-    skipped: list[Skip] = []
-    for client in clients:
-        try:
-            reply, costs[client.identifier] = client.reply_with_costs(server.model, loss_fn)
-        except (NoDataError, NonFiniteError, NoSignalError) as error:
-            skipped.append(Skip(client.identifier, str(error)))
-        else:
-            replies.append((client.identifier, reply))
-    admitted, refused = admit(replies, server.parameters)
-    skipped += [Skip(identifier, reason) for identifier, reason in refused]
-    if not admitted:
-        raise NoReplyError(_nobody(number, skipped))
-    server.step(admitted)
-    return _metrics(number, dict(admitted), costs, skipped)
-
-
-def _nobody(number: int, skipped: Sequence[Skip]) -> str:
-    first = f" The first: {skipped[0].reason}" if skipped else ""
-    return (
-        f"Round {number} should have at least one usable reply. Found {len(skipped)} clients asked"
-        f" and all of them skipped.{first}"
-    )
-
-
-def _metrics(
-    number: int, replies: Mapping[int, Reply], costs: Mapping[int, Costs], skipped: list[Skip]
-) -> RoundMetrics:
-    examples = sum(reply.examples for reply in replies.values())
-    return RoundMetrics(
-        round=number,
-        clients=tuple(sorted(replies)),
-        skipped=tuple(skipped),
-        examples=examples,
-        bytes_sent=sum(reply.size for reply in replies.values()),
-        loss=_loss(replies, costs),
-        utility_first=_mean([costs[i].utility_first for i in replies]),
-        utility_second=_mean([costs[i].utility_second for i in replies]),
-        seconds_gradient=sum(costs[i].seconds_gradient for i in replies),
-        seconds_defense=sum(costs[i].seconds_defense for i in replies),
-    )
-
-
-def _loss(replies: Mapping[int, Reply], costs: Mapping[int, Costs]) -> float | None:
-    """The mean over examples; batches without examples have none."""
-    known = [(costs[i].loss, reply.examples) for i, reply in replies.items()]
-    summed = [(loss * count, count) for loss, count in known if loss is not None]
-    total = sum(count for _, count in summed)
-    return sum(part for part, _ in summed) / total if total else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-OnRound = Callable[[RoundMetrics], None]
 
 
 class FederatedRun:
@@ -173,6 +92,7 @@ class FederatedRun:
             sample at its rate at most; one of "add-remove" is refused where a client's rate is
             made from its number of examples (`Batches.neighbours`).
         planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
+        config: What the history says that the run was made from.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -200,43 +120,46 @@ class FederatedRun:
         evaluate_every: int = 8,
         account: PrivacyAccount | None = None,
         planner: Planner | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         check_count(evaluate_every, "evaluate_every")
         check_seed(seed)
         check_kind(server, "server", Server, "Make one of a model and an optimizer.")
         check_callable(loss_fn, "loss_fn", "Use for example cross_entropy.")
+        self.clients = _by_identifier(clients)
         if account is not None:
             check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
-            check_relation(account, clients)
+            _check_relation(account, clients)
         if held_out is not None:
             for part in check_pair(held_out, "held_out"):
                 check_tensor(part, "held_out")
         if planner is not None:
             check_kind(planner, "planner", Planner, "Give it public examples and the loss.")
-        self.planner = planner
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
-        self.clients = _by_identifier(clients)
         self.fraction, self.seed, self.evaluate_every = fraction, seed, evaluate_every
-        self.account = account
+        self.account, self.planner, self.config = account, planner, dict(config or {})
         self.rounds: list[RoundMetrics] = []
         self._wanted = 0
-        kept = [] if held_out is None else [digest(part) for part in held_out]
         options = {
             "fraction": count_asked(len(clients), fraction),
             "seed": seed,
             "evaluate every": evaluate_every,
-            "held out": kept,
-            "loss": describe(loss_fn),
-            **({} if account is None else {"account": account.describe()}),
-            **({} if planner is None else {"planner": describe(planner)}),
+            "held out": held_out,
+            "loss": loss_fn,
+            "account": None if account is None else account.describe(),
+            "planner": planner,
         }
         self.fingerprint = run_fingerprint(server, clients, options)
 
     def step(self, *, last: bool = False) -> RoundMetrics:
         """One more round; the last one is evaluated in any case.
 
+        A client is skipped, with the reason in the result, if it has no data, if its loss or
+        gradient is not finite or says nothing, or if the server refuses its reply.
+
         Raises:
             BudgetError: If the account's budget does not allow it. Nothing is released then.
+            NoReplyError: If no reply is left. The model stays as it was.
         """
         number = len(self.rounds) + 1
         if self.account is not None:
@@ -244,8 +167,7 @@ class FederatedRun:
         asked = sample_clients(sorted(self.clients), self.fraction, self.seed, number)
         clients = [self.clients[i] for i in asked]
         size = self._send_shape(number, clients)
-        metrics = play_round(number, self.server, clients, self.loss_fn)
-        metrics = replace(metrics, shape_bytes=size)
+        metrics = replace(self._play(number, clients), shape_bytes=size)
         if self.held_out is not None and (last or number % self.evaluate_every == 0):
             loss, accuracy = evaluate(self.server.model, self.loss_fn, *self.held_out)
             metrics = replace(metrics, held_out_loss=loss, accuracy=accuracy)
@@ -253,6 +175,28 @@ class FederatedRun:
             metrics = replace(metrics, epsilon=self.account.epsilon())
         self.rounds.append(metrics)
         return metrics
+
+    def _play(self, number: int, clients: Sequence[Client]) -> RoundMetrics:
+        """Ask these clients, average what they send, take the server's step."""
+        replies: list[tuple[int, Reply]] = []
+        costs: dict[int, Costs] = {}
+        skipped: list[Skip] = []
+        for client in clients:
+            try:
+                reply, cost = client.reply_with_costs(self.server.model, self.loss_fn)
+            except (NoReplyError, NonFiniteError) as error:
+                skipped.append(Skip(client.identifier, str(error)))
+            else:
+                replies.append((client.identifier, reply))
+                costs[client.identifier] = cost
+        counted, refused = self.server.step(replies)
+        skipped += refused
+        if not counted:
+            raise NoReplyError(
+                f"Round {number} should have at least one usable reply. Found {len(skipped)}"
+                f" clients asked and all of them skipped. The first: {skipped[0].reason}"
+            )
+        return _metrics(number, counted, [costs[i] for i in counted], skipped)
 
     def _send_shape(self, number: int, clients: Sequence[Client]) -> int | None:
         """Give this round's shape to its clients; returns the bytes that each of them gets."""
@@ -276,7 +220,7 @@ class FederatedRun:
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
         self._wanted = rounds
-        if folder is not None and self.account is not None and not has_checkpoint(folder):
+        if folder is not None and self.account is not None and not (folder / CHECKPOINT).exists():
             save_checkpoint(folder, self.state_dict(), self.fingerprint)  # to count from, if killed
         while len(self.rounds) < rounds and not self._is_spent(1):
             last = len(self.rounds) + 1 == rounds or self._is_spent(2)
@@ -291,57 +235,54 @@ class FederatedRun:
     @property
     def history(self) -> TrainingHistory:
         """What happened so far."""
+        told = TrainingHistory(tuple(self.rounds), self.config)
         if self.account is None:
-            return TrainingHistory(tuple(self.rounds))
-        short = len(self.rounds) < self._wanted and self._is_spent(1)
+            return told
         simulation = not all(client.secure for client in self.clients.values())
-        stopped = None
-        if short:
-            stopped = budget_spent(self.account, len(self.rounds), simulation=simulation)
-        privacy = {**self.account.describe(), "simulation": simulation}
-        return TrainingHistory(tuple(self.rounds), privacy=privacy, stopped=stopped)
+        short = len(self.rounds) < self._wanted and self._is_spent(1)
+        return replace(
+            told,
+            privacy={**self.account.describe(), "simulation": simulation},
+            stopped=budget_spent(self.account, len(self.rounds), simulation) if short else None,
+        )
 
     def _is_spent(self, rounds: int) -> bool:
         """Whether so many more rounds would spend more than the budget."""
         return self.account is not None and self.account.would_exceed(rounds)
 
-    def resume(self, folder: Path) -> str | None:
-        """Continue from the folder's checkpoint; returns why the newest was refused, if it was.
+    def resume(self, folder: Path) -> None:
+        """Continue from the folder's checkpoint.
 
         Rounds after the checkpoint are played again. Where their noise is secure they are then
         released a second time, with other noise: the account counts them twice.
         """
-        loaded = load_checkpoint(folder, self.fingerprint)
-        self.load_state_dict(loaded.state)
+        self.load_state_dict(load_checkpoint(folder, self.fingerprint))
         again = any(client.secure for client in self.clients.values())
         if self.account is not None and again:
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:
                 self.account.step(lost)
-        return loaded.refused
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes from round to round: tensors, numbers and text."""
-        account = {} if self.account is None else {"account": self.account.state_dict()}
+        parts = {"account": self.account, "planner": self.planner}
         return {
-            **account,
             "history": self.history.to_json(),
             "model": self.server.model.state_dict(),
             "optimizer": self.server.optimizer.state_dict(),
             "clients": {i: client.state_dict() for i, client in self.clients.items()},
-            **({} if self.planner is None else {"planner": self.planner.state_dict()}),
+            **{name: part.state_dict() for name, part in parts.items() if part is not None},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         self.server.model.load_state_dict(state["model"])
         self.server.optimizer.load_state_dict(state["optimizer"])
-        if self.planner is not None:
-            self.planner.load_state_dict(state["planner"])
         for identifier, client in self.clients.items():
             client.load_state_dict(state["clients"][identifier])
-        if self.account is not None:
-            self.account.load_state_dict(state["account"])
+        for name, part in {"account": self.account, "planner": self.planner}.items():
+            if part is not None:
+                part.load_state_dict(state[name])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
 
 
@@ -356,3 +297,51 @@ def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
             f" own. Found {[client.identifier for client in clients]}. Number them from 0."
         )
     return by_identifier
+
+
+def _check_relation(account: PrivacyAccount, clients: Sequence[Client]) -> None:
+    """Refuse an account of one example more or less where that changes how others are drawn."""
+    if account.neighbours != "add-remove":
+        return
+    for client in clients:
+        found = client.batches.neighbours
+        if is_private(client.defense, "example") and found != "add-remove":
+            raise ValueError(
+                f"Parameter `account` should be about neighbours='{found}', as the sampling of"
+                f" client {client.identifier} is. Found neighbours='add-remove': one example less"
+                " changes how all others are drawn. Make the account so, or give the client a"
+                " public `sample_rate`."
+            )
+
+
+def _metrics(
+    number: int, replies: Mapping[int, Reply], costs: Sequence[Costs], skipped: Sequence[Skip]
+) -> RoundMetrics:
+    sizes = [reply.examples for reply in replies.values()]
+    return RoundMetrics(
+        round=number,
+        clients=tuple(sorted(replies)),
+        skipped=tuple(skipped),
+        examples=sum(sizes),
+        bytes_sent=sum(reply.size for reply in replies.values()),
+        loss=_mean([cost.loss for cost in costs], sizes),
+        utility_first=_mean([cost.utility_first for cost in costs]),
+        utility_second=_mean([cost.utility_second for cost in costs]),
+    )
+
+
+def _mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
+    """Over those that are known; batches without examples have no loss."""
+    pairs = zip(values, weights or [1] * len(values), strict=True)
+    known = [(value * weight, weight) for value, weight in pairs if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(part for part, _ in known) / total if total else None
+
+
+def budget_spent(account: PrivacyAccount, rounds: int, simulation: bool) -> str:
+    """Why a run ended after so many rounds."""
+    return (
+        f"{'In this simulation, after' if simulation else 'After'} {rounds} rounds ε is"
+        f" {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more round would"
+        f" make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
+    )

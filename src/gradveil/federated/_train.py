@@ -1,25 +1,42 @@
 """Training from a configuration, with its files."""
 
-import warnings
-from collections.abc import Callable
+import io
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from gradveil._checks import check_count, check_flag, check_kind
-from gradveil._imports import AllowImports
+import torch
+from torch import nn
 
-from ._config import Split, TrainingConfig, build_clients, build_server, load_split, usual_planner
+from gradveil._checks import check_count, check_flag, check_kind
+from gradveil._files import alone_in, write_atomically
+from gradveil._imports import AllowImports
+from gradveil.catalog import build_defense
+from gradveil.models import build_fitting_model, count_classes, default_model
+
+from ._checkpoint import CHECKPOINT
+from ._client import Client
+from ._config import Split, TrainingConfig, load_split
+from ._history import TrainingHistory
+from ._partition import partition
 from ._planner import Planner
-from ._private import account_of, settled
+from ._private import accounted
 from ._run import FederatedRun, OnRound
-from ._storage import (
-    TrainingHistory,
-    check_unused,
-    has_checkpoint,
-    hold_folder,
-    save_history,
-    save_weights,
-)
+from ._server import Server
+
+HISTORY = "history.json"
+
+
+def initial_model(
+    config: TrainingConfig, data: Split, *, allow_imports: AllowImports = False
+) -> nn.Module:
+    """The model with its initial weights, which the seed determines; checked to fit the data."""
+    shape = data.inputs.shape[1:]
+    model = build_fitting_model(
+        config.model, shape, data.num_classes, config.seed, allow_imports=allow_imports
+    ).to(config.device)
+    count_classes(model, config.loss_fn, data.inputs[:2], data.targets)
+    return model
 
 
 def build_run(
@@ -31,31 +48,76 @@ def build_run(
 ) -> FederatedRun:
     """The run that a configuration describes, before its first round.
 
-    With a defense that has (ε, δ) it is accounted for (`account_of`), and ends before a round that
+    With a defense that has (ε, δ) it is accounted for (`accounted`), and ends before a round that
     would exceed `target_epsilon`.
 
     Args:
         config: What to train.
         data: What `load_split(config)` gave; loaded if `None`.
-        planner: Of the shape for clients whose defense is `from-server(...)`; see `build_planner`.
-            For these, held-out examples are planned from if `None`.
+        planner: Of the shape for clients whose defense waits for the server's. For these, the first
+            128 held-out examples, which stand for public ones, are planned from if `None`.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
     data = load_split(config) if data is None else data
-    config = settled(config, data.targets, allow_imports=allow_imports)
-    if planner is None:
-        planner = usual_planner(config, data, allow_imports=allow_imports)
+    config = replace(config, model=config.model or default_model(data.inputs.shape[1:]))
+    config, account = accounted(config, data.targets, allow_imports=allow_imports)
+    defense = build_defense(config.defense, allow_imports=allow_imports)
+    if planner is None and defense.about.source == "server":
+        planner = build_planner(config, data.held_out)
+    model = initial_model(config, data, allow_imports=allow_imports)
+    parts = partition(
+        data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
+    )
+    clients = [
+        Client(
+            identifier,
+            data.inputs[part],
+            data.targets[part],
+            defense,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            local=config.local,
+            sampling=config.sampling,
+            sample_rate=config.sample_rate,
+            secure=config.secure,
+        )
+        for identifier, part in enumerate(parts)
+    ]
+    federation = config.federation
     return FederatedRun(
-        build_server(config, data, allow_imports=allow_imports),
-        build_clients(config, data, allow_imports=allow_imports),
+        Server(model, federation.optimizer_of(model), federation.sends),
+        clients,
         config.loss_fn,
         fraction=config.fraction,
         seed=config.seed,
         held_out=data.held_out,
         evaluate_every=config.evaluate_every,
-        account=account_of(config, data.targets, allow_imports=allow_imports),
+        account=account,
         planner=planner,
+        config=config.to_dict(),
+    )
+
+
+def build_planner(
+    config: TrainingConfig,
+    public: tuple[torch.Tensor, torch.Tensor] | None,
+    refresh_every: int = 10,
+) -> Planner:
+    """A planner for the clients of this configuration, from 128 public inputs and targets."""
+    if public is None or len(public[0]) < 2:
+        raise ValueError(
+            f"Parameter `held_out` should leave examples for the server to plan from, which"
+            f" `{config.defense}` waits for. Found none. Raise it (`--held-out`), or give a"
+            " planner with public examples."
+        )
+    return Planner(
+        (public[0][:128], public[1][:128]),
+        config.loss_fn,
+        refresh_every,
+        batch_size=config.batch_size,
+        local=config.local,
+        seed=config.seed,
     )
 
 
@@ -67,15 +129,13 @@ def train(
     resume: bool = False,
     checkpoint_every: int = 8,
     on_round: OnRound = lambda _: None,
-    on_notice: Callable[[str], None] = warnings.warn,
     planner: Planner | None = None,
     allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train, and write checkpoints and results to the folder `out`.
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
-    numbers but the times are then those of a run that was never stopped. A checkpoint that is
-    damaged is refused with a notice, and the one before it used. A folder takes one run at a time.
+    numbers are then those of a run that was never stopped. A folder takes one run at a time.
     `data`, `planner` and `allow_imports` are those of `build_run`.
     """
     check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
@@ -86,24 +146,41 @@ def train(
             "Parameter `out` should be the folder of the run to resume. Found None. Give it"
             " (`--out`), or leave `resume` out."
         )
-    data = load_split(config) if data is None else data
-    config = settled(config.fitted_to(data), data.targets, allow_imports=allow_imports)
     run = build_run(config, data, planner=planner, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
-    with hold_folder(folder):
-        if folder is not None and resume and has_checkpoint(folder):
-            _continue(run, folder, on_notice)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with nullcontext() if folder is None else alone_in(folder):
+        if folder is not None and resume and (folder / CHECKPOINT).exists():
+            run.resume(folder)
         elif folder is not None:
-            check_unused(folder)
-        run.run(config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round)
-        history = replace(run.history, config=config.to_dict())
+            _check_unused(folder)
+        history = run.run(
+            config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round
+        )
         if folder is not None:
-            save_weights(run.server.model, folder / "model.pt")
-            save_history(history, folder)
+            _save(run.server.model, history, folder)
     return history
 
 
-def _continue(run: FederatedRun, folder: Path, on_notice: Callable[[str], None]) -> None:
-    refused = run.resume(folder)
-    if refused is not None:
-        on_notice(f"{refused} Continuing from the one before, after round {len(run.rounds)}.")
+def _save(model: nn.Module, history: TrainingHistory, folder: Path) -> None:
+    """The weights, all of the history as JSON, and its rounds; each whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_atomically(folder / "model.pt", buffer.getvalue())
+    write_atomically(folder / HISTORY, history.to_json())
+    write_atomically(folder / "rounds.csv", history.to_csv())
+
+
+def _check_unused(folder: Path) -> None:
+    """Require a folder without the results or checkpoints of another run."""
+    if (folder / CHECKPOINT).exists():
+        raise FileExistsError(
+            f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
+            " it with `resume` (`--resume`), or choose another folder."
+        )
+    if (folder / HISTORY).exists():
+        raise FileExistsError(
+            f"Folder `{folder}` should hold no results of an earlier run. Found `{HISTORY}`."
+            " Choose another folder, or remove it."
+        )

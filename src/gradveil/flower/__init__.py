@@ -24,7 +24,6 @@ require("gradveil.flower (on Python 3.11 or later)", "gradveil[flower]", "flwr")
 
 from ._mod import DefendReply
 from ._records import reply_to
-from ._simulation import run_simulation_of
 from ._strategy import FedAvgUpdates, FedSGD
 from ._train import train_function
 
@@ -33,6 +32,5 @@ __all__ = [
     "FedAvgUpdates",
     "FedSGD",
     "reply_to",
-    "run_simulation_of",
     "train_function",
 ]

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
 from gradveil._checks import check_kind
-from gradveil.federated import Planner, Reply, Server, admit, budget_spent
+from gradveil.federated import Planner, Reply, Server, budget_spent
 from gradveil.privacy import PrivacyAccount
 
 from ._records import SHAPE, is_simulated, read_reply, record_of, shape_record, tensors_of
@@ -31,163 +31,7 @@ class RoundReplies(NamedTuple):
     """Of the replies that count; zeros of a pruned reply count as not sent (see `Reply.size`)."""
 
 
-class DefendedStrategy(FedAvg):
-    """The base of both strategies: replies are checked, averaged, and given to an optimizer."""
-
-    def __init__(
-        self,
-        server: Server,
-        planner: Planner | None = None,
-        account: PrivacyAccount | None = None,
-        **options: Any,
-    ) -> None:
-        if account is not None:
-            check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
-        super().__init__(**{"min_train_nodes": 1, **options})
-        if "fraction_evaluate" not in options:  # given as 0, Flower would warn about it
-            self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
-        self.server, self.planner, self.account = server, planner, account
-        self.last_round = 0
-        self.stopped: str | None = None
-        self.simulation = False
-        self.shape_bytes: int | None = None
-        self.rounds: list[RoundReplies] = []
-        self._questions: list[Metadata] = []
-
-    @property
-    def model(self) -> nn.Module:
-        """The global model, as it is now."""
-        return self.server.model
-
-    @property
-    def skipped(self) -> int:
-        """How often a node was asked and does not count, over all rounds."""
-        return sum(len(replies.skipped) for replies in self.rounds)
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """As `FedAvg.start`; starts from the model's own weights if no others are given.
-
-        With an account it ends before the round that its budget does not allow; `stopped` says so.
-        """
-        if initial_arrays is not None:
-            self.model.load_state_dict(tensors_of(initial_arrays))
-        self.last_round = num_rounds if self.account is None else self.account.allowed(num_rounds)
-        result = super().start(
-            grid,
-            record_of(self.model.state_dict()),
-            self.last_round,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
-        if self.account is not None and self.last_round < num_rounds:
-            rounds = len(self.rounds)
-            self.stopped = budget_spent(self.account, rounds, simulation=self.simulation)
-            _log.warning("%s", self.stopped)
-        return result
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As `FedAvg`, but nodes that are gone after the first round are not waited for."""
-        messages = super().configure_train(server_round, arrays, config, grid)
-        self.min_available_nodes = self.min_train_nodes
-        return self.ask(server_round, messages)
-
-    def ask(self, server_round: int, messages: Iterable[Message]) -> list[Message]:
-        """The messages of this round, whose answers `aggregate_train` expects.
-
-        With a planner each of them has the plan's shape, computed once for all. An account counts
-        the round before it is sent.
-
-        Raises:
-            BudgetError: If the account's budget does not allow it. Nothing is sent then.
-        """
-        if self.account is not None:
-            self.account.step()
-        sent = list(messages)
-        if self.planner is not None:
-            shape = self.planner.plan(server_round, self.model)
-            self.shape_bytes = shape.size
-            record = shape_record(shape)
-            for message in sent:
-                message.content[SHAPE] = record
-        self._questions = [message.metadata for message in sent]
-        return sent
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Move the model by the mean of the good replies; count the others and go on.
-
-        A round without a good reply leaves the model and its optimizer as they are.
-        """
-        received, skipped = self._read(replies)
-        counted, refused = admit(received, self.server.parameters)
-        heard = {node for node, _ in [*received, *skipped]}
-        asked = [self.client_of(question.dst_node_id) for question in self._questions]
-        silent = [(node, "No answer in time.") for node in asked if node not in heard]
-        summary = _summary(counted, [*skipped, *refused, *silent])
-        self.rounds.append(summary)
-        for node, reason in summary.skipped:
-            _log.warning("round %d: node %d does not count: %s", server_round, node, reason)
-        if counted:
-            self.server.step(counted)
-        arrays = record_of(self.model.state_dict()) if counted else None
-        return arrays, _metrics(summary, self.epsilon, self.simulation)
-
-    @property
-    def epsilon(self) -> float | None:
-        """ε(δ) of all rounds so far; `None` without an account."""
-        return None if self.account is None else self.account.epsilon()
-
-    @property
-    def privacy(self) -> dict[str, Any] | None:
-        """What the account is about, and whether this is a simulation; `None` without an account.
-
-        It is one as soon as a node has told that its noise has a seed: ε protects nobody then.
-        """
-        if self.account is None:
-            return None
-        return {**self.account.describe(), "simulation": self.simulation}
-
-    def client_of(self, node: int) -> int:
-        """The identifier by which replies are told apart, ordered and counted."""
-        return node
-
-    def _read(
-        self, replies: Iterable[Message]
-    ) -> tuple[list[tuple[int, Reply]], list[tuple[int, str]]]:
-        """Replies by node, and (node, reason) for what is none."""
-        received: list[tuple[int, Reply]] = []
-        failed: list[tuple[int, str]] = []
-        expected, asked = self.server.parameters, self._asked_nodes()
-        for message in replies:
-            answer = message.metadata
-            node = self.client_of(asked.get(answer.reply_to_message_id, answer.src_node_id))
-            try:
-                received.append((node, read_reply(message, expected)))
-                self.simulation = self.simulation or is_simulated(message)
-            except ValueError as error:
-                failed.append((node, str(error)))
-        return received, failed
-
-    def _asked_nodes(self) -> dict[str, int]:
-        """Which node a message went to: an error that the SuperLink answers has another source."""
-        return {q.message_id: q.dst_node_id for q in self._questions if q.message_id}
-
-
-class FedSGD(DefendedStrategy):
+class FedSGD(FedAvg):
     """The paper's server: a torch optimizer steps on the mean of the clients' gradients.
 
     g = Σ_k n_k g_k / Σ_k n_k over clients with n_k examples goes to `.grad`. One round is one
@@ -221,19 +65,156 @@ class FedSGD(DefendedStrategy):
     0
     """
 
+    kind = "gradient"
+
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None = None,
         *,
         planner: Planner | None = None,
         account: PrivacyAccount | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(Server(model, optimizer, "gradient"), planner, account, **options)
+        if account is not None:
+            check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
+        super().__init__(**{"min_train_nodes": 1, **options})
+        if "fraction_evaluate" not in options:  # given as 0, Flower would warn about it
+            self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
+        self.server = Server(model, optimizer, self.kind)
+        self.planner, self.account = planner, account
+        self.stopped: str | None = None
+        self.simulation = False
+        self.shape_bytes: int | None = None
+        self.rounds: list[RoundReplies] = []
+        self._questions: list[Metadata] = []
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model, as it is now."""
+        return self.server.model
+
+    @property
+    def skipped(self) -> int:
+        """How often a node was asked and does not count, over all rounds."""
+        return sum(len(replies.skipped) for replies in self.rounds)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """As `FedAvg.start`; starts from the model's own weights if no others are given.
+
+        With an account it ends before the round that its budget does not allow; `stopped` says so.
+        """
+        if initial_arrays is not None:
+            self.model.load_state_dict(tensors_of(initial_arrays))
+        allowed = num_rounds if self.account is None else self.account.allowed(num_rounds)
+        result = super().start(
+            grid,
+            record_of(self.model.state_dict()),
+            allowed,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+        if self.account is not None and allowed < num_rounds:
+            self.stopped = budget_spent(self.account, len(self.rounds), self.simulation)
+            _log.warning("%s", self.stopped)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As `FedAvg`, but nodes that are gone after the first round are not waited for.
+
+        With a planner each message has the plan's shape, computed once for all. An account counts
+        the round before it is sent.
+
+        Raises:
+            BudgetError: If the account's budget does not allow it. Nothing is sent then.
+        """
+        sent = list(super().configure_train(server_round, arrays, config, grid))
+        self.min_available_nodes = self.min_train_nodes
+        if self.account is not None:
+            self.account.step()
+        if self.planner is not None:
+            shape = self.planner.plan(server_round, self.model)
+            self.shape_bytes, record = shape.size, shape_record(shape)
+            for message in sent:
+                message.content[SHAPE] = record
+        self._questions = [message.metadata for message in sent]
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Move the model by the mean of the good replies; count the others and go on.
+
+        A round without a good reply leaves the model and its optimizer as they are.
+        """
+        received, skipped = self._read(replies)
+        heard = {node for node, _ in [*received, *skipped]}
+        asked = [question.dst_node_id for question in self._questions]
+        silent = [(node, "No answer in time.") for node in asked if node not in heard]
+        counted, refused = self.server.step(received)
+        skipped += [(skip.client, skip.reason) for skip in refused] + silent
+        for node, reason in skipped:
+            _log.warning("round %d: node %d does not count: %s", server_round, node, reason)
+        summary = RoundReplies(
+            tuple(sorted(counted)),
+            tuple(skipped),
+            sum(reply.examples for reply in counted.values()),
+            sum(reply.size for reply in counted.values()),
+        )
+        self.rounds.append(summary)
+        metrics: dict[str, int | float] = {
+            "num-examples": summary.examples,
+            "replies": len(counted),
+            "skipped": len(skipped),
+        }
+        if self.account is not None:
+            metrics |= {"epsilon": self.account.epsilon(), "simulation": int(self.simulation)}
+        arrays = record_of(self.model.state_dict()) if counted else None
+        return arrays, MetricRecord(metrics)  # type: ignore[arg-type]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the account is about, and whether this is a simulation; `None` without an account.
+
+        It is one as soon as a node has told that its noise has a seed: ε protects nobody then.
+        """
+        if self.account is None:
+            return None
+        return {**self.account.describe(), "simulation": self.simulation}
+
+    def _read(
+        self, replies: Iterable[Message]
+    ) -> tuple[list[tuple[int, Reply]], list[tuple[int, str]]]:
+        """Replies by node, and (node, reason) for what is none."""
+        received: list[tuple[int, Reply]] = []
+        failed: list[tuple[int, str]] = []
+        expected = self.server.parameters
+        asked = {q.message_id: q.dst_node_id for q in self._questions if q.message_id}
+        for message in replies:
+            answer = message.metadata  # an error that the SuperLink answers has another source
+            node = asked.get(answer.reply_to_message_id, answer.src_node_id)
+            try:
+                received.append((node, read_reply(message, expected)))
+                self.simulation = self.simulation or is_simulated(message)
+            except ValueError as error:
+                failed.append((node, str(error)))
+        return received, failed
 
 
-class FedAvgUpdates(DefendedStrategy):
+class FedAvgUpdates(FedSGD):
     """Federated averaging of defended weight changes: Θ ← Θ + Σ_k n_k Δ_k / Σ_k n_k.
 
     Flower's own `FedAvg` averages weights; defended clients (`train_function(..., local=...)`) send
@@ -253,34 +234,4 @@ class FedAvgUpdates(DefendedStrategy):
     0
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        *,
-        planner: Planner | None = None,
-        account: PrivacyAccount | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(Server(model, optimizer, "update"), planner, account, **options)
-
-
-def _summary(counted: list[tuple[int, Reply]], skipped: list[tuple[int, str]]) -> RoundReplies:
-    return RoundReplies(
-        tuple(sorted(node for node, _ in counted)),
-        tuple(skipped),
-        sum(reply.examples for _, reply in counted),
-        sum(reply.size for _, reply in counted),
-    )
-
-
-def _metrics(replies: RoundReplies, epsilon: float | None, simulation: bool) -> MetricRecord:
-    spent = {} if epsilon is None else {"epsilon": epsilon, "simulation": int(simulation)}
-    return MetricRecord(
-        {
-            "num-examples": replies.examples,
-            "replies": len(replies.counted),
-            "skipped": len(replies.skipped),
-            **spent,
-        }
-    )
+    kind = "update"

@@ -1,11 +1,13 @@
 """From (model, loss, data, defense) to the train function of a Flower client."""
 
+import io
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from gradveil.data import Dataset
@@ -22,7 +24,6 @@ from gradveil.federated import (
 from gradveil.messages import LossFunction, trainable_parameters
 
 from ._records import failure, model_arrays, read_shape, reply_to, round_config
-from ._state import load_client, save_client
 
 TrainFunction = Callable[[Message, Context], Message]
 Data = Dataset | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
@@ -102,47 +103,32 @@ def train_function(
     """
 
     def train(message: Message, context: Context) -> Message:
-        def make() -> tuple[Client, nn.Module]:
-            inputs, targets = _tensors(_resolve(data, context))
-            settings = RoundSettings(_resolve(defense, context), batch_size, local)
+        try:
+            chosen = _resolve(defense, context), batch_size, local
             if limits is not None:
-                settings = limits.settings(round_config(message), settings)
+                asked = limits.settings(round_config(message), RoundSettings(*chosen))
+                chosen = asked.defense, asked.batch_size, asked.local
             client = Client(
-                _identifier(context),
-                inputs,
-                targets,
-                settings.defense,
-                batch_size=settings.batch_size,
+                int(context.node_config.get("partition-id", context.node_id)),
+                *_tensors(_resolve(data, context)),
+                chosen[0],
+                batch_size=chosen[1],
                 seed=_seed(context),
-                local=settings.local,
+                local=chosen[2],
                 sampling=sampling,
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
                 guard=guard,
                 least=1 if limits is None else limits.least_examples,
             )
-            return client, _resolve(model, context)
-
-        return answer(message, context, make, loss_fn)
+            reply = _reply(message, context, client, _resolve(model, context), loss_fn)
+            seeded = isinstance(client.defense, PrivateNoise) and not client.secure
+            return reply_to(message, reply.values, reply.examples, simulation=seeded)
+        except Exception:
+            _log.exception("gradveil: this client could not answer; the server is not told why")
+            return failure(message)
 
     return train
-
-
-def answer(
-    message: Message,
-    context: Context,
-    make: Callable[[], tuple[Client, nn.Module]],
-    loss_fn: LossFunction,
-) -> Message:
-    """The reply of the client that `make` makes, or an error that tells nothing."""
-    try:
-        client, model = make()
-        reply = _reply(message, context, client, model, loss_fn)
-        seeded = isinstance(client.defense, PrivateNoise) and not client.secure
-        return reply_to(message, reply.values, reply.examples, simulation=seeded)
-    except Exception:
-        _log.exception("gradveil: this client could not answer; the server is not told why")
-        return failure(message)
 
 
 def _reply(
@@ -150,24 +136,15 @@ def _reply(
 ) -> Reply:
     load_client(client, context.state)
     load_received(model, model_arrays(message))
-    _take_shape(client, model, message)
+    if client.defense.about.source == "server":  # others do not look at it
+        shape = read_shape(message)
+        if shape is not None:  # else the last shape stays
+            shape.check(trainable_parameters(model))
+            client.use(shape)
     try:
         return client.reply(model, loss_fn)
     finally:
         save_client(client, context.state)
-
-
-def _take_shape(client: Client, model: nn.Module, message: Message) -> None:
-    """Let a client that plans from the server use the message's shape, if it fits the model.
-
-    The last shape stays where a message has none. Other defenses do not look at it.
-    """
-    if client.defense.about.source != "server":
-        return
-    shape = read_shape(message)
-    if shape is not None:
-        shape.check(trainable_parameters(model))
-        client.use(shape)
 
 
 def _resolve(thing: Any, context: Context) -> Any:
@@ -188,11 +165,56 @@ def _tensors(data: Data) -> tuple[Tensor, Tensor]:
     return torch.cat(inputs), torch.cat(targets)
 
 
-def _identifier(context: Context) -> int:
-    return int(context.node_config.get("partition-id", context.node_id))
-
-
 def _seed(context: Context) -> int | None:
     """From the node's own configuration only: whoever knows it can take the noise off."""
     seed = context.node_config.get("seed")
     return None if seed is None else int(seed)
+
+
+_RECORD = "gradveil"
+"""In `context.state`, which stays with the node: Flower keeps it and sends none of it."""
+
+
+def save_client(client: Client, records: RecordDict) -> None:
+    """Write the client's place in its data and what its defense remembers."""
+    state = client.state_dict()
+    _check_plain(state["defense"])
+    buffer = io.BytesIO()
+    torch.save(state["defense"], buffer)
+    kept = {**state, "defense": buffer.getvalue(), "defense.kind": _kind(client)}
+    records[_RECORD] = ConfigRecord(kept)
+
+
+def load_client(client: Client, records: RecordDict) -> None:
+    """Continue where the last message to this node ended, if there was one.
+
+    A defense of another class than the last one, as a round's configuration may ask for, starts
+    with its own fresh state.
+    """
+    if _RECORD not in records:
+        return
+    kept = records.config_records[_RECORD]
+    remembered, written = client.defense.state_dict(), kept["defense"]
+    if kept["defense.kind"] == _kind(client):
+        assert isinstance(written, bytes)
+        remembered = torch.load(io.BytesIO(written), weights_only=True)
+    client.load_state_dict({"root": kept["root"], "step": kept["step"], "defense": remembered})
+
+
+def _check_plain(value: object) -> None:
+    """Require types that `torch.load` knows by itself; not classes derived from them."""
+    if type(value) in (dict, OrderedDict):
+        value = [*value, *value.values()]  # type: ignore[misc,attr-defined]
+    if type(value) in (list, tuple):
+        for part in value:  # type: ignore[attr-defined]
+            _check_plain(part)
+    elif type(value) not in (bool, int, float, str, type(None)) and not isinstance(value, Tensor):
+        raise TypeError(
+            "A defense's `state_dict` should hold tensors, numbers, text and `None`, in dicts,"
+            f" lists and tuples. Found {type(value).__name__}. Turn it into these."
+        )
+
+
+def _kind(client: Client) -> str:
+    kind = type(client.defense)
+    return f"{kind.__module__}:{kind.__qualname__}"

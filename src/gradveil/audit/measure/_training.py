@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._random import named_stream
 from gradveil.defenses import Defense
-from gradveil.federated import OPTIMIZERS, Federation, Reply, Server, sample_clients
+from gradveil.federated import Federation, Reply, Server, sample_clients
 from gradveil.messages import GradientMessage, outputs_of
 from gradveil.shapes import Public
 
@@ -62,7 +62,8 @@ def train_under(
     Batches are the same for all defenses and seeds: seeds are those of the noise.
     """
     pool, model = make_pool(subject, federation.clients), deepcopy(subject.model)
-    moved, server = replace(subject, model=model), _server(model, federation)
+    moved = replace(subject, model=model)
+    server = Server(model, federation.optimizer_of(model), federation.sends)
     noise = named_stream("audit-noise", seed)
     batches = [
         _batches(share, subject.batch_size, named_stream("audit-batches", place))
@@ -75,7 +76,10 @@ def train_under(
         drawn = {client: next(batches[client]) for client in asked}
         _check_sound(moved, drawn[asked[0]])
         sent = {k: own[k](moved.message(y), x, noise) for k, (x, y) in drawn.items()}
-        server.step([(k, Reply(values, subject.batch_size)) for k, values in sent.items()])
+        replies = [(k, Reply(values, subject.batch_size)) for k, values in sent.items()]
+        _, refused = server.step(replies)
+        if refused:
+            raise DivergedError(refused[0].reason)
         yield model
 
 
@@ -124,9 +128,3 @@ def _batches(share: Batch, size: int, generator: torch.Generator) -> Iterator[Ba
         for start in range(0, len(inputs) - size + 1, size):
             chosen: Tensor = order[start : start + size]
             yield inputs[chosen], targets[chosen]
-
-
-def _server(model: nn.Module, federation: Federation) -> Server:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = OPTIMIZERS[str(federation.optimizer)](trained, lr=federation.lr)
-    return Server(model, optimizer, kind=federation.sends)

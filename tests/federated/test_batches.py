@@ -8,12 +8,13 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, PrivateNoise
-from gradveil.federated import Client, LocalSteps, ModelGuard, NoDataError
-from gradveil.federated._sampling import Batches
+from gradveil._random import named_stream
+from gradveil.federated import Client, LocalSteps, ModelGuard, NoReplyError
+from gradveil.federated._client import Batches
 from gradveil.messages import ClippedMessage, GradientMessage
 from gradveil.privacy import SecureGenerator, discrete_normal, poisson_sample
 
-from ..small import examples, model, server
+from .small import examples, model, server
 
 NOISE = PrivateNoise(noise_multiplier=1.0, clip=0.5)
 
@@ -65,7 +66,7 @@ def test_empty_batches_are_answered_like_others():
     reply, costs = asked.reply_with_costs(model(), cross_entropy)
     assert (reply.examples, costs.loss) == (2, None)
     assert all(bool(value.any()) for value in reply.values.values())
-    assert server().step([(0, reply)]) is None
+    assert server().step([(0, reply)])[1] == []
 
 
 def test_replies_tell_the_same_number_whatever_was_drawn():
@@ -143,7 +144,7 @@ def test_a_short_rest_of_an_epoch_is_left_out():
     assert [len(indices) for indices in drawn] == [4, 4, 4, 4]
     assert len(torch.cat(drawn[:2]).unique()) == 8
     assert len(Batches(10, 4, least=2).draw(0, 0, 2, secure=False)) == 2
-    with pytest.raises(NoDataError, match="at least 11 examples"):
+    with pytest.raises(NoReplyError, match="at least 11 examples"):
         client(noise=GradientNoise(0.1), least=11).next_indices()
 
 
@@ -186,6 +187,4 @@ def test_wrong_arguments(options, message):
 
 
 def _stream(name: str, step: int) -> torch.Generator:
-    from gradveil.federated import stream
-
-    return stream(0, name, 0, step)
+    return named_stream(0, name, 0, step)

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GaussianPrior, GradientNoise, OptimalNoise
 from gradveil.federated import FederatedRun, Server
-from gradveil.federated._storage import describe, digest
+from gradveil.federated._checkpoint import describe, digest
 from gradveil.sensitivity import Sketch
 from gradveil.shapes import ModelSource
 
-from ..small import client, examples, model, run
+from .small import client, examples, model, run
 
 
 def prior(seed: int) -> GaussianPrior:

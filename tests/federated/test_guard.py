@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, GradientNoise
 from gradveil.attacks import Fishing, Imprint
-from gradveil.federated import Client, ModelGuard, SuspiciousModelError
+from gradveil.federated import Client, ModelGuard, RefusedError
 from gradveil.models import build_model
 
 
@@ -102,7 +102,7 @@ def test_a_trained_model_passes():
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_models_are_refused(name):
     make, sign = PLANTED[name]
-    with pytest.raises(SuspiciousModelError, match=sign):
+    with pytest.raises(RefusedError, match=sign):
         ModelGuard().check(*message_of(make()))
 
 
@@ -119,5 +119,5 @@ def test_a_client_with_a_guard_does_not_answer():
         0, inputs, targets, GradientNoise(0.1), batch_size=4, seed=0, guard=ModelGuard()
     )
     client.reply(perceptron(), cross_entropy)
-    with pytest.raises(SuspiciousModelError, match="Nothing was sent"):
+    with pytest.raises(RefusedError, match="Nothing was sent"):
         client.reply(Fishing(3).plant(perceptron()), cross_entropy)
