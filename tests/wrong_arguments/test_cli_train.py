@@ -1,6 +1,5 @@
 """`gradveil train`: every option of the configuration, and modes that exclude each other."""
 
-
 import pytest
 
 from tests.wrong_arguments.conftest import Refuses
