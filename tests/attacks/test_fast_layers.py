@@ -10,7 +10,7 @@ from gradveil import NoDefense
 from gradveil.attacks import _descent as optimise
 from gradveil.attacks import observe
 from gradveil.attacks._descent import Descent, minimise, parts_of
-from gradveil.attacks._fast_layers import FastLayers, Geometry
+from gradveil.attacks._fast_layers import FORWARD, INPUTS, WEIGHT, FastLayers, Geometry
 from gradveil.attacks._matching import cosine_distance, relative_distance
 from gradveil.messages import GradientMessage, LocalUpdateMessage
 from gradveil.models import build_model
@@ -122,25 +122,6 @@ def test_every_derivative_can_be_differentiated_again():
     assert torch.autograd.gradgradcheck(first, (inputs, kernel))
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 1}, {"padding": 1, "ceil_mode": True}])
-def test_small_pools_are_torchs_to_the_second_derivative(options):
-    inputs = images(size=7)
-    inputs[0, :, :4] = 1.0  # the first of equal entries is the largest
-
-    def twice(fast):
-        x = inputs.clone().requires_grad_()
-        with FastLayers() if fast else torch.enable_grad():
-            pooled = nn.functional.max_pool2d(x, 2, **options)
-            weight = torch.linspace(1, 2, pooled.numel(), dtype=x.dtype).view(pooled.shape)
-            first = torch.autograd.grad((pooled.pow(3) * weight).sum(), x, create_graph=True)[0]
-            made = type(pooled.grad_fn).__name__
-            return pooled, first, torch.autograd.grad(first.pow(2).sum(), x)[0], made
-
-    wanted, found = twice(False), twice(True)
-    torch.testing.assert_close(found[:3], wanted[:3], rtol=0, atol=1e-12)
-    assert (found[3], wanted[3]) == ("MaxPoolBackward", "MaxPool2DWithIndicesBackward0")
-
-
 def test_transforms_of_torch_are_left_to_torch():
     kernel, batch = torch.randn(2, 1, 2, 2), torch.randn(3, 2, 1, 4, 4)
     with FastLayers():
@@ -149,22 +130,21 @@ def test_transforms_of_torch_are_left_to_torch():
 
 
 def test_weights_that_are_not_asked_for_are_not_differentiated(monkeypatch):
-    masks = []
-    real = torch.ops.aten.convolution_backward
+    parts = []
+    compute = Geometry.compute
 
-    def noted(self, outputs, inputs, weight, mask):
-        masks.append(mask)
-        own = (self.stride, self.padding, self.dilation, False, [0, 0])
-        bias = [weight.shape[0]] if mask[2] else None
-        return real(outputs, inputs, weight, bias, *own, self.groups, list(mask))
+    def noted(self, part, *given):
+        parts.append(part)
+        return compute(self, part, *given)
 
-    monkeypatch.setattr(Geometry, "backward", noted)
+    monkeypatch.setattr(Geometry, "compute", noted)
     model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Tanh(), nn.Conv2d(8, 8, 3), nn.Flatten())
     message = GradientMessage(model, cross_entropy, LABELS)
     derivative(message, images(torch.float32, channels=8, size=5), fast=True)
-    first, last = masks[:2], masks[2:]
-    assert first == [(True, True, True), (False, True, True)]  # the inputs' own is not needed
-    assert set(last) == {(True, False, False)}
+    forward, first, last = parts[:2], parts[2:5], parts[5:]
+    assert forward == [FORWARD, FORWARD]
+    assert sorted(first) == [INPUTS, WEIGHT, WEIGHT]  # the inputs' own is not needed
+    assert WEIGHT not in last
 
 
 def test_distances_of_tensors_are_those_of_the_row(monkeypatch):

@@ -1,350 +1,95 @@
 """Layers whose second derivatives cost less, for searches that differentiate messages by inputs."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from gradveil.messages import is_transformed
 
-Nodes: TypeAlias = tuple[Node | bool, ...]
-
-
-def nodes_of(*tensors: Tensor | None) -> Nodes:
-    """What made these tensors; of a leaf, and where there is none, whether it has derivatives."""
-    return tuple(
-        False if t is None or not t.requires_grad else True if t.grad_fn is None else t.grad_fn
-        for t in tensors
-    )
-
-
-def wanted(nodes: Sequence[Node | bool], *, is_last: bool) -> list[bool]:
-    """Whether the pass at work needs the derivatives of inputs and weights; inputs come first.
-
-    torch's own layers are told so by its engine. A function in Python only hears whether a tensor
-    requires derivatives at all: then the weights' would be computed again in the last pass, where
-    only the candidate's are asked for. Leaves behind the first place are weights.
-    """
-    return [
-        node and not (is_last and place > 0) if isinstance(node, bool) else _is_executed(node)
-        for place, node in enumerate(nodes)
-    ]
-
-
-def _is_executed(node: Node) -> bool:
-    return bool(torch._C._will_engine_execute_node(node))  # type: ignore[attr-defined]
-
-
-NARROW = 4
-"""Input channels up to which torch's own kernel is faster than oneDNN's for inputs' derivatives."""
+FORWARD, INPUTS, WEIGHT = range(3)
+"""Which part of ⟨ȳ, w * x⟩ is computed from the two others: y, x̄ or w̄."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The options of a convolution, and whether it may be computed in half precision."""
+    """The options of a convolution and the shapes of its parts."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    inputs: torch.Size
+    weight: torch.Size
     layers: "FastLayers"
 
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The convolution."""
-        own = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride))
-        inputs, weight = self.layers.rounded(inputs), self.layers.rounded(weight)
-        bias = None if bias is None else self.layers.rounded(bias)
-        return torch.convolution(inputs, weight, bias, *own, self.groups)
-
-    def inputs_gradient(self, outputs: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Its transpose with respect to the inputs."""
-        if self._is_narrow(weight):
-            own = (weight.shape[2:], self.stride, self.padding, [True, False, False])
-            slow = torch.ops.aten._slow_conv2d_backward.output_mask
-            found: Tensor = slow(outputs, inputs, weight, *own)[0]
-            return found
-        outputs, inputs, weight = (self.layers.rounded(t) for t in (outputs, inputs, weight))
-        return self.backward(outputs, inputs, weight, (True, False, False))[0]
-
-    def backward(
-        self, outputs: Tensor, inputs: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Derivatives with respect to inputs, weight and bias, as the mask says."""
-        own = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride))
-        bias = [weight.shape[0]] if mask[2] else None
-        all_of_them: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-            outputs, inputs, weight, bias, *own, self.groups, list(mask)
+    def compute(self, part: int, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+        """y of (x, w) and a bias, x̄ of (ȳ, w), or w̄ of (ȳ, x)."""
+        dtype, own = left.dtype, (self.stride, self.padding, self.dilation)
+        if part == INPUTS and self._is_narrow(left):
+            narrow = torch.ops.aten._slow_conv2d_backward.output_mask
+            like, mask = left.new_empty(self.inputs), [True, False, False]
+            found = narrow(left, like, right, self.weight[2:], self.stride, self.padding, mask)
+            return found[0]  # type: ignore[no-any-return]
+        left, right = self.layers.rounded(left), self.layers.rounded(right)
+        if part == FORWARD:
+            bias = None if bias is None else self.layers.rounded(bias)
+            flat = [0] * len(self.stride)
+            return torch.convolution(left, right, bias, *own, False, flat, self.groups).to(dtype)
+        inputs = right if part == WEIGHT else left.new_empty(self.inputs)
+        weight = right if part == INPUTS else left.new_empty(self.weight)
+        mask = [part == INPUTS, part == WEIGHT, False]
+        found = torch.ops.aten.convolution_backward(
+            left, inputs, weight, None, *own, False, [0] * len(self.stride), self.groups, mask
         )
-        return all_of_them
+        return found[part - 1].to(dtype)  # type: ignore[no-any-return]
 
-    def _is_narrow(self, weight: Tensor) -> bool:
-        plain = self.groups == 1 and set(self.dilation) == {1} and weight.dim() == 4
-        return plain and weight.shape[1] <= NARROW and weight.device.type == "cpu"
+    def _is_narrow(self, outputs: Tensor) -> bool:
+        """Whether torch's own kernel is faster than oneDNN's: with up to 4 input channels it is."""
+        plain = self.groups == 1 and set(self.dilation) == {1} and len(self.weight) == 4
+        return plain and self.weight[1] <= 4 and outputs.device.type == "cpu"
 
 
 class Convolution(Function):
-    """y = w * x + b."""
+    """One part of the trilinear form ⟨ȳ, w * x⟩: its derivatives are the other parts.
+
+    torch's own layers are told by its engine which derivatives a pass needs. A function in Python
+    only hears whether a tensor requires any, so the engine is asked for what made the tensor.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        geometry: Geometry,
-        nodes: Nodes,
+        ctx: Any, part: int, left: Tensor, right: Tensor, bias: Tensor | None, geometry: Geometry
     ) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.geometry, ctx.nodes = geometry, nodes
-        return geometry.forward(inputs, weight, bias)
+        ctx.save_for_backward(left, right)
+        ctx.part, ctx.geometry = part, geometry
+        return geometry.compute(part, left, right, bias)
 
     @staticmethod
-    def backward(ctx: Any, outputs: Tensor) -> Any:
-        inputs, weight = ctx.saved_tensors
-        geometry: Geometry = ctx.geometry
-        mask = tuple(wanted(ctx.nodes, is_last=geometry.layers.is_last))
-        if not any(mask):
-            return (None,) * 5
-        if geometry.layers.is_last and mask == (True, False, False):
-            gradient = geometry.inputs_gradient(outputs, inputs, weight).to(inputs.dtype)
-            return gradient, None, None, None, None
-        nodes = nodes_of(outputs, inputs, weight)
-        found = _ConvolutionBackward.apply(outputs, inputs, weight, geometry, mask, nodes)
-        return *found, None, None
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        left, right = ctx.saved_tensors
+        to_left, to_right = {
+            FORWARD: ((INPUTS, slope, right), (WEIGHT, slope, left)),
+            INPUTS: ((FORWARD, slope, right), (WEIGHT, left, slope)),
+            WEIGHT: ((FORWARD, right, slope), (INPUTS, left, slope)),
+        }[ctx.part]
+        found = [
+            Convolution.apply(*to_it, None, ctx.geometry) if _is_wanted(tensor) else None
+            for tensor, to_it in ((left, to_left), (right, to_right))
+        ]
+        of_bias = slope.sum([0, *range(2, slope.dim())]) if ctx.needs_input_grad[3] else None
+        return None, *found, of_bias, None
 
 
-class _ConvolutionBackward(Function):
-    """The derivatives of a convolution, as functions of ȳ, x and w."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        outputs: Tensor,
-        inputs: Tensor,
-        weight: Tensor,
-        geometry: Geometry,
-        mask: tuple[bool, bool, bool],
-        nodes: Nodes,
-    ) -> Any:
-        ctx.save_for_backward(outputs, inputs, weight)
-        ctx.geometry, ctx.nodes = geometry, nodes
-        ctx.set_materialize_grads(False)
-        return geometry.backward(outputs, inputs, weight, mask)
-
-    @staticmethod
-    def backward(
-        ctx: Any, to_inputs: Tensor | None, to_weight: Tensor | None, to_bias: Tensor | None
-    ) -> Any:
-        outputs, inputs, weight = ctx.saved_tensors
-        again = _Again(ctx.geometry)
-        mask = again.wanted(ctx.nodes)
-        found: list[Tensor | None] = [None, None, None]
-        if mask[0]:
-            found[0] = again.outputs(inputs, weight, to_inputs, to_weight, to_bias)
-        if mask[1] and to_weight is not None:
-            found[1] = again.inputs_gradient(outputs, inputs, to_weight)
-        if mask[2] and to_inputs is not None:
-            found[2] = again.weight_gradient(outputs, to_inputs, weight)
-        return *found, None, None, None
-
-
-class _Again:
-    """The same operations as parts of a second derivative, differentiable unless it is the last."""
-
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry, self.is_last = geometry, geometry.layers.is_last
-
-    def wanted(self, nodes: Nodes) -> list[bool]:
-        """Whether ȳ's, x's and w's derivatives are asked for."""
-        first, *others = nodes
-        return [*wanted([first], is_last=self.is_last), *wanted(others, is_last=self.is_last)]
-
-    def outputs(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        to_inputs: Tensor | None,
-        to_weight: Tensor | None,
-        to_bias: Tensor | None,
-    ) -> Tensor | None:
-        """w * ẋ + ẇ * x + ḃ, of those that are there."""
-        total: Tensor | None = None
-        if to_weight is not None:
-            total = self._forward(inputs, to_weight)
-        if to_inputs is not None:
-            other = self._forward(to_inputs, weight)
-            total = other if total is None else total + other
-        if to_bias is not None:
-            shape = (1, -1, *[1] * len(self.geometry.stride))
-            if total is None:
-                blank = Convolution.apply(inputs, weight, None, self.geometry, (False,) * 3)
-                total = torch.zeros_like(blank)
-            total = total.to(to_bias.dtype) + to_bias.view(shape)
-        return None if total is None else total.to(inputs.dtype)
-
-    def inputs_gradient(self, outputs: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Transposed with respect to the inputs."""
-        if self.is_last:
-            return self.geometry.inputs_gradient(outputs, inputs, weight).to(inputs.dtype)
-        return self._backward(outputs, inputs, weight, (True, False, False))[0]
-
-    def weight_gradient(self, outputs: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Transposed with respect to the weight."""
-        return self._backward(outputs, inputs, weight, (False, True, False))[1]
-
-    def _forward(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        if self.is_last:
-            return self.geometry.forward(inputs, weight)
-        nodes = nodes_of(inputs, weight, None)
-        found: Tensor = Convolution.apply(inputs, weight, None, self.geometry, nodes)
-        return found
-
-    def _backward(
-        self, outputs: Tensor, inputs: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if self.is_last:
-            return self.geometry.backward(outputs, inputs, weight, mask)
-        nodes = nodes_of(outputs, inputs, weight)
-        found: tuple[Tensor, Tensor, Tensor] = _ConvolutionBackward.apply(
-            outputs, inputs, weight, self.geometry, mask, nodes
-        )
-        return found
-
-
-class EvalBatchNorm(Function):
-    """With running statistics, which are constants."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        mean: Tensor,
-        variance: Tensor,
-        epsilon: float,
-        layers: "FastLayers",
-        nodes: Nodes,
-    ) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.statistics = mean, variance, (variance + epsilon).rsqrt()
-        ctx.epsilon, ctx.layers, ctx.nodes = epsilon, layers, nodes
-        return torch.native_batch_norm(inputs, weight, bias, mean, variance, False, 0.0, epsilon)[0]
-
-    @staticmethod
-    def backward(ctx: Any, outputs: Tensor) -> Any:
-        inputs, weight = ctx.saved_tensors
-        mask = wanted(ctx.nodes, is_last=ctx.layers.is_last)
-        if mask == [True, False, False]:
-            factor = weight * ctx.statistics[2]
-            return outputs * _along(factor, outputs), *[None] * 7
-        nodes = nodes_of(outputs, inputs, weight)
-        found = _EvalBatchNormBackward.apply(
-            outputs, inputs, weight, ctx.statistics, ctx.epsilon, ctx.layers, nodes
-        )
-        return *found, *[None] * 5
-
-
-class _EvalBatchNormBackward(Function):
-    """x̄ = w ȳ / σ, w̄ = Σ ȳ (x - μ) / σ, b̄ = Σ ȳ."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        outputs: Tensor,
-        inputs: Tensor,
-        weight: Tensor,
-        statistics: tuple[Tensor, Tensor, Tensor],
-        epsilon: float,
-        layers: "FastLayers",
-        nodes: Nodes,
-    ) -> Any:
-        ctx.save_for_backward(outputs, inputs, weight)
-        ctx.statistics, ctx.layers, ctx.nodes = statistics, layers, nodes
-        ctx.set_materialize_grads(False)
-        mean, variance, inverse = statistics
-        return torch.ops.aten.native_batch_norm_backward(
-            outputs, inputs, weight, mean, variance, mean, inverse, False, epsilon, [True] * 3
-        )
-
-    @staticmethod
-    def backward(
-        ctx: Any, to_inputs: Tensor | None, to_weight: Tensor | None, to_bias: Tensor | None
-    ) -> Any:
-        outputs, inputs, weight = ctx.saved_tensors
-        mean, _, inverse = ctx.statistics
-        own, *others = ctx.nodes
-        last = ctx.layers.is_last
-        mask = [*wanted([own], is_last=last), *wanted(others, is_last=last)]
-        found: list[Tensor | None] = [None, None, None]
-        slope = None if to_weight is None else to_weight * inverse
-        if mask[0]:
-            shift = torch.zeros_like(mean) if to_bias is None else to_bias
-            total = _along(shift, inputs).expand_as(inputs)
-            if slope is not None:
-                start = _along(shift - mean * slope, inputs)
-                total = torch.addcmul(start, inputs, _along(slope, inputs))
-            if to_inputs is not None:
-                total = torch.addcmul(total, to_inputs, _along(weight * inverse, inputs))
-            found[0] = total
-        if mask[1] and slope is not None:
-            found[1] = outputs * _along(slope, outputs)
-        if mask[2] and to_inputs is not None:
-            every = [n for n in range(inputs.dim()) if n != 1]
-            found[2] = (to_inputs * outputs).sum(every) * inverse
-        return *found, None, None, None, None
-
-
-def _along(channels: Tensor, like: Tensor) -> Tensor:
-    """One number for each channel, ready to broadcast."""
-    return channels.view(1, -1, *[1] * (like.dim() - 2))
-
-
-SMALL = 4
-"""Entries of a window up to which it pays to move the channels to the end and back."""
-
-Window = tuple[Any, Any, Any, Any, bool]
-"""Size, stride, padding, dilation, and whether sizes are rounded up."""
-
-
-class MaxPool(Function):
-    """The largest entry of each window, the first of equal ones, as torch's own."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, window: Window) -> Tensor:
-        last = inputs.contiguous(memory_format=torch.channels_last)
-        values, places = torch.ops.aten.max_pool2d_with_indices(last, *window)
-        places = places.contiguous()
-        ctx.save_for_backward(inputs, places)
-        ctx.window = window
-        return values.contiguous()  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, outputs: Tensor) -> Any:
-        inputs, places = ctx.saved_tensors
-        return _MaxPoolBackward.apply(outputs, inputs.detach(), places, ctx.window), None
-
-
-class _MaxPoolBackward(Function):
-    """Puts the outputs' derivatives where the largest entries were: linear in them."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: Tensor, inputs: Tensor, places: Tensor, window: Window) -> Any:
-        ctx.save_for_backward(places)
-        return torch.ops.aten.max_pool2d_with_indices_backward(outputs, inputs, *window, places)
-
-    @staticmethod
-    def backward(ctx: Any, to_inputs: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        found = to_inputs.flatten(2).gather(2, places.flatten(2)).view(places.shape)
-        return found, None, None, None
+def _is_wanted(tensor: Tensor) -> bool:
+    """Whether the pass at work needs the derivative of a tensor that is not a leaf."""
+    node = tensor.grad_fn
+    return node is not None and bool(torch._C._will_engine_execute_node(node))  # type: ignore[attr-defined]
 
 
 def has_half() -> bool:
@@ -354,7 +99,7 @@ def has_half() -> bool:
 
 
 class FastLayers(TorchFunctionMode):
-    """Convolutions, BatchNorm in eval mode and small max-pools that cost less in searches.
+    """Convolutions and BatchNorm in eval mode that cost less in searches.
 
     For a cost D(g(x)) of a message g = ∇_Θ L torch computes the derivative of every backward pass
     of a convolution with respect to the weights, too, which is never asked for, and those of
@@ -379,8 +124,7 @@ class FastLayers(TorchFunctionMode):
         super().__init__()
         self.half, self.is_last = half, False
         self._own: dict[Any, Callable[..., Tensor | None]] = {
-            torch.nn.functional.batch_norm: self._batch_norm,
-            torch.nn.functional.max_pool2d: _max_pool,
+            torch.nn.functional.batch_norm: _batch_norm,
             **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), self._convolution),
         }
 
@@ -421,61 +165,34 @@ class FastLayers(TorchFunctionMode):
         if isinstance(padding, str) or input.dim() != weight.dim() or is_transformed(input, weight):
             return None
         count = weight.dim() - 2
-        sizes = [_each(size, count) for size in (stride, padding, dilation)]
-        geometry = Geometry(sizes[0], sizes[1], sizes[2], groups, self)
-        nodes = nodes_of(input, weight, bias)
-        found: Tensor = Convolution.apply(input, weight, bias, geometry, nodes)
-        return found
-
-    def _batch_norm(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor | None:
-        """The normalised inputs, or `None` where torch is to compute them."""
-        if (
-            training
-            or running_mean is None
-            or running_var is None
-            or weight is None
-            or bias is None
-        ):
-            return None
-        if is_transformed(input, weight, bias):
-            return None
-        nodes = nodes_of(input, weight, bias)
-        found: Tensor = EvalBatchNorm.apply(
-            input, weight, bias, running_mean, running_var, eps, self, nodes
-        )
+        own = [
+            (s,) * count if isinstance(s, int) else tuple(s) for s in (stride, padding, dilation)
+        ]
+        geometry = Geometry(own[0], own[1], own[2], groups, input.shape, weight.shape, self)
+        views = [t.view_as(t) if t.is_leaf and t.requires_grad else t for t in (input, weight)]
+        found: Tensor = Convolution.apply(FORWARD, *views, bias, geometry)
         return found
 
 
-def _max_pool(
+def _batch_norm(
     input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor | None:
-    """The pooled inputs, or `None` where torch is to compute them."""
-    size = _each(kernel_size, 2)
-    pays = input.device.type == "cpu" and math.prod(size) <= SMALL
-    if input.dim() != 4 or return_indices or not pays or is_transformed(input):
+    """w (x - μ) / σ + b as one product and sum, or `None` where torch is to compute it."""
+    if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
-    strides = size if stride is None or stride == [] else _each(stride, 2)
-    window = (size, strides, _each(padding, 2), _each(dilation, 2), ceil_mode)
-    found: Tensor = MaxPool.apply(input, window)
-    return found
+    if is_transformed(input, weight, bias):
+        return None
+    scale = weight * (running_var + eps).rsqrt()
+    return torch.addcmul(_along(bias - running_mean * scale, input), input, _along(scale, input))
 
 
-def _each(size: Any, count: int) -> tuple[int, ...]:
-    """One number for each dimension."""
-    return (size,) * count if isinstance(size, int) else tuple(size)
+def _along(channels: Tensor, like: Tensor) -> Tensor:
+    """One number for each channel, ready to broadcast."""
+    return channels.view(1, -1, *[1] * (like.dim() - 2))
