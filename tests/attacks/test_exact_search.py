@@ -89,7 +89,7 @@ def test_one_and_two_missing_directions_follow_from_the_others():
         taken = true[missing:]
         open_ = torch.linalg.svd(taken, full_matrices=True)[2][-missing:].T
         candidates = Candidates(factors, balance(factors.rows))
-        candidates.add_completions(*complete(factors, open_, seeded()))
+        candidates.add_completions(*complete(factors, open_))
         found = candidates.in_rows
         cosines = (found @ (true[:missing] / true[:missing].norm(dim=1, keepdim=True)).T).abs()
         assert cosines.amax(dim=0).min() > 1 - 1e-8
