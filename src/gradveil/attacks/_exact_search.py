@@ -43,7 +43,8 @@ class Factors:
     def zeros(self, directions: Tensor) -> Tensor:
         """Where rows · q is 0 up to six standard deviations of the noise: (directions, units)."""
         lengths = directions.norm(dim=1, keepdim=True)
-        return (directions @ self.rows.T).abs() <= 6 * self.noise * lengths
+        zeros: Tensor = (directions @ self.rows.T).abs() <= 6 * self.noise * lengths
+        return zeros
 
 
 def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
@@ -151,7 +152,8 @@ def _falling(first: float, last: float, steps: int, rows: Tensor) -> list[float]
 def _normal(rows: Tensor, weights: Tensor) -> Tensor:
     """Σ_i w_i rows_i rows_iᵀ for each row of weights."""
     products = (rows[:, :, None] * rows[:, None, :]).flatten(1)
-    return (weights @ products).unflatten(1, (rows.shape[1], -1))
+    sums: Tensor = weights @ products
+    return sums.reshape(-1, rows.shape[1], rows.shape[1])
 
 
 def _solve(normal: Tensor, directions: Tensor) -> Tensor:
@@ -214,8 +216,9 @@ class Candidates:
     @property
     def in_rows(self) -> Tensor:
         """The directions in the coordinates of `factors.rows`, of length 1."""
-        directions = self.directions @ self.balanced.transform.T
-        return directions / directions.norm(dim=1, keepdim=True)
+        directions: Tensor = self.directions @ self.balanced.transform.T
+        lengths: Tensor = directions.norm(dim=1, keepdim=True)
+        return directions / lengths
 
     def independent(self, sure: bool = False) -> Tensor:
         """The places of the most reliable directions that are linearly independent."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -32,9 +32,6 @@ from ._token_rows import (
     token_message,
     with_labels,
 )
-
-ROOM = 2**22
-"""Numbers that the model makes at once."""
 
 
 class LinearInput(NamedTuple):
@@ -93,16 +90,12 @@ def first_inputs(message: TokenGradient, length: int, tokens: int) -> Tensor:
 
     Sequences of one token repeated give it for all places at once.
     """
-    chunk = max(1, ROOM // (length * tokens))
+    chunk = max(1, 2**22 // (length * tokens))  # numbers that the model makes at once
     parts = [
         linear_inputs(message, part.unsqueeze(1).expand(-1, length).contiguous())[0].inputs
         for part in torch.arange(tokens).split(chunk)
     ]
     return torch.cat(parts)
-
-
-ROUNDING = 3e-6
-"""Singular values below this share of the largest are rounding."""
 
 
 class Span(NamedTuple):
@@ -155,12 +148,8 @@ def span_of(
     matrix = torch.cat(gradients)
     edge = (sum(levels) / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
     _, sizes, vectors = torch.linalg.svd(matrix, full_matrices=False)
-    rank = int((sizes > max(edge, ROUNDING * float(sizes[0]))).sum())
+    rank = int((sizes > max(edge, 3e-6 * float(sizes[0]))).sum())
     return Span(vectors[: min(rank, rows)])
-
-
-CLOSE = 0.01
-"""A distance to a span up to which a vector counts as inside."""
 
 
 class Places(NamedTuple):
@@ -214,7 +203,7 @@ def find_places(
     distances = torch.ones(count, length, dtype=torch.float64)
     if first is not None:
         distances = first.distances(first_inputs(message, length, count))
-    inside = distances < CLOSE
+    inside = distances < 0.01
     scores = _scores(observation, message, name, count)
     likely = torch.zeros(count, dtype=torch.bool)
     likely[likely_tokens(scores, size * length)] = True
@@ -255,29 +244,16 @@ def _last_layer(observation: Observation, message: TokenGradient, count: int) ->
     return name if sent is not None and not transposed and len(sent) == count else None
 
 
-BEAM, STARTS, SWEEPS = 4, 8, 3
-"""Prefixes and starts for each sequence of the batch, and rounds of changes of single tokens."""
-
-SPAN_ROUNDING = 1e-7
-"""Of distances to a span."""
-
-FOUND = 1.0
-"""Sequences count as found if their costs are that near to the best one's."""
-
-
 class Assembler:
     """Finds sequences whose inputs of later layers lie in the spans that were sent.
 
-    Of a causal model a prefix determines its own inputs, so sequences grow token by token, and the
-    best prefixes stay (a beam). Of others, sequences that are drawn from the candidates are
-    improved one token at a time. Places that the first layer did not decide get their likeliest
-    token, and are not looked at.
+    Sequences that are drawn from the candidates are improved one token at a time. Places that the
+    first layer did not decide get their likeliest token, and are not looked at.
 
     Args:
         message: Of the model.
         spans: By the number of the linear input; the first layer's is not needed.
         places: The possible tokens of each place.
-        size: How many sequences are looked for.
         generator: For starts.
         watch: Of the time.
     """
@@ -287,91 +263,66 @@ class Assembler:
         message: TokenGradient,
         spans: dict[int, Span],
         places: Places,
-        size: int,
         generator: torch.Generator,
         watch: Watch,
     ) -> None:
-        self._message, self._spans, self._places = message, spans, places
+        self._message, self._spans = message, spans
         self._tokens = [
             tokens if decided else tokens[:1]
             for tokens, decided in zip(places.tokens, places.decided, strict=True)
         ]
-        self._size, self._generator, self._watch = size, generator, watch
+        self._counted = torch.tensor(places.decided, dtype=torch.float64)
+        self._generator, self._watch = generator, watch
 
-    def sequences(self) -> Tensor:
-        """The best ones, shape (batch, length)."""
-        found = self._by_prefix() if self._is_causal() else self._by_changes()
-        found = found[self._costs(found).argsort()][: self._size]
-        return found[torch.arange(self._size) % len(found)]
+    def sequences(self, size: int) -> Tensor:
+        """The best ones of at most eight starts for each, shape (size, length).
 
-    def _costs(self, ids: Tensor, end: int | None = None) -> Tensor:
-        """The mean log-distance to the spans over decided places, for each sequence.
-
-        Logarithms, because layers differ in how far a wrong token elsewhere moves their inputs.
+        Sequences count as found if their costs are within 1 of the best one's.
         """
-        inputs = linear_inputs(self._message, ids)
-        parts = [
-            (span.distances(inputs[k].inputs) + SPAN_ROUNDING).log()
-            for k, span in self._spans.items()
-        ]
-        counted = torch.tensor(self._places.decided, dtype=torch.float64)
-        if end is not None:
-            counted[end:] = 0.0
-        return (torch.stack(parts).mean(0) * counted).sum(1) / counted.sum().clamp(min=1)
-
-    def _is_causal(self) -> bool:
-        one = torch.stack([tokens[0] for tokens in self._tokens]).unsqueeze(0)
-        other = one.clone()
-        other[0, -1] = (one[0, -1] + 1) % 2
-        pair = [linear_inputs(self._message, ids) for ids in (one, other)]
-        return all(torch.equal(a.inputs[:, 0], b.inputs[:, 0]) for a, b in zip(*pair, strict=True))
-
-    def _by_prefix(self) -> Tensor:
-        length, prefixes = len(self._tokens), self._tokens[0].unsqueeze(1)
-        for place in range(1, length):
-            more = self._tokens[place]
-            old = prefixes.repeat_interleave(len(more), 0)
-            prefixes = torch.cat([old, more.repeat(len(prefixes)).unsqueeze(1)], 1)
-            padded = torch.nn.functional.pad(prefixes, (0, length - place - 1))
-            best = self._costs(padded, place + 1).argsort()
-            prefixes = prefixes[best[: BEAM * self._size]]
-        return prefixes
-
-    def _by_changes(self) -> Tensor:
         found: list[Tensor] = []
-        for number in range(STARTS * self._size):
+        for number in range(8 * size):
             start = self._shaken(found) if number % 2 and len(found) > 1 else self._start(found)
             ids = self._improved(start)
             if not any(torch.equal(ids, other) for other in found):
                 found.append(ids)
             costs = self._costs(torch.stack(found))
-            good = int((costs < costs.min() + FOUND).sum())
-            if good >= self._size or self._watch.is_over():
+            if int((costs < costs.min() + 1).sum()) >= size or self._watch.is_over():
                 break
-        return torch.stack(found)
+        best = torch.stack(found)[costs.argsort()][:size]
+        return best[torch.arange(size) % len(best)]
+
+    def _costs(self, ids: Tensor) -> Tensor:
+        """The mean log-distance to the spans over decided places, for each sequence.
+
+        Logarithms, because layers differ in how far a wrong token elsewhere moves their inputs.
+        """
+        inputs = linear_inputs(self._message, ids)
+        parts = [(span.distances(inputs[k].inputs) + 1e-7).log() for k, span in self._spans.items()]
+        return torch.stack(parts).mean(0) @ self._counted / self._counted.sum()
 
     def _start(self, found: list[Tensor]) -> Tensor:
         """In each place one of the tokens that the sequences so far use least."""
         ids = []
         for place, tokens in enumerate(self._tokens):
             used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
-            left = tokens[used == used.min()]
-            ids.append(left[torch.randint(len(left), (), generator=self._generator)])
+            ids.append(self._draw(tokens[used == used.min()]))
         return torch.stack(ids)
 
     def _shaken(self, found: list[Tensor]) -> Tensor:
         """The best sequence that is not good enough, with two places drawn again."""
         costs = self._costs(torch.stack(found))
-        bad = torch.where(costs < costs.min() + FOUND, torch.inf, costs)
-        ids = found[int(bad.argmin())].clone()
+        ids = found[int(torch.where(costs < costs.min() + 1, torch.inf, costs).argmin())].clone()
         for place in torch.randperm(len(ids), generator=self._generator)[:2].tolist():
-            tokens = self._tokens[place]
-            ids[place] = tokens[torch.randint(len(tokens), (), generator=self._generator)]
+            ids[place] = self._draw(self._tokens[place])
         return ids
 
+    def _draw(self, tokens: Tensor) -> Tensor:
+        return tokens[torch.randint(len(tokens), (), generator=self._generator)]
+
     def _improved(self, ids: Tensor) -> Tensor:
+        """Up to three rounds over all places, as long as they help."""
         best = torch.inf
-        for _ in range(SWEEPS):
+        for _ in range(3):
             before = best
             for place, tokens in enumerate(self._tokens):
                 trials = ids.repeat(len(tokens), 1)
@@ -381,16 +332,6 @@ class Assembler:
             if best >= before or self._watch.is_over():
                 break
         return ids
-
-
-EXACT = 1e-6
-"""A share of the message's power that is rounding."""
-
-FEW = 4
-"""Sequences of which all orders are tried."""
-
-LOOSENESS = 1e-3
-"""Of entries without noise, as in `Adaptive`."""
 
 
 class TokenSearch:
@@ -430,10 +371,7 @@ class TokenSearch:
 
     def is_exact(self) -> bool:
         """Whether nothing but rounding is left to explain."""
-        return self._misfit(self.ids) < EXACT
-
-    def _misfit(self, ids: Tensor) -> float:
-        return float(euclidean_evidence(self._sent).misfit(self._row(ids)))
+        return float(euclidean_evidence(self._sent).misfit(self._row(self.ids))) < 1e-6
 
     def _change(self, place: tuple[int, int], tokens: Tensor) -> None:
         for token in tokens:
@@ -456,16 +394,16 @@ class TokenSearch:
                 self._take(trial)
 
     def _reorder(self) -> None:
-        """Which sequence has which label: all orders of a few, else pairs that change places."""
+        """Which sequence has which label: pairs that change places."""
         size = len(self.ids)
-        if self._observation.targets_are_inputs or size < 2:
+        if self._observation.targets_are_inputs:
             return
-        orders = list(permutations(range(size)))[1:] if size <= FEW else _exchanges(size)
-        start = self.ids
-        for order in orders:
+        for first, second in combinations(range(size), 2):
             if self._is_over():
                 return
-            self._take((start if size <= FEW else self.ids)[list(order)])
+            order = list(range(size))
+            order[first], order[second] = second, first
+            self._take(self.ids[order])
 
     def _take(self, trial: Tensor) -> None:
         cost = self._cost(trial)
@@ -491,26 +429,14 @@ class TokenSearch:
         return flatten({name: values[name] for name in self._names}).double()
 
     def _known_evidence(self, start: Tensor) -> Evidence:
-        observation = self._observation
-        message = observation.plain_message(targets_of(observation, start))
-        self._names = list(message.parameters)  # type: ignore[attr-defined]
+        observation, targets = self._observation, targets_of(self._observation, start)
+        self._names = list(token_message(observation, start).parameters)
         self._sent = flatten({name: observation.sent[name] for name in self._names}).double()
         if observation.defense is None and observation.mechanism is None:
             return euclidean_evidence(self._sent)
-        targets = targets_of(observation, start)
         channel = plan_channel(observation, targets, start, 8, self._generator)
-        evidence = channel.evidence(1.0, LOOSENESS, start.numel())
+        evidence = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
         return Evidence(*(None if part is None else part.double() for part in evidence))  # type: ignore[arg-type]
-
-
-def _exchanges(size: int) -> list[tuple[int, ...]]:
-    """All orders in which two are exchanged."""
-    orders = []
-    for first, second in combinations(range(size), 2):
-        order = list(range(size))
-        order[first], order[second] = second, first
-        orders.append(tuple(order))
-    return orders
 
 
 @dataclass(frozen=True)
@@ -573,8 +499,11 @@ class SpanCheck(Attack):
         message = token_message(observation, blank_ids(observation))
         spans = _spans(observation, message)
         places = find_places(observation, message, spans.get(0), self.width)
-        size = observation.batch_size
-        start = self._assembled(message, spans, places, size, generator, watch)
+        later = {k: span for k, span in spans.items() if k > 0 and span.rank >= spans[0].rank}
+        start = places.start(observation.batch_size)
+        if later and len(start) > 1 and any(places.decided):
+            assembler = Assembler(message, later, places, generator, watch)
+            start = assembler.sequences(len(start))
         search = TokenSearch(observation, start, generator, watch)
         self._tell(1, search.cost)
         search.improve(places, self.sweeps)
@@ -591,21 +520,6 @@ class SpanCheck(Attack):
     def reports(self) -> float:
         """Twice."""
         return 2.0
-
-    def _assembled(
-        self,
-        message: TokenGradient,
-        spans: dict[int, Span],
-        places: Places,
-        size: int,
-        generator: torch.Generator,
-        watch: Watch,
-    ) -> Tensor:
-        later = {k: s for k, s in spans.items() if k > 0 and s.rank >= spans[0].rank}
-        several = size > 1 and any(len(tokens) > 1 for tokens in places.tokens)
-        if not later or not several or not any(places.decided):
-            return places.start(size)
-        return Assembler(message, later, places, size, generator, watch).sequences()
 
     def _tell(self, step: int, cost: float) -> None:
         if self.progress is not None:
