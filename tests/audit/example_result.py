@@ -13,8 +13,12 @@ from gradveil.audit._result import (
     AttackResult,
     AuditResult,
     BoundResult,
+    Curve,
     DefenseResult,
+    Frontier,
     LayerResult,
+    Leak,
+    Point,
     RunResult,
     Setup,
     TrainingResult,
@@ -58,9 +62,11 @@ def example_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
     """The whole of it."""
     data = load_dataset(dataset)
     truth, _ = data.batch(0, size)
+    defenses = tuple(_defense(data, truth, place, *row) for place, row in enumerate(DEFENSES))
     return AuditResult(
         setup=_setup(data, size),
-        defenses=tuple(_defense(data, truth, place, *row) for place, row in enumerate(DEFENSES)),
+        defenses=defenses,
+        frontier=_frontier(defenses),
         originals=_pngs(data, truth),
         notes=("The bounds do not count what noise levels planned from the batch reveal.",),
     )
@@ -71,7 +77,8 @@ def tabular_result() -> AuditResult:
     result = example_result(size=2)
     setup = replace(result.setup, is_image=False, input_shape=(13,), data="wine.npz", model="mlp")
     defenses = tuple(replace(_without_images(d), training=None) for d in result.defenses)
-    return replace(result, setup=setup, defenses=defenses, originals=())
+    frontier = replace(_frontier(defenses), loss_before=None, guess_psnr=None)
+    return replace(result, setup=setup, defenses=defenses, frontier=frontier, originals=())
 
 
 def incomplete_result() -> AuditResult:
@@ -84,12 +91,45 @@ def incomplete_result() -> AuditResult:
 def unattacked_result() -> AuditResult:
     """Only bounds and utilities."""
     result = example_result(size=2)
-    return replace(result, defenses=tuple(replace(d, attacks=()) for d in result.defenses))
+    defenses = tuple(replace(d, attacks=()) for d in result.defenses)
+    return replace(result, defenses=defenses, frontier=_frontier(defenses))
 
 
 def rebuilt_pictures(data: Dataset, size: int, seed: int, blur: float) -> tuple[str, ...]:
     """The first examples as an attack may have rebuilt them."""
     return _guess_pngs(data, data.batch(0, size)[0], seed, blur)
+
+
+def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
+    """One point each, and no goals."""
+    undefended, *others = map(_point, defenses)
+    curves = [
+        Curve(defense.name, defense.family, "", "", (point,), twin=defense.twin)
+        for defense, point in zip(defenses[1:], others, strict=True)
+    ]
+    return Frontier(
+        undefended=undefended,
+        curves=tuple(curves),
+        answers=(),
+        rounds=5,
+        clients=4,
+        training_seeds=3,
+        optimizer="adam, rate 0.001",
+        loss_before=2.31,
+        moments=(0,),
+        guess="the mean of 1,000 public examples",
+        guess_psnr=12.1,
+    )
+
+
+def _point(defense: DefenseResult) -> Point:
+    leaks = [
+        Leak(0, a.attack, True, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs))
+        for a in sorted(defense.attacks, key=lambda attack: attack.mse.mean)
+    ]
+    loss = defense.training.loss_after if defense.training else None
+    bound = defense.bound.trace_mse if defense.bound else None
+    return Point(defense.defense, None, tuple(leaks[:1]), loss, None, None, bound)
 
 
 def _setup(data: Dataset, size: int) -> Setup:

@@ -13,7 +13,7 @@ import gradveil
 from gradveil import GradientNoise
 from gradveil.attacks import Analytic, InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult, Federation, Subject, run, write_results
-from gradveil.audit.report._write import as_csv
+from gradveil.audit.report import csv_text
 from gradveil.catalog import spec_of
 from gradveil.messages import LocalSteps
 from tests.audit.small import audit
@@ -236,7 +236,7 @@ def test_given_amounts_are_not_changed():
     assert result.defenses[1].defense == "gradient-noise(scale=0.25)"
     assert result.setup.match == "given"
     assert result.defenses[1].verdict.startswith("Not attacked")
-    assert as_csv(result).strip() == "name"
+    assert csv_text(result.rows()).strip() == "name"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -224,7 +224,7 @@ def test_an_impossible_pair_of_goals_is_answered_so():
     (answer,) = small(["identified<=5%", "loss<=+0.001%"]).frontier.answers
     assert not answer.reached
     assert "reaches identified<=5% and loss<=+0.001%" in answer.sentence
-    assert "where 5% identified is asked" in answer.shortfall
+    assert "where 5% identified is asked" in answer.sentence
 
 
 def test_a_defense_at_a_given_strength_is_one_point():

@@ -255,6 +255,8 @@ class Curve:
     points: tuple[Point, ...]
     dominated_by: str = ""
     """The name of another that loses less at every leakage; "" where there is none."""
+    twin: str | None = None
+    """The name of its classical counterpart, where it is the optimal form of one."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ class Answer:
     """As they can be given again: "psnr<=15"."""
     reached: bool
     sentence: str
-    """The answer for a reader without the theory."""
+    """The answer for a reader without the theory; by how much it is missed, where it is."""
     name: str = ""
     """Of the defense; "" if there is no setting."""
     defense: str = ""
@@ -280,8 +282,6 @@ class Answer:
     """Which attacks, batches and intervals."""
     not_promised: str = ""
     """What the answer does not say."""
-    shortfall: str = ""
-    """By how much it is missed, where it is not reached."""
     equal: tuple[str, ...] = ()
     """Other defenses that reach it and whose loss is not told apart from this one's."""
 
@@ -312,11 +312,6 @@ class Frontier:
     """For which ε is stated."""
     simulation: bool = True
     """These trainings had seeds: they protect nobody, whatever ε is stated beside their loss."""
-
-    @property
-    def is_comparison(self) -> bool:
-        """Whether defenses were compared at one strength each, without goals."""
-        return not self.answers and all(len(curve.points) <= 1 for curve in self.curves)
 
     def points(self) -> list[tuple[Curve, Point]]:
         """Every point with its curve."""
@@ -526,8 +521,6 @@ class DefenseResult:
     attacks: tuple[AttackResult, ...]
     verdict: str
     """One sentence for a reader without the theory."""
-    excludes_copies: bool = True
-    """Whether the reference error, where there is one, excludes near copies."""
     no_guarantee: str = ""
     """Why there is no bound, or why it is no guarantee; empty where it is one."""
     family: str = ""
@@ -589,6 +582,9 @@ class AuditResult:
 
     setup: Setup
     defenses: tuple[DefenseResult, ...]
+    """The undefended message and the settings of the answers in detail; all without goals."""
+    frontier: Frontier
+    """Every defense at every strength, and the answers."""
     originals: tuple[str, ...] = ()
     """The first batch's images as PNG files in base64."""
     complete: bool = True
@@ -599,8 +595,6 @@ class AuditResult:
     """Why it is not complete; `None` if it is."""
     undefended: Undefended | None = None
     """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
-    frontier: Frontier | None = None
-    """Curves over strengths and the answers; none of these where all strengths were given."""
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""

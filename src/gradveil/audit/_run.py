@@ -72,7 +72,7 @@ from .measure import (
     unwrapped,
     usual_amounts,
 )
-from .report import answer_of, equal_words, excludes_copies, verdict
+from .report import answer_of, equal_words, verdict
 from .report import notes as notes_of
 
 FIRST = 3
@@ -313,15 +313,13 @@ class _Audit:
             told_apart=told,
             privacy=privacy_of(unwrapped(defense), self.plan.releases, candidates),
             is_formal=defense.about.formal_privacy is not None,
-            excludes_copies=excludes_copies(costs.bound, mean),
             verdict=verdict(
-                attacks,
-                mean,
+                point,
                 costs.bound,
+                mean,
                 self.case.is_image,
                 costs.no_guarantee,
                 able=able or leaks,
-                told=told,
             ),
             **vars(costs),
             **identity(defense),
@@ -350,6 +348,7 @@ class _Audit:
                     plan_of(defense),
                     tuple(points[axis.name]),
                     better.get(axis.name, ""),
+                    identity(defense)["twin"],
                 )
             )
         return curves

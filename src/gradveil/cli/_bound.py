@@ -28,7 +28,7 @@ from gradveil.audit import (
     draw_sweep,
     requested_defenses,
 )
-from gradveil.audit.report import check_folder, number, percent, plural, prepare_folder
+from gradveil.audit.report import check_folder, number, plural, prepare_folder, share
 from gradveil.catalog import shown_text, spec_of
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
@@ -441,7 +441,7 @@ def _print_candidates(found: CandidateBound, facts: dict[str, Any]) -> None:
             str(point.candidates),
             number(point.error.mean),
             f"{number(point.error.low)} to {number(point.error.high)}",
-            percent(point.rate.mean),
+            share(point.rate.mean),
             number(point.prior_error.mean),
         )
     console = Console()

@@ -12,7 +12,7 @@ from gradveil import PrivateNoise
 from gradveil.attacks import identify_trials
 from gradveil.audit import AuditResult
 from gradveil.audit._result import Releases, privacy_of
-from gradveil.audit.report._tables import guarantee_table
+from gradveil.audit.report import guarantee_table, number, share
 from gradveil.cli._audit_show import show_audit
 from gradveil.privacy import epsilon_on_grid, recognition_bound
 
@@ -71,11 +71,12 @@ def test_the_report_and_the_terminal_show_it(result: AuditResult) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     show_audit(result, console)
     text = " ".join(console.export_text().split())
-    assert "(ε, δ) at δ = 0.0001, and who can be recognised of" in text
-    assert "Poisson sampling at 0.5" in text
-    assert "with secret noise, that of this audit has a seed" in text
-    assert "example, zero-out" in text
-    assert f"{private.recognition:.1%}" in text
+    assert number(private.epsilon) in text
+    assert f"{share(private.recognition_rounds)} with all rounds" in text
+    assert "δ = 0.0001, with secret noise (that of this audit has a seed)" in text
+    assert "a sampling rate of 0.5; it hides one example replaced by an empty one" in text
+    hints = [column.hint for column in shown.columns[place : place + 3]]
+    assert hints[:2] == ["δ = 0.0001, secret noise", "Poisson sampling at 0.500"]
 
 
 def test_without_a_private_defense_nothing_is_added() -> None:

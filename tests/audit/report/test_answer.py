@@ -8,82 +8,71 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from gradveil.audit import AuditResult, Curve, Frontier, Point
+from gradveil.audit import AuditResult, Curve, Point
 from gradveil.audit.report import (
-    KNOWS_MORE,
     dominated,
+    first_sentences,
     headline,
-    no_further,
+    points_table,
     render_report,
-    three_sentences,
     write_results,
 )
-from gradveil.audit.report._first import first_screen, machine_summary
-from gradveil.audit.report._numbers import Figure
-from gradveil.audit.report._picture import across, error_height, frontier_figures, metrics
-from gradveil.audit.report._style import looks
-from gradveil.audit.report._tables import points_table
+from gradveil.audit.report._charts import (
+    Figure,
+    across,
+    error_height,
+    frontier_figures,
+    metrics,
+    rounds_figure,
+)
+from gradveil.audit.report._facts import looks
+from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
+from gradveil.audit.report._write import machine_summary
 from gradveil.scoring import Interval
 from tests.audit.example_frontier import (
     bare_frontier_result,
     frontier_result,
     unreached_result,
 )
-from tests.audit.example_result import example_result
+from tests.audit.example_result import example_result, tabular_result
 
 UNEXPLAINED = (" U1", " U2", "trace", "bare", "prior", "twin")
 
 
-def frontier_of(result: AuditResult) -> Frontier:
-    assert result.frontier is not None
-    return result.frontier
-
-
 def figure(result: AuditResult, key: str = "attack") -> Figure:
-    return frontier_figures(result, frontier_of(result))[key]
+    return frontier_figures(result)[key]
 
 
 def sentences(result: AuditResult) -> list[str]:
-    return [sentence.text for sentence in three_sentences(result, frontier_of(result))]
+    return [sentence.text for sentence in first_sentences(result)]
 
 
 def changed(result: AuditResult, **changes: object) -> AuditResult:
-    return replace(result, frontier=replace(frontier_of(result), **changes))  # type: ignore[arg-type]
+    return replace(result, frontier=replace(result.frontier, **changes))  # type: ignore[arg-type]
 
 
 def test_three_sentences_say_what_leaks_what_to_use_and_how_sure_it_is():
     leaks, use, sure = sentences(frontier_result())
-    assert "rebuilds near copies of the images that it was made from (15 of 16)" in leaks
-    assert "picks the right image out of 60 in 100 %" in leaks
+    assert "rebuilds near copies of 15 of 16 images (0.4 % of a blind guess's error" in leaks
     assert use == (
-        "Under optimal noise with scale 0.3, the strongest attack rebuilds at most blurred or"
-        " partial images, and training ends with a loss of 1.04 instead of 0.410 (+154 %)."
+        "Use optimal noise with scale 0.3. The strongest attack, adaptive, rebuilds at most blurred"
+        " or partial images (94 % of a blind guess's error, 12.4 dB). Given 60 candidates, one who"
+        " knows the rest of the batch picks the right one in 20 % of the trials (chance: 1.7 %)."
+        " Training ends with a loss of 1.04 instead of 0.410 (+154 %)."
     )
-    assert "not proved" in sure
-    assert "94 % of a blind guess's (95 % interval 81 % to 108 %)" in sure
-    assert "picks the right one in 20 % of all trials (chance: 1.7 %)" in sure
+    answer = frontier_result().frontier.answers[0]
+    assert sure == f"{answer.rests_on} {answer.not_promised}"
 
 
 def test_a_goal_before_it_that_is_missed_is_named():
-    first, second, formal = frontier_of(frontier_result()).answers
+    first, second, formal = frontier_result().frontier.answers
     use = sentences(changed(frontier_result(), answers=(formal, first, second)))[1]
-    assert use.startswith("No setting reaches “Formal”; under optimal noise with scale 0.3, the")
-
-
-def test_a_formal_promise_is_said_with_its_terms():
-    frontier = frontier_of(frontier_result())
-    private = frontier.curves[-1]
-    answer = replace(
-        frontier.answers[0], name=private.name, defense=private.points[2].defense, reached=True
-    )
-    sure = sentences(changed(frontier_result(), answers=(answer,)))[2]
-    assert "promised against every attacker is differential privacy with ε = 61.4" in sure
-    assert "100 rounds (δ = 1e-05; the smaller ε, the stronger)" in sure
+    assert use.startswith("No setting reaches “Formal”. Use optimal noise with scale 0.3. The")
 
 
 def test_a_goal_that_is_missed_is_answered_so():
     result = unreached_result()
-    assert headline(result, frontier_of(result)) == "No defense that was tried reaches the goal"
+    assert headline(result) == "No defense that was tried reaches the goal"
     assert "ε = 12.6, 4.6 above it" in sentences(result)[1]
     page = render_report(result)
     assert "not reached</span>" in page
@@ -92,56 +81,51 @@ def test_a_goal_that_is_missed_is_answered_so():
 
 
 def test_attacks_that_find_nothing_undefended_are_called_so():
-    frontier = frontier_of(frontier_result())
+    frontier = frontier_result().frontier
     undefended = frontier.undefended
-    leaks = tuple(replace(leak, error=Interval(1.0, 0.9, 1.1)) for leak in undefended.leaks)
+    leaks = tuple(
+        replace(leak, error=Interval(1.0, 0.95, 1.1), copies=0) for leak in undefended.leaks
+    )
     result = changed(frontier_result(), undefended=replace(undefended, leaks=leaks))
     first = sentences(result)[0]
-    assert first.startswith(
-        f"Even without a defense {no_further('adaptive')}. {KNOWS_MORE} One who"
-    )
+    assert first.startswith(no_further("adaptive, 100 % of a blind guess's error, 36.1 dB"))
+    assert first.endswith(KNOWS_MORE)
 
 
 def test_of_a_setting_that_no_attack_got_behind_no_more_is_said_than_that():
     """The attacks of the audit ignore public examples: one who does not may find more."""
-    result = frontier_result()
-    frontier = frontier_of(result)
+    point = frontier_result().frontier.curves[1].points[3]
     low = Interval(1.0, 0.95, 1.05)
-    curves = tuple(
-        replace(
-            curve,
-            points=tuple(
-                replace(p, leaks=tuple(replace(k, error=low, copies=0) for k in p.leaks))
-                for p in curve.points
-            ),
-        )
-        for curve in frontier.curves
-    )
-    second = sentences(changed(result, curves=curves))[1]
-    assert no_further("adaptive") in second
-    assert second.endswith(KNOWS_MORE)
-    assert "nothing" not in second
+    safe = replace(point, leaks=tuple(replace(k, error=low, copies=0) for k in point.leaks))
+    text = recovered(safe, True)
+    assert text.startswith(no_further("adaptive, 100 % of a blind guess's error, 12.4 dB"))
+    assert text.endswith(KNOWS_MORE)
+    assert "nothing" not in text
 
 
 def test_dominated_defenses_are_named_with_the_better_one():
     assert "noise (by optimal noise), pruning (by optimal pruning)" in dominated(
-        frontier_of(frontier_result())
+        frontier_result().frontier
     )
-    free = tuple(replace(c, dominated_by="") for c in frontier_of(frontier_result()).curves)
-    assert dominated(frontier_of(changed(frontier_result(), curves=free))) == ""
+    free = tuple(replace(c, dominated_by="") for c in frontier_result().frontier.curves)
+    assert dominated(changed(frontier_result(), curves=free).frontier) == ""
 
 
 def test_plotly_accepts_every_picture():
-    for result in (frontier_result(), unreached_result(), bare_frontier_result()):
-        screen = first_screen(result)
-        assert screen is not None
-        for drawn in (*screen.figures.values(), *([screen.rounds] if screen.rounds else [])):
+    every = (frontier_result(), unreached_result(), bare_frontier_result(), example_result())
+    for result in every:
+        rounds = rounds_figure(result)
+        for drawn in (*frontier_figures(result).values(), *([rounds] if rounds else [])):
             go.Figure(drawn)
-    assert first_screen(example_result()) is None
+
+
+def test_one_point_each_without_training_is_drawn_side_by_side():
+    drawn = frontier_figures(tabular_result())["attack"]["data"]
+    assert [trace["x"] for trace in drawn] == [*([place] for place in range(1, 9)), [0]]
 
 
 def test_points_are_drawn_at_their_loss_and_leakage_with_intervals():
-    frontier = frontier_of(frontier_result())
+    frontier = frontier_result().frontier
     trace = figure(frontier_result())["data"][1]
     curve = frontier.curves[1]
     losses, errors = zip(*((p.loss, p.leaks[0].error) for p in curve.points), strict=True)
@@ -156,30 +140,30 @@ def test_points_are_drawn_at_their_loss_and_leakage_with_intervals():
 
 
 def test_the_worst_moment_counts():
-    curve = frontier_of(frontier_result()).curves[1]
+    curve = frontier_result().frontier.curves[1]
     point = curve.points[0]
     later = replace(point.leaks[2], error=Interval(0.001, 0.0, 0.002))
     worse = replace(point, leaks=(*point.leaks[:2], later))
-    (metric, *_) = metrics(frontier_of(frontier_result()), True)
+    (metric, *_) = metrics(frontier_result())
     assert metric.value(worse) == later.error
     assert metric.value(point) == point.leaks[0].error
 
 
 def test_a_training_that_diverged_is_drawn_at_the_edge_and_called_so():
     result = frontier_result()
-    edge = across(frontier_of(result)).edge
+    edge = across(result.frontier).edge
     trace = figure(result)["data"][5]
     assert trace["x"][-1] == edge
     assert trace["marker"]["symbol"][-1] == "triangle-right"
     assert math.isfinite(sum(trace["x"]))
-    table = points_table(result, frontier_of(result))
+    table = points_table(result)
     place = [column.label for column in table.columns].index("Loss")
     assert table.rows[-1][place].text == "diverged"
 
 
 def test_more_leakage_is_drawn_higher_for_every_kind():
     result = frontier_result()
-    for key, drawn in frontier_figures(result, frontier_of(result)).items():
+    for key, drawn in frontier_figures(result).items():
         heights = drawn["data"][1]["y"]
         assert heights[0] > heights[-1], key
     errors = [0.0, 0.001, 0.1, 0.4, 0.9, 1.0, 1.5, 9.0]
@@ -190,7 +174,7 @@ def test_more_leakage_is_drawn_higher_for_every_kind():
 def test_the_recommended_point_is_marked_and_named():
     rings = figure(frontier_result())["data"][-2:]
     assert [ring["text"] for ring in rings] == [["<b>recommended</b>"], [""]]
-    point = frontier_of(frontier_result()).curves[1].points[3]
+    point = frontier_result().frontier.curves[1].points[3]
     assert point.loss is not None
     assert rings[0]["x"] == [point.loss.mean]
 
@@ -212,7 +196,7 @@ def test_the_first_pages_use_no_words_of_the_theory():
 
 def test_every_point_is_in_the_table_the_file_and_the_summary(tmp_path: Path):
     result = frontier_result(size=2)
-    assert len(points_table(result, frontier_of(result)).rows) == 31
+    assert len(points_table(result).rows) == 31
     write_results(result, tmp_path)
     with (tmp_path / "points.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -224,9 +208,10 @@ def test_every_point_is_in_the_table_the_file_and_the_summary(tmp_path: Path):
     assert len(machine_summary(result)["points"]) == len(rows)
 
 
-def test_a_comparison_has_a_summary_for_machines_and_no_points_file(tmp_path: Path):
+def test_a_comparison_has_a_summary_for_machines_without_answers(tmp_path: Path):
     result = example_result(size=2)
     write_results(result, tmp_path)
-    assert not (tmp_path / "points.csv").exists()
-    assert len(machine_summary(result)["points"]) == len(result.rows())
+    with (tmp_path / "points.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 9
+    assert len(machine_summary(result)["points"]) == 9
     assert machine_summary(result)["answers"] == []

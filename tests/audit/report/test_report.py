@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradveil.audit._result import AuditResult
+from gradveil.audit import AuditResult, Point
 from gradveil.audit.report._numbers import estimate, number
 from gradveil.audit.report._write import render_report, write_report
 from tests.audit.example_result import (
@@ -102,8 +102,8 @@ def test_numbers_of_the_attacks_are_those_of_the_result(html: str):
         for attack in defense.attacks:
             row = next(rows)
             assert attack.psnr is not None
-            assert [text for _, text in row[2:4]] == [estimate(attack.mse), estimate(attack.psnr)]
-            assert float(row[2][0] or "nan") == attack.mse.mean
+            assert [text for _, text in row[3:5]] == [estimate(attack.mse), estimate(attack.psnr)]
+            assert float(row[3][0] or "nan") == attack.mse.mean
     assert next(rows, None) is None
 
 
@@ -119,7 +119,7 @@ def test_every_layer_and_verdict_is_there(html: str):
 
 def test_each_picture_is_embedded_with_an_alternative_text(html: str):
     result = example_result()
-    count = len(result.originals) * len(result.defenses) * 3
+    count = len(result.originals) * (len(result.defenses) * 3 + 2)
     assert html.count('<img src="data:image/png;base64,') == count
     assert html.count('alt="Original') == count
     run = result.defenses[1].attacks[1].runs[0]
@@ -193,13 +193,17 @@ def test_an_incomplete_audit_says_so():
 
 def test_an_audit_without_attacks():
     page = render_report(unattacked_result())
-    assert "no attack was run." in page
     assert "No attack was run: nothing here says what can be recovered" in page
     assert 'id="curves"' not in page
 
 
 def test_an_audit_without_anything():
-    page = render_report(replace(example_result(), defenses=(), originals=(), complete=False))
+    result = example_result()
+    nothing = Point("no-defense", None, (), None, None)
+    frontier = replace(result.frontier, curves=(), undefended=nothing)
+    page = render_report(
+        replace(result, defenses=(), frontier=frontier, originals=(), complete=False)
+    )
     assert "Incomplete." in page
     assert len(page) < 100_000, "plotly should not be embedded without charts"
 
@@ -210,7 +214,7 @@ def test_a_missing_folder_is_an_error_and_leaves_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["_charts", "_write", "_picture", "_numbers"])
+@pytest.mark.parametrize("module", ["_charts", "_write"])
 def test_plotly_is_imported_only_to_write(module: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     spec = find_spec(f"gradveil.audit.report.{module}")

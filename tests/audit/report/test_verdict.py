@@ -4,67 +4,79 @@ from dataclasses import replace
 
 import pytest
 
-from gradveil.audit._result import AttackResult, BoundResult, RunResult
+from gradveil.audit import BoundResult, Leak, Point, RunResult, ToldApart
 from gradveil.audit.measure._attacks import attack_result
-from gradveil.audit.report import KNOWS_MORE, verdict
+from gradveil.audit.report import verdict
+from gradveil.audit.report._words import KNOWS_MORE
 from gradveil.scoring import Interval
 
 BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
+UNATTACKED = Point("gradient-noise(0.1)", 0.1, (), None, None)
 
 
-def attack(error: float, knows: bool = False) -> AttackResult:
-    value = Interval(error, error, error)
-    return AttackResult("a", knows, value, value, value, None, None, 1.0, ())
+def point(mean: float, **changes: object) -> Point:
+    leak = Leak(0, "a", True, Interval(mean, mean, mean), None, None, examples=16)
+    return replace(UNATTACKED, leaks=(replace(leak, **changes),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (0.001, "near copies"),
-        (0.03, "recognisable images"),
-        (0.06, "blurred or partial images"),
-        (0.2, "The attacks that were run (the strongest: a, "),
+        (0.01, "up to near copies of the images"),
+        (0.3, "up to recognisable images"),
+        (0.6, "at most blurred or partial images"),
+        (2.0, "The attacks that were run (the strongest: a, "),
     ],
 )
 def test_words_follow_the_error_over_that_of_a_guess(error, words):
-    assert words in verdict([attack(error)], 0.1, None, True)
+    assert words in verdict(point(error), None, 0.1, True)
 
 
-def test_the_strongest_attack_counts():
-    text = verdict([attack(0.2), attack(0.001, knows=True)], 0.1, BOUND, True)
-    assert "near copies" in text
-    assert "which knows the defense" in text
+def test_the_worse_end_of_the_interval_decides():
+    assert "recognisable" in verdict(point(0.5, error=Interval(0.5, 0.3, 0.7)), None, 0.1, True)
+
+
+def test_the_worst_moment_counts():
+    both = replace(UNATTACKED, leaks=(*point(2.0).leaks, *point(0.01).leaks))
+    assert "near copies" in verdict(both, BOUND, 0.1, True)
 
 
 def test_a_weak_attack_proves_nothing():
-    text = verdict([attack(0.2)], 0.1, None, True)
+    text = verdict(point(2.0), None, 0.1, True)
     assert "got no further than a blind guess" in text
     assert KNOWS_MORE in text
     assert "found nothing" not in text
     assert "Nothing is guaranteed" in text
 
 
+def test_attacks_that_cannot_judge_give_no_merit():
+    told = ToldApart(20, 9, Interval(0.5, 0.3, 0.7), Interval(1.0, 1.0, 1.0), 2.0, 0.1)
+    text = verdict(point(2.0, told_apart=told), None, 0.1, True, able=False)
+    assert "cannot judge this model" in text
+    assert "no further" not in text
+    assert "picks the right one in 50 % of the trials (chance: 5 %)" in text
+    unknown = verdict(point(2.0), None, 0.1, True, able=False)
+    assert "Nothing was measured that could." in unknown
+
+
 def test_a_bound_comes_with_its_conditions():
-    text = verdict([attack(0.2)], 0.1, BOUND, True)
+    text = verdict(point(2.0), BOUND, 0.1, True)
     assert "0.05" in text
-    assert "if " in text
     assert "a limit if the data were Gaussian, not a guarantee for images" in text
 
 
 def test_without_an_attack_nothing_is_said_of_leaks():
-    assert verdict([], 0.1, None, True) == "Not attacked in this run. Nothing is guaranteed."
+    text = verdict(UNATTACKED, None, 0.1, True)
+    assert text == "Not attacked in this run. Nothing is guaranteed."
 
 
 def test_tables_are_not_called_images():
-    for error in (0.001, 0.03, 0.06, 0.2):
-        assert "image" not in verdict([attack(error)], 0.1, BOUND, False)
+    for error in (0.01, 0.3, 0.6, 2.0):
+        assert "image" not in verdict(point(error), BOUND, 0.1, False)
 
 
 def test_one_example_that_was_rebuilt_is_not_lost_in_the_mean():
-    errors = (0.0, *[0.1] * 15)
-    run = RunResult(0, 0, "finished", 1.0, errors, errors, None, None, errors, None)
-    text = verdict([replace(attack(0.094), runs=(run,))], 0.1, None, True)
-    assert "near copies of 1 of 16" in text
+    assert "near copies of 1 of 16 images" in verdict(point(0.94, copies=1), None, 0.1, True)
 
 
 def test_seeds_share_their_batches():
@@ -84,12 +96,12 @@ def test_seeds_share_their_batches():
 def test_a_bound_that_does_not_exclude_near_copies_says_so():
     words = "does not exclude near copies of the images"
     low, high = (replace(BOUND, mse_pixels=error) for error in (0.009, 0.011))
-    assert words in verdict([], 0.1, low, True)
-    assert words not in verdict([], 0.1, high, True)
+    assert words in verdict(UNATTACKED, low, 0.1, True)
+    assert words not in verdict(UNATTACKED, high, 0.1, True)
 
 
 def test_a_bound_whose_assumptions_fail_guarantees_nothing():
-    found = verdict([], 0.1, replace(BOUND, reason="it jumps"), True, "it jumps")
+    found = verdict(UNATTACKED, replace(BOUND, reason="it jumps"), 0.1, True, "it jumps")
     assert "Nothing is guaranteed: it jumps." in found
-    assert "squared error is below" not in found
-    assert "Nothing is guaranteed: bare." in verdict([], 0.1, None, True, "bare")
+    assert "reference error" not in found
+    assert "Nothing is guaranteed: bare." in verdict(UNATTACKED, None, 0.1, True, "bare")

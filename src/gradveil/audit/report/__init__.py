@@ -1,16 +1,31 @@
 """The only room that writes sentences: an audit's result as report, tables and pictures."""
 
 from ._answers import answer_of
-from ._facts import most_told, share, strongest_leak
-from ._first import dominated, headline, three_sentences
-from ._numbers import estimate, number, percent, plural, size
-from ._style import setting
-from ._tables import strength
-from ._verdict import KNOWS_MORE, excludes_copies, no_further, verdict
-from ._words import equal_words, notes, undefended_words, weights
+from ._numbers import estimate, number, plural, share
+from ._tables import (
+    Cell,
+    Column,
+    Table,
+    attack_table,
+    guarantee_table,
+    points_table,
+    summary_table,
+)
+from ._words import (
+    SUMMARY_NOTE,
+    audited,
+    dominated,
+    equal_words,
+    first_sentences,
+    headline,
+    notes,
+    reading_points,
+    undefended_words,
+    verdict,
+)
 from ._write import (
-    as_csv,
     check_folder,
+    csv_text,
     output_folder,
     prepare_folder,
     render_report,
@@ -18,4 +33,5 @@ from ._write import (
     write_results,
 )
 
+# What `__all__` does not list is for our own packages.
 __all__ = ["render_report", "write_results"]

@@ -1,230 +1,470 @@
-"""The trade-off and the attacks' costs, as plain data that plotly draws."""
+"""The charts as plain data that plotly draws: leakage against loss, over rounds, attacks' costs."""
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 from gradveil.scoring import Interval
 
-from .._result import AuditResult, DefenseResult
-from ._numbers import Figure, estimate, layout, log_axis, number, plain
-from ._style import BOUND, Look, Mark, attack_names, attack_on, looks, marks
+from .._result import AuditResult, Curve, DefenseResult, Frontier, Leak, Point
+from ._facts import (
+    COPY,
+    GREY,
+    NOTHING,
+    RECOGNISABLE,
+    Look,
+    answered,
+    attack_names,
+    attack_on,
+    every_point,
+    looks,
+    main_answer,
+    most_told,
+    strongest_leak,
+)
+from ._numbers import estimate, named, number, plural, share
 
-FLOOR = 1e-9
-"""Errors below it are drawn at it: a logarithmic axis has no zero."""
-BEYOND = 3.0
-"""How far the axis goes beyond the defended marks: a factor of an error, or dB of a PSNR. What is
-sent without a defense may leak a million times more, and would take nearly all of the height."""
+Figure = dict[str, Any]
+
+STRONG = "#E0383E"
+BANDS = (
+    "rgba(213,94,0,0.16)",
+    "rgba(213,94,0,0.09)",
+    "rgba(213,94,0,0.035)",
+    "rgba(0,158,115,0.10)",
+)
+MARGIN = 1.12
+"""The loss axis ends at this multiple of the loss before training: beyond it, training harms."""
+WIDEST = 0.25
+"""Of the largest loss: how far bars are shown beyond the points, at least."""
+ROOM = 0.07
+"""Above and below what a vertical axis shows."""
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One choice for an axis. Values that are better for the client lie right and up."""
+class Metric:
+    """One kind of leakage."""
 
     key: str
     label: str
+    """In the switch."""
     title: str
-    reverse: bool = False
-    log: bool = False
+    """Of the axis."""
+    value: Callable[[Point], Interval | None]
+    height: Callable[[float], float]
+    """Where a value is drawn; more leakage lies higher."""
+    show: Callable[[float], str]
+    ticks: tuple[float, ...]
+    ends: tuple[float, float]
+    """The lowest and the highest value that the axis shows."""
+    bands: tuple[tuple[float, float, str], ...] = ()
+    """(from, to, words)."""
+    line: tuple[float, str] | None = None
+    """A value to compare with, and its name."""
+
+
+def metrics(result: AuditResult) -> list[Metric]:
+    """Those that were measured, the strongest attack first."""
+    points = every_point(result.frontier)
+    candidates = (attack_metric(result.setup.is_image), _told(points), _reference(points))
+    return [m for m in candidates if m is not None and any(m.value(point) for point in points)]
+
+
+def error_height(error: float) -> float:
+    """0 at a copy, -1 at a guess; roots below (a copy and a blur differ), logarithms above.
+
+    >>> [round(error_height(error), 2) for error in (0.0, 0.01, 0.25, 1.0, 10.0)]
+    [-0.0, -0.1, -0.5, -1.0, -1.15]
+    """
+    if error <= 1:
+        return -math.sqrt(max(error, 0.0))
+    return -1 - 0.15 * min(math.log10(error), 1.0)
+
+
+def attack_metric(is_image: bool) -> Metric:
+    """The strongest attack's error, from copies down to no further than a guess."""
+    edges = (0.0, COPY, RECOGNISABLE, NOTHING, 10.0)
+    middle = ("recognisable", "blurred") if is_image else ("much recovered", "some recovered")
+    words = ("near copies", *middle, "no further than a guess")
+    return Metric(
+        "attack",
+        "what the strongest attack rebuilt",
+        "error left, in % of a blind guess's",
+        lambda point: found.error if (found := strongest_leak(point)) else None,
+        error_height,
+        lambda value: share(value) if value < edges[-1] else f"≥ {share(value)}",
+        (0.0, 0.01, COPY, RECOGNISABLE, NOTHING, 10.0),
+        (10.0, 0.0),
+        tuple(zip(edges, edges[1:], words, strict=False)),
+    )
+
+
+def _told(points: Sequence[Point]) -> Metric | None:
+    count = max((told.candidates for point in points if (told := most_told(point))), default=0)
+    if not count:
+        return None
+    return Metric(
+        "share",
+        f"who is picked out of {count}",
+        f"right one of {count} candidates picked, in % of trials",
+        lambda point: found.rate if (found := most_told(point)) else None,
+        float,
+        share,
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        (0.0, 1.0),
+        line=(1 / count, "chance"),
+    )
+
+
+def _reference(points: Sequence[Point]) -> Metric | None:
+    values = [point.bound for point in points if point.bound]
+    if not values:
+        return None
+    low, high = min(values), max(values)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return Metric(
+        "bound",
+        "reference error (theory)",
+        "reference error per entry, normalised units",
+        lambda point: _exactly(point.bound) if point.bound else None,
+        lambda value: -math.log10(value),
+        number,
+        tuple(10.0**power for power in powers),
+        (1.3 * high, low / 1.3),
+    )
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)
 
 
 @dataclass(frozen=True)
-class View:
-    """The trade-off chart for one choice of both axes."""
+class Across:
+    """The horizontal axis: the loss; where nothing was trained, the place of a strength."""
 
-    x: Axis
-    y: Axis
-    figure: Figure
+    title: str
+    edge: float
+    """Losses beyond it, and of trainings that diverged, are drawn at it."""
+    trained: bool
+    places: dict[str, int]
+    """Of the settings, in each curve; of the curves where each has one."""
 
-    @property
-    def key(self) -> str:
-        """How the page finds it."""
-        return f"{self.x.key}/{self.y.key}"
+    def place(self, point: Point) -> Interval | None:
+        """Where a point is drawn; `None` if it has no loss although others have."""
+        if not self.trained:
+            return _exactly(self.places[point.defense])
+        if point.loss is None or self.beyond(point):
+            return None if point.loss is None else _exactly(self.edge)
+        return Interval(point.loss.mean, point.loss.low, min(point.loss.high, self.edge))
 
-
-LOSS = Axis("loss", "loss after training", "loss after {steps} defended steps", reverse=True)
-FIRST = Axis("first", "signal kept in a step (U1)", "signal kept in a step (U1)")
-SECOND = Axis("second", "noise in a step (U2)", "noise in a step (U2), 0 is none")
-MSE = Axis("mse", "squared error", "squared error per entry", log=True)
-PSNR = Axis("psnr", "PSNR", "PSNR in dB", reverse=True)
-
-
-def utility_axes(result: AuditResult) -> list[Axis]:
-    """The utilities that tell the defenses apart, the measured loss first."""
-    return [a for a in (LOSS, FIRST, SECOND) if _distinct(result, a) > 1] or [FIRST]
+    def beyond(self, point: Point) -> bool:
+        """Whether the point's loss is not on the axis."""
+        return self.trained and point.loss is not None and not point.loss.mean < self.edge
 
 
-def error_axes(result: AuditResult) -> list[Axis]:
-    """Mean squared error and, for images, PSNR."""
-    return [MSE, PSNR] if result.setup.is_image else [MSE]
-
-
-def tradeoff_views(result: AuditResult) -> list[View]:
-    """Utility against reconstruction error, for each choice of axes; the first is shown first."""
-    return [
-        View(x, y, tradeoff(result, x, y)) for x in utility_axes(result) for y in error_axes(result)
-    ]
-
-
-def tradeoff(result: AuditResult, x: Axis, y: Axis) -> Figure:
-    """One trace for each defense and mark, each with one point."""
-    styles = looks(result)
-    pairs = [(d, m) for d in result.defenses for m in marks(result)]
-    ends = _ends(result, y)
-    traces = [_point(d, m, styles[d.name], x, y, ends) for d, m in pairs]
-    steps = next((d.training.steps for d in result.defenses if d.training), 0)
-    frame = layout(f"{x.title.format(steps=steps)} (better →)", f"{y.title} (better hidden →)")
-    frame["xaxis"]["autorange"] = "reversed" if x.reverse else True
-    frame["yaxis"]["autorange"] = "reversed" if y.reverse else True
-    drawn = [trace for trace in traces if trace]
-    if y.log and drawn:
-        frame["yaxis"] |= log_axis([trace["y"][0] for trace in drawn])
-    return {"data": drawn, "layout": frame}
-
-
-def _ends(result: AuditResult, axis: Axis) -> tuple[float, float]:
-    """The least and the largest value that are drawn where they are."""
-    floor = FLOOR if axis.log else -math.inf
-    defended = [d for d in result.defenses if not d.is_undefended]
-    errors = [_error(d, mark, axis) for d in defended for mark in marks(result)]
-    known = [error.mean for error in errors if error and error.mean > floor]
+def across(frontier: Frontier) -> Across:
+    """The axis of the losses that were measured."""
+    swept = any(len(curve.points) > 1 for curve in frontier.curves)
+    places = {frontier.undefended.defense: 0}
+    for row, curve in enumerate(frontier.curves, start=1):
+        for order, point in enumerate(curve.points, start=1):
+            places[point.defense] = order if swept else row
+    losses = [point.loss.mean for point in every_point(frontier) if point.loss]
+    known = [loss for loss in losses if math.isfinite(loss)]
     if not known:
-        return floor, math.inf
-    if axis.log:
-        return max(floor, min(known) / BEYOND), math.inf
-    return floor, max(known) + BEYOND
+        title = "strength, from weak to strong" if swept else "the defenses in their order"
+        return Across(title, 0.0, False, places)
+    plain = frontier.undefended.loss
+    start = [frontier.loss_before, plain.mean if plain else None]
+    usual = [MARGIN * value for value in start if value is not None and math.isfinite(value)]
+    edge, low = min(max(known), max(usual, default=math.inf)), min(known)
+    title = f"loss after {plural(frontier.rounds, 'round')} of training"
+    return Across(title, max(edge, low) + 0.03 * abs(edge - low), True, places)
 
 
-def _point(
-    defense: DefenseResult,
-    mark: Mark,
-    look: Look,
-    x: Axis,
-    y: Axis,
-    ends: tuple[float, float],
-) -> Figure | None:
-    across, up = _utility(defense, x), _error(defense, mark, y)
-    if across is None or up is None:
-        return None
+def frontier_figures(result: AuditResult) -> dict[str, Figure]:
+    """The picture for each kind of leakage, by its key; the first is shown first."""
+    return {metric.key: _frontier_figure(result, metric) for metric in metrics(result)}
+
+
+def _frontier_figure(result: AuditResult, metric: Metric) -> Figure:
+    frontier, styles = result.frontier, looks(result)
+    axis = across(frontier)
+    traces = [_curve(curve, metric, axis, styles[curve.name]) for curve in frontier.curves]
+    undefended = _undefended(frontier.undefended, metric, axis)
+    drawn = [trace for trace in (*traces, undefended) if trace["x"]]
+    span = _right(axis, drawn)
+    frame = _layout(axis.title, metric, span)
+    if not axis.trained:
+        frame["xaxis"] |= {"dtick": 1}
+    middle = sum(span) / 2
+    side = "right" if not undefended["x"] or undefended["x"][0] <= middle else "left"
+    undefended["textposition"] = f"middle {side}"
+    return {"data": [*drawn, *_rings(frontier, metric, axis)], "layout": frame}
+
+
+def _curve(curve: Curve, metric: Metric, axis: Across, look: Look) -> Figure:
+    points = [p for p in curve.points if axis.place(p) and metric.value(p)]
+    marks = ["triangle-right" if axis.beyond(point) else "circle" for point in points]
+    return {
+        **_line(curve.name, look, [_hover(curve.name, point) for point in points]),
+        **_positions(points, metric, axis, look.color),
+        "mode": "lines+markers",
+        "opacity": 0.45 if curve.dominated_by else 1.0,
+        "marker": {
+            "symbol": [mark if look.filled else f"{mark}-open" for mark in marks],
+            "size": 10,
+            "color": look.color,
+            "line": {"width": 1 if look.filled else 2, "color": look.color},
+        },
+    }
+
+
+def _undefended(point: Point, metric: Metric, axis: Across) -> Figure:
+    shown = [point] if axis.place(point) and metric.value(point) else []
     return {
         "type": "scatter",
-        "mode": "markers",
-        "name": f"{plain(defense.name)}, {plain(mark.label)}",
-        **_coordinate("x", across, (-math.inf, math.inf), look.color),
-        **_coordinate("y", up, ends, look.color),
-        "text": [_hover(defense, mark)],
+        "mode": "markers+text",
+        "name": "no defense",
+        **_positions(shown, metric, axis, GREY),
+        "text": ["no defense"],
+        "hovertext": [_hover("no defense", point)],
         "hoverinfo": "text",
-        "marker": {
-            "symbol": mark.symbol if look.filled else f"{mark.symbol}-open",
-            "size": 13,
-            "color": look.color,
-            "line": {"width": 1 if look.filled else 2.5, "color": look.color},
-        },
-        "meta": {"defense": defense.name, "mark": mark.key},
+        "marker": {"symbol": "x", "size": 12, "color": GREY},
+        "meta": {"defense": "no defense"},
     }
 
 
-def _coordinate(name: str, value: Interval, ends: tuple[float, float], color: str) -> Figure:
-    low, middle, high = (min(max(v, ends[0]), ends[1]) for v in (value.low, value.mean, value.high))
-    bars = {
+def _rings(frontier: Frontier, metric: Metric, axis: Across) -> Iterator[Figure]:
+    """Around the points of the answers; the recommended one is named."""
+    main = main_answer(frontier)
+    for answer in frontier.answers:
+        found = answered(frontier, answer)
+        x, y = (axis.place(found[1]), metric.value(found[1])) if found else (None, None)
+        if found is None or x is None or y is None:
+            continue
+        words = "recommended" if answer.reached else "nearest"
+        yield {
+            "type": "scatter",
+            "mode": "markers+text",
+            "name": escape(answer.title, quote=False),
+            "x": [x.mean],
+            "y": [metric.height(y.mean)],
+            "text": [f"<b>{words}</b>" if answer is main else ""],
+            "textposition": _below(x, axis, frontier),
+            "textfont": {"size": 14},
+            "hoverinfo": "skip",
+            "marker": {
+                "symbol": "circle-open",
+                "size": 26 if answer is main else 20,
+                "line": {"width": 4 if answer is main else 1.5, "color": STRONG},
+                "color": STRONG,
+            },
+            "meta": {"defense": found[0].name},
+        }
+
+
+def _below(x: Interval, axis: Across, frontier: Frontier) -> str:
+    """Nothing better lies below a recommended point: there is room for words."""
+    start = axis.place(frontier.undefended)
+    low = start.mean if start else 0.0
+    part = (x.mean - low) / (axis.edge - low) if axis.trained and axis.edge > low else 0.5
+    return "bottom right" if part < 0.2 else "bottom left" if part > 0.85 else "bottom center"
+
+
+def _positions(points: Sequence[Point], metric: Metric, axis: Across, color: str) -> Figure:
+    xs = [x for point in points if (x := axis.place(point))]
+    ys = [_drawn(y, metric.height) for point in points if (y := metric.value(point))]
+    return {
+        "x": [x.mean for x in xs],
+        "y": [y.mean for y in ys],
+        "error_x": _bars(xs, f"{color}80"),
+        "error_y": _bars(ys, color),
+    }
+
+
+def _drawn(value: Interval, height: Callable[[float], float]) -> Interval:
+    """A value with its interval where it is drawn."""
+    low, high = sorted(height(end) for end in (value.low, value.high))
+    return Interval(height(value.mean), low, high)
+
+
+def _bars(values: Sequence[Interval], color: str) -> Figure:
+    return {
         "type": "data",
         "symmetric": False,
-        "array": [max(0.0, high - middle)],
-        "arrayminus": [max(0.0, middle - low)],
-        "thickness": 1.5,
+        "array": [max(0.0, value.high - value.mean) for value in values],
+        "arrayminus": [max(0.0, value.mean - value.low) for value in values],
+        "thickness": 1.2,
         "width": 3,
-        "color": color if name == "y" else f"{color}59",
-        "visible": value.low != value.high,
+        "color": color,
     }
-    return {name: [middle], f"error_{name}": bars}
 
 
-def _distinct(result: AuditResult, axis: Axis) -> int:
-    values = (_utility(d, axis) for d in result.defenses)
-    return len({number(value.mean) for value in values if value})
-
-
-def _utility(defense: DefenseResult, axis: Axis) -> Interval | None:
-    if axis.key == LOSS.key:
-        return _finite(defense.training.loss_after if defense.training else None)
-    value = defense.utility_first if axis.key == FIRST.key else defense.utility_second
-    return None if value is None else _finite(Interval(value, value, value))
-
-
-def _error(defense: DefenseResult, mark: Mark, axis: Axis) -> Interval | None:
-    if mark.key != BOUND:
-        attack = attack_on(defense, mark.key)
-        return _finite(getattr(attack, axis.key) if attack else None)
-    bound = defense.bound
-    value = None if bound is None else bound.mse if axis.key == MSE.key else bound.psnr_ceiling
-    if bound is None or value is None:
-        return None
-    error = bound.mse_standard_error if axis.key == MSE.key else 0.0
-    return _finite(Interval(value, value - error, value + error))
-
-
-def _finite(value: Interval | None) -> Interval | None:
-    return value if value and all(map(math.isfinite, (value.mean, value.low, value.high))) else None
-
-
-def _hover(defense: DefenseResult, mark: Mark) -> str:
-    lines = [f"<b>{plain(defense.name)}</b>", *_error_lines(defense, mark)]
-    lines.append(
-        f"signal kept {number(defense.utility_first)}, noise {number(defense.utility_second)}"
-    )
-    if defense.training:
-        lines.append(f"loss after training {estimate(defense.training.loss_after)}")
+def _hover(name: str, point: Point) -> str:
+    leak, told = strongest_leak(point), most_told(point)
+    lines = [f"<b>{escape(named(name, point.defense), quote=False)}</b>"]
+    if leak and leak.error:
+        lines.append(f"strongest attack: {share(leak.error.mean)} of a blind guess's error")
+        lines += [f"PSNR {estimate(leak.psnr)} dB"] if leak.psnr else []
+        lines += [f"near copies: {leak.copies} of {leak.examples}"] if leak.copies else []
+    if told:
+        lines.append(f"picked out of {told.candidates}: {share(told.rate.mean)}")
+    if point.bound:
+        holds = "" if point.bound_holds else ", no guarantee here"
+        lines.append(f"reference error {number(point.bound)}{holds}")
+    if point.loss:
+        lines.append(f"loss {estimate(point.loss)}")
+    if point.epsilon is not None:
+        lines.append(f"ε = {number(point.epsilon)}")
     return "<br>".join(lines)
 
 
-def _error_lines(defense: DefenseResult, mark: Mark) -> list[str]:
-    attack, bound = attack_on(defense, mark.key), defense.bound
-    if attack:
-        lines = [f"attack: {plain(mark.label)}", f"squared error {estimate(attack.mse)}"]
-        return lines + ([f"PSNR {estimate(attack.psnr)} dB"] if attack.psnr else [])
-    assert bound is not None
-    error = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
-    fails = "" if bound.holds else ", no guarantee here"
-    lines = [f"reference error (theory){fails}", f"squared error {number(bound.mse)}{error}"]
-    ceiling = bound.psnr_ceiling
-    lines += [] if ceiling is None else [f"PSNR at most {number(ceiling)} dB"]
-    return [*lines, f"for data that are {plain(bound.prior)}"]
+def _right(axis: Across, traces: Sequence[Figure]) -> list[float]:
+    """The horizontal axis, just as wide as needed."""
+    places = [x for trace in traces for x in trace["x"]]
+    low, high = min(places, default=0.0), max(places, default=1.0)
+    if axis.trained and places:  # bars of a few seeds may be far longer than the curves
+        most = max(high - low, WIDEST * abs(high))
+        bars = [(trace["x"], trace["error_x"]) for trace in traces]
+        down = [x - d for xs, bar in bars for x, d in zip(xs, bar["arrayminus"], strict=True)]
+        up = [x + d for xs, bar in bars for x, d in zip(xs, bar["array"], strict=True)]
+        low, high = max(min(down), low - most), min(max(up), high + most)
+    room = 0.05 * (high - low) or 0.5
+    return [low - room, high + room]
 
 
-def cost_curves(result: AuditResult, attack: str) -> Figure | None:
-    """An attack's own cost over its steps on the first batch and seed, one line per defense."""
-    styles = looks(result)
-    curves = {d.name: _history(d, attack) for d in result.defenses}
-    traces = [_line(name, styles[name], curve) for name, curve in curves.items() if curve]
-    if not traces:
+def _layout(x: str, metric: Metric, span: list[float]) -> Figure:
+    """The axes of a metric over something, with its bands and its line to compare with."""
+    frame = _axes(x, metric.title)
+    low, high = (metric.height(end) for end in metric.ends)
+    room = ROOM * (high - low)
+    frame["xaxis"] |= {"range": span}
+    frame["yaxis"] |= {
+        "tickmode": "array",
+        "tickvals": [metric.height(tick) for tick in metric.ticks],
+        "ticktext": [metric.show(tick) for tick in metric.ticks],
+        "range": [low - room, high + room],
+    }
+    shapes, words = [], []
+    for color, (start, end, text) in zip(BANDS, metric.bands, strict=False):
+        top, bottom = metric.height(start), metric.height(end)
+        shapes.append(_band(top, bottom, color))
+        words.append(_word(text, (top + bottom) / 2, span[1]))
+    if metric.bands:  # strong points lie to the right there
+        shapes[-1]["y0"] -= ROOM
+        corner = {"x": span[0], "xanchor": "left", "yanchor": "bottom", "yref": "paper"}
+        words[-1] |= corner | {"y": 0.0}
+    if metric.line:
+        height = metric.height(metric.line[0])
+        dash = {"width": 1.5, "dash": "dash", "color": GREY}
+        shapes.append(_band(height, height, GREY) | {"type": "line", "line": dash})
+        words.append(_word(metric.line[1], height, span[1]) | {"yanchor": "bottom"})
+    return frame | {"shapes": shapes, "annotations": words}
+
+
+def _band(top: float, bottom: float, color: str) -> Figure:
+    place = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": bottom, "y1": top}
+    return {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": color, **place}
+
+
+def _word(text: str, height: float, right: float) -> Figure:
+    place = {"x": right, "y": height, "xanchor": "right", "yanchor": "middle"}
+    return {"text": text, "showarrow": False, "font": {"size": 12}, **place}
+
+
+def rounds_figure(result: AuditResult) -> Figure | None:
+    """The strongest attack's error at each moment, without a defense and for each answer."""
+    moments, metric = result.frontier.moments, attack_metric(result.setup.is_image)
+    lines = rounds_lines(result)
+    traces = [_rounds(name, look, point) for name, (look, point) in lines.items()]
+    traces = [trace for trace in traces if trace["x"]]
+    if len(moments) < 2 or not traces:
         return None
-    frame = layout("step", "the attack's own cost")
-    costs = [cost for curve in curves.values() for _, cost in curve]
-    if min(costs) > 0:
-        frame["yaxis"] |= log_axis(costs)
+    last = max(moments)
+    frame = _layout("round of the training", metric, [-0.05 * last, 1.25 * last])
+    frame["xaxis"] |= {"tickvals": list(moments)}
     return {"data": traces, "layout": frame}
 
 
-def all_cost_curves(result: AuditResult) -> dict[str, Figure]:
-    """The curves by the attack's short name, where an attack kept any."""
-    figures = {name: cost_curves(result, spec) for spec, name in attack_names(result).items()}
-    return {name: figure for name, figure in figures.items() if figure}
+def rounds_lines(result: AuditResult) -> dict[str, tuple[Look, Point]]:
+    """What is drawn over rounds, by name."""
+    frontier, styles = result.frontier, looks(result)
+    found = {"no defense": (Look(GREY, True), frontier.undefended)}
+    for answer in frontier.answers:
+        pair = answered(frontier, answer)
+        if pair is not None:
+            found[named(pair[0].name, pair[1].defense)] = styles[pair[0].name], pair[1]
+    return found
 
 
-def _history(defense: DefenseResult, spec: str) -> tuple[tuple[int, float], ...]:
+def _rounds(name: str, look: Look, point: Point) -> Figure:
+    known = [leak for leak in point.leaks if leak.error]
+    heights = [_drawn(leak.error, error_height) for leak in known if leak.error]
+    return {
+        **_line(name, look, [_rounds_hover(name, leak) for leak in known]),
+        "mode": "lines+markers",
+        "x": [leak.round for leak in known],
+        "y": [height.mean for height in heights],
+        "error_y": _bars(heights, look.color),
+        "marker": {"size": 9, "color": look.color},
+    }
+
+
+def _rounds_hover(name: str, leak: Leak) -> str:
+    error = share(leak.error.mean) if leak.error else ""
+    bold = f"<b>{escape(name, quote=False)}</b>"
+    text = f"{bold}<br>round {leak.round}: {error} of a blind guess's error"
+    return f"{text}<br>near copies: {leak.copies} of {leak.examples}" if leak.copies else text
+
+
+def cost_curves(result: AuditResult) -> dict[str, Figure]:
+    """Attacks' own costs over their steps, on the first batch and seed, by the attack's name.
+
+    Attacks that kept none have no chart.
+    """
+    styles, figures = looks(result), {}
+    for spec, attack in attack_names(result).items():
+        curves = {d.name: _history(d, spec) for d in result.defenses}
+        traces = [_costs(name, styles[name], curve) for name, curve in curves.items() if curve]
+        if traces:
+            frame = _axes("step", "the attack's own cost")
+            if min(cost for curve in curves.values() for _, cost in curve) > 0:
+                frame["yaxis"] |= {"type": "log", "nticks": 8}
+            figures[attack] = {"data": traces, "layout": frame}
+    return figures
+
+
+def _history(defense: DefenseResult, spec: str) -> list[tuple[int, float]]:
     attack = attack_on(defense, spec)
     history = next((run.history for run in attack.runs if run.history), ()) if attack else ()
-    return tuple((step, cost) for step, cost in history if math.isfinite(cost))
+    return [(step, cost) for step, cost in history if math.isfinite(cost)]
 
 
-def _line(name: str, look: Look, curve: tuple[tuple[int, float], ...]) -> Figure:
+def _costs(name: str, look: Look, curve: Sequence[tuple[int, float]]) -> Figure:
+    bold = f"<b>{escape(name, quote=False)}</b>"
     return {
-        "type": "scatter",
+        **_line(name, look, [f"{bold}<br>step {s}, cost {number(c)}" for s, c in curve]),
         "mode": "lines",
-        "name": plain(name),
         "x": [step for step, _ in curve],
         "y": [cost for _, cost in curve],
-        "text": [f"<b>{plain(name)}</b><br>step {s}, cost {number(c)}" for s, c in curve],
+    }
+
+
+def _line(name: str, look: Look, hover: list[str]) -> Figure:
+    """What the lines of all charts share; plotly reads a little HTML in names and texts."""
+    return {
+        "type": "scatter",
+        "name": escape(name, quote=False),
+        "text": hover,
         "hoverinfo": "text",
-        "line": {"color": look.color, "width": 2, "dash": "solid" if look.filled else "dot"},
+        "line": {"color": look.color, "width": 2.5, "dash": "solid" if look.filled else "dot"},
         "meta": {"defense": name},
     }
+
+
+def _axes(x: str, y: str) -> Figure:
+    """Axes with titles; the page adds what all charts share."""
+    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}

@@ -1,24 +1,15 @@
-"""Pictures of the originals and of what was rebuilt."""
+"""Pictures of the originals and of what was rebuilt, and noise by layer."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from .._result import (
-    AttackResult,
-    AuditResult,
-    DefenseResult,
-    Frontier,
-    LayerResult,
-    Point,
-    RunResult,
-)
-from ._facts import answered, main_answer, pictured_leak
-from ._numbers import number, percent
-from ._style import attack_names, families
+from .._result import AttackResult, AuditResult, DefenseResult, LayerResult, Point
+from ._facts import answered, attack_names, families, main_answer, strongest_leak
+from ._numbers import number, share
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A PNG file in base64, with the text for who cannot see it and a caption."""
 
     png: str
@@ -26,24 +17,21 @@ class Picture:
     caption: str = ""
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """One row of pictures."""
 
     label: str
-    pictures: tuple[Picture, ...]
+    pictures: list[Picture]
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """One defense: the originals and, below them, what each attack made of its message."""
 
     name: str
-    strips: tuple[Strip, ...]
+    strips: list[Strip]
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """One cell of the layer table: its texts and how strong its colour is, in [0, 1]."""
 
     noise: str
@@ -51,20 +39,68 @@ class Heat:
     level: float
 
 
-@dataclass(frozen=True)
-class LayerRow:
+class LayerRow(NamedTuple):
     """One tensor of the message under each defense."""
 
     name: str
     size: int
-    cells: tuple[Heat | None, ...]
+    cells: list[Heat | None]
+
+
+MOST = 8
+"""Pictures in a row of the first screen."""
+
+
+def first_strips(result: AuditResult) -> list[Strip]:
+    """The originals, rebuilt without a defense and under the answer; none without pictures."""
+    frontier, answer = result.frontier, main_answer(result.frontier)
+    found = answered(frontier, answer)
+    rows = [_first("no defense", "Rebuilt without a defense", frontier.undefended)]
+    if answer and found:
+        missed = "" if answer.reached else " (goal missed)"
+        rows.append(_first(answer.name, f"Rebuilt under {answer.name}{missed}", found[1]))
+    rebuilt = [strip for strip in rows if strip.pictures]
+    if not rebuilt or not result.originals:
+        return []
+    return [Strip("The originals", _pictures(result.originals[:MOST])), *rebuilt]
+
+
+def _first(name: str, title: str, point: Point) -> Strip:
+    leak = strongest_leak(point)
+    if leak is None:
+        return Strip(title, [])
+    psnr = f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
+    rebuilt = _pictures(leak.pictures[:MOST], f" as it was rebuilt under {name}")
+    return Strip(f"{title}, round {leak.round}{psnr}", rebuilt)
+
+
+def _pictures(pngs: Sequence[str], how: str = "") -> list[Picture]:
+    return [Picture(png, f"Original {place}{how}") for place, png in enumerate(pngs, start=1)]
 
 
 def gallery(result: AuditResult) -> list[list[Shown]]:
     """The defenses that have pictures, twins together."""
-    groups = ([_shown(result, d) for d in group] for group in families(result))
+    groups = ([_shown(result, d) for d in group] for group in families(result.defenses))
     pictured = ([s for s in group if len(s.strips) > 1] for group in groups)
     return [group for group in pictured if group]
+
+
+def _shown(result: AuditResult, defense: DefenseResult) -> Shown:
+    names = attack_names(result)
+    originals = Strip("original", _pictures(result.originals))
+    strips = [_strip(defense, attack, names[attack.attack]) for attack in defense.attacks]
+    return Shown(defense.name, [originals, *(strip for strip in strips if strip.pictures)])
+
+
+def _strip(defense: DefenseResult, attack: AttackResult, name: str) -> Strip:
+    run = next((run for run in attack.runs if run.pictures), None)
+    if run is None:
+        return Strip(name, [])
+    bare = _pictures(run.pictures, f" as {name} rebuilt it under {defense.name}")
+    if run.psnr is None:
+        return Strip(name, bare)
+    rated = zip(bare, map(number, run.psnr), strict=False)
+    return Strip(name, [Picture(png, f"{alt}, {psnr} dB", psnr) for (png, alt, _), psnr in rated])
 
 
 def layer_table(result: AuditResult) -> list[LayerRow]:
@@ -74,34 +110,9 @@ def layer_table(result: AuditResult) -> list[LayerRow]:
     noises = [la.noise for d in result.defenses for la in d.layers if 0 < la.noise < math.inf]
     span = (min(noises), max(noises)) if noises else (1.0, 1.0)
     return [
-        LayerRow(name, size, tuple(_heat(layers[d.name].get(name), span) for d in result.defenses))
+        LayerRow(name, size, [_heat(layers[d.name].get(name), span) for d in result.defenses])
         for name, size in sizes.items()
     ]
-
-
-def _shown(result: AuditResult, defense: DefenseResult) -> Shown:
-    originals = tuple(
-        Picture(png, f"Original {place}") for place, png in enumerate(result.originals, start=1)
-    )
-    names = attack_names(result)
-    strips = [_strip(defense, attack, names[attack.attack]) for attack in defense.attacks]
-    return Shown(defense.name, (Strip("original", originals), *(s for s in strips if s)))
-
-
-def _strip(defense: DefenseResult, attack: AttackResult, name: str) -> Strip | None:
-    run = next((run for run in attack.runs if run.pictures), None)
-    if run is None:
-        return None
-    pictures = []
-    for place, png in enumerate(run.pictures):
-        quality = _quality(run, place)
-        alt = f"Original {place + 1} as {name} rebuilt it under {defense.name}"
-        pictures.append(Picture(png, f"{alt}, {quality} dB" if quality else alt, quality))
-    return Strip(name, tuple(pictures))
-
-
-def _quality(run: RunResult, place: int) -> str:
-    return number(run.psnr[place]) if run.psnr and place < len(run.psnr) else ""
 
 
 def _heat(layer: LayerResult | None, span: tuple[float, float]) -> Heat | None:
@@ -110,39 +121,7 @@ def _heat(layer: LayerResult | None, span: tuple[float, float]) -> Heat | None:
     low, high = span
     level = 0.0
     if 0 < layer.noise < math.inf:
-        share = math.log(layer.noise / low) / math.log(high / low) if high > low else 1.0
-        level = 0.12 + 0.88 * share
-    kept = "" if layer.kept >= 1 else f"{percent(layer.kept)} sent"
+        place = math.log(layer.noise / low) / math.log(high / low) if high > low else 1.0
+        level = 0.12 + 0.88 * place
+    kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
     return Heat(number(layer.noise) if layer.noise > 0 else "no noise", kept, round(level, 3))
-
-
-MOST = 8
-"""Pictures in a row of the first screen."""
-
-
-def first_strips(result: AuditResult, frontier: Frontier) -> list[Strip]:
-    """Three rows of pictures; none where nothing was kept."""
-    originals = _pictures(result.originals, "Original {}")
-    rows = [Strip("The originals", originals)]
-    rows += _first_strip("no defense", "Rebuilt without a defense", frontier.undefended)
-    answer = main_answer(frontier)
-    found = answered(frontier, answer)
-    if answer and found:
-        title = f"Rebuilt under {answer.name}"
-        rows += _first_strip(
-            answer.name, title if answer.reached else f"{title} (goal missed)", found[1]
-        )
-    return rows if originals and len(rows) > 1 else []
-
-
-def _first_strip(name: str, title: str, point: Point) -> list[Strip]:
-    leak = pictured_leak(point)
-    if leak is None:
-        return []
-    psnr = f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
-    alt = f"Original {{}} as it was rebuilt under {name}"
-    return [Strip(f"{title}, round {leak.round}{psnr}", _pictures(leak.pictures, alt))]
-
-
-def _pictures(pngs: tuple[str, ...], alt: str) -> tuple[Picture, ...]:
-    return tuple(Picture(png, alt.format(i)) for i, png in enumerate(pngs[:MOST], start=1))

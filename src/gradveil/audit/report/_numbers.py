@@ -1,10 +1,8 @@
-"""Numbers as the report prints them, and the layout that all charts share."""
+"""Numbers as the report and the terminal print them."""
 
 import math
-from collections.abc import Sequence
-from html import escape
-from typing import Any
 
+from gradveil.catalog import shown_amounts
 from gradveil.scoring import Interval
 
 ABSENT = "–"
@@ -24,20 +22,23 @@ def number(value: float | None) -> str:
         return "infinite" if value > 0 else "-infinite"
     if value == 0:
         return "0"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}" if abs(value) < 1e7 else _scientific(value)
-    return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-3 else _scientific(value)
+    if 1e-3 <= abs(value) < 1000:
+        return f"{value:#.3g}".rstrip(".")
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{digits}e{int(power)}"
 
 
-def interval(estimate: Interval | None) -> str:
+def interval(value: Interval | None) -> str:
     """The ends of an interval, or nothing where both are the mean.
 
     >>> interval(Interval(0.5, 0.41, 0.6)), interval(Interval(0.5, 0.5, 0.5))
     ('[0.410, 0.600]', '')
     """
-    if estimate is None or estimate.low == estimate.high:
+    if value is None or value.low == value.high:
         return ""
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+    return f"[{number(value.low)}, {number(value.high)}]"
 
 
 def estimate(value: Interval | None) -> str:
@@ -49,13 +50,18 @@ def estimate(value: Interval | None) -> str:
     return ABSENT if value is None else f"{number(value.mean)} {interval(value)}".strip()
 
 
-def percent(share: float | None) -> str:
+def share(value: float | None) -> str:
     """A share in percent.
 
-    >>> percent(0.975), percent(1.0), percent(0.0004), percent(None)
-    ('97.5 %', '100 %', '0.0400 %', '–')
+    >>> [share(value) for value in (0.0, 1e-8, 0.01, 0.0167, 0.808, 1.08, 10.0, None)]
+    ['0 %', '< 0.01 %', '1 %', '1.7 %', '81 %', '108 %', '1,000 %', '–']
     """
-    return ABSENT if share is None else f"{number(100 * share)} %".replace(".0 %", " %")
+    if value is None:
+        return ABSENT
+    percents = 100 * value
+    if 0 < percents < 0.01:
+        return "< 0.01 %"
+    return f"{percents:,.0f} %" if percents >= 9.95 else f"{percents:.2g} %"
 
 
 def size(count: int) -> str:
@@ -76,65 +82,28 @@ def plural(count: int, noun: str) -> str:
     >>> plural(1, "batch"), plural(2, "batch"), plural(3, "seed"), plural(1000, "entry")
     ('1 batch', '2 batches', '3 seeds', '1,000 entries')
     """
-    return f"{count:,} {noun if count == 1 else _many(noun)}"
+    if count == 1:
+        return f"1 {noun}"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else noun + ("es" if noun[-2:] == "ch" else "s")
+    return f"{count:,} {many}"
 
 
-def _many(noun: str) -> str:
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+def setting(spec: str) -> str:
+    """The numbers of a specification that say how strong it is; empty if there are none.
+
+    >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
+    'ratio 0.778, scale 0.0123'
+    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
+    'noise multiplier 1, clip 0.5'
+    """
+    return ", ".join(f"{n.replace('_', ' ')} {v:.3g}" for n, v in shown_amounts(spec))
 
 
-def _scientific(value: float) -> str:
-    digits, power = f"{value:.2e}".split("e")
-    return f"{digits}e{int(power)}"
+def named(name: str, spec: str) -> str:
+    """A defense with its strength.
 
-
-Figure = dict[str, Any]
-STEPS = {1.5: (1, 2, 3, 5, 7), 3.0: (1, 2, 5), math.inf: (1,)}
-"""The ticks within a power of ten, by the powers of ten that an axis spans."""
-GRID = "rgba(128,128,128,0.25)"
-
-
-def plain(text: str) -> str:
-    """A text that plotly, which reads a little HTML, shows as it is."""
-    return escape(text, quote=False)
-
-
-def log_axis(values: Sequence[float]) -> Figure:
-    """A logarithmic axis whose few ticks are written as plain numbers; the values are positive."""
-    low, high = (math.log10(pick(values)) for pick in (min, max))
-    steps = next(steps for span, steps in STEPS.items() if high - low <= span)
-    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": _labels(ticks)}
-
-
-def _labels(ticks: Sequence[float]) -> list[str]:
-    return [f"{tick:.1g}" if tick < 1e5 else f"{tick:.0e}" for tick in ticks]
-
-
-def layout(x: str, y: str) -> Figure:
-    """Axes with titles on a clear background; text colours are left to the style sheet."""
-
-    def axis(title: str) -> Figure:
-        return {
-            "title": {"text": title, "standoff": 12, "font": {"size": 13}},
-            "automargin": True,
-            "zeroline": False,
-            "fixedrange": True,
-            "gridcolor": GRID,
-            "tickfont": {"size": 12},
-        }
-
-    return {
-        "xaxis": axis(x),
-        "yaxis": axis(y),
-        "showlegend": False,
-        "hovermode": "closest",
-        "hoverlabel": {"bgcolor": "#22272e", "bordercolor": "#22272e", "align": "left"}
-        | {"font": {"color": "#ffffff", "size": 13}},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 56, "r": 12, "t": 12, "b": 52},
-    }
+    >>> named("optimal noise", "optimal-noise(scale=0.3)"), named("sign", "sign-compression")
+    ('optimal noise with scale 0.3', 'sign')
+    """
+    amounts = setting(spec)
+    return f"{name} with {amounts}" if amounts else name

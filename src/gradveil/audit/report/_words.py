@@ -1,64 +1,261 @@
-"""The report's sentences, made from its numbers."""
+"""The report's sentences, made from its numbers and nothing else."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from gradveil._runner import Cell, Failure
 from gradveil.catalog import shown_name
 from gradveil.scoring import CANNOT_JUDGE, MARGIN
 
-from .._result import AuditResult, DefenseResult, Undefended
+from .._result import AuditResult, BoundResult, DefenseResult, Frontier, Point, Undefended
 from ..measure import Budget
-from ._numbers import estimate, number, percent, plural
-from ._style import attack_names, twins
-from ._tables import strongest
+from ._facts import (
+    COPY,
+    attack_names,
+    attacks_judge,
+    grade,
+    main_answer,
+    most_told,
+    strongest,
+    strongest_leak,
+    twins,
+)
+from ._numbers import estimate, named, number, plural, share
 
-MATCHES = {
-    "scale": "The noise's scale or the pruning ratio is held equal.",
-    "utility": "How much of a training step is kept (U1), and how much noise makes it vary (U2),"
-    " are held equal within each family.",
-    "error": "The reference error is held equal.",
-    "training": "What a step of Adam is expected to gain is held equal.",
+
+class Sentence(NamedTuple):
+    """A sentence with what it answers."""
+
+    asks: str
+    text: str
+
+
+KNOWS_MORE = "An attacker who knows more about the data may get further."
+"""What follows `no_further`: attacks without public examples say nothing of one who has them."""
+
+OUTCOMES = {
+    "copy": ("up to near copies of the images", "up to nearly all of the values"),
+    "recognisable": ("up to recognisable images", "up to much of the values"),
+    "blurred": ("at most blurred or partial images", "at most a part of the values"),
 }
-MESSAGES = {"gradient": "gradients", "update": "weight updates"}
-LABELS = {
-    "known": "the labels of the batch",
-    "counts": "how often each class occurs in the batch, not which image has which label",
-    "unknown": "no labels: it has to find them",
-}
+"""By grade, of images and of values."""
 
 
-TOLD = {
-    "known": "Know the defense and its settings, but not the noise that was drawn",
-    "realised": "Know the defense and the very noise levels or mask, which nobody sends",
-    "unknown": "Made for a known defense, but not told of it",
-}
+def no_further(strongest: str) -> str:
+    """All that may be said where no attack that was run, the strongest named, beats a blind guess.
 
-
-def what_was_audited(result: AuditResult) -> str:
-    """One sentence."""
-    setup, attacks = result.setup, attack_names(result)
-    sent = MESSAGES.get(setup.message, setup.message)
-    examples = "image" if setup.is_image else "example"
-    text = (
-        f"The {sent} of {setup.model} ({setup.parameters:,} parameters, {weights(result)}) for"
-        f" {plural(setup.batches, 'batch')} of {plural(setup.batch_size, examples)} from"
-        f" {setup.data}, {_settings(result)}"
+    >>> no_further("adaptive")
+    'The attacks that were run (the strongest: adaptive) got no further than a blind guess'
+    """
+    return (
+        f"The attacks that were run (the strongest: {strongest}) got no further than a blind guess"
     )
-    if not attacks:
-        return f"{text}; no attack was run."
-    return f"{text}, attacked by {_list(attacks.values())} with {plural(setup.seeds, 'seed')} each."
 
 
-def weights(result: AuditResult) -> str:
-    """Whether the model was trained: leaks differ."""
-    known = result.setup.weights
-    return known if known in ("untrained", "as given") else f"weights of {known}"
+def recovered(point: Point, is_image: bool) -> str:
+    """What the strongest attack gets at the worst moment that was looked at.
+
+    By the worse end of the interval, as goals are: what cannot be excluded is said.
+    """
+    leak = strongest_leak(point)
+    if leak is None or leak.error is None:
+        return "No attack was run."
+    numbers = f"{share(leak.error.mean)} of a blind guess's error"
+    numbers += f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
+    level, attack = grade(leak.error.low), shown_name(leak.attack)
+    if leak.copies:
+        what = "images" if is_image else "examples"
+        outcome = f"rebuilds near copies of {leak.copies} of {leak.examples} {what}"
+    elif level == "nothing":
+        return f"{no_further(f'{attack}, {numbers}')}. {KNOWS_MORE}"
+    else:
+        outcome = f"rebuilds {OUTCOMES[level][not is_image]}"
+    return f"The strongest attack, {attack}, {outcome} ({numbers})."
 
 
-def what_is_equal(result: AuditResult) -> str:
-    """What the comparison holds equal; the audit's own words where it has any."""
+def picked_out(point: Point) -> str:
+    """How often candidates are told apart; empty where that was not measured."""
+    told = most_told(point)
+    if told is None:
+        return ""
+    return (
+        f"Given {told.candidates} candidates, one who knows the rest of the batch picks the right"
+        f" one in {share(told.rate.mean)} of the trials (chance: {share(told.chance)})."
+    )
+
+
+def training_words(point: Point, undefended: Point) -> str:
+    """What training loses; empty where nothing was trained."""
+    if point.loss is None:
+        return ""
+    if not math.isfinite(point.loss.mean):
+        return "Training under it fails: the loss is no longer finite."
+    instead = f" instead of {number(undefended.loss.mean)}" if undefended.loss else ""
+    extra = f" ({100 * point.extra_loss.mean:+.0f} %)" if point.extra_loss else ""
+    return f"Training ends with a loss of {number(point.loss.mean)}{instead}{extra}."
+
+
+def what_it_does(point: Point, undefended: Point, is_image: bool) -> str:
+    """What leaks under a setting, and what it costs."""
+    costs = training_words(point, undefended)
+    return joined(recovered(point, is_image), picked_out(point), costs)
+
+
+def joined(*sentences: str) -> str:
+    """Those that are not empty."""
+    return " ".join(text for text in sentences if text)
+
+
+def verdict(
+    point: Point,
+    bound: BoundResult | None,
+    guess_error: float,
+    is_image: bool,
+    no_guarantee: str = "",
+    *,
+    able: bool = True,
+) -> str:
+    """What the strongest attack found in this run, and what is guaranteed beyond it.
+
+    Where the attacks cannot judge, that they got no further is no merit of the defense, and what
+    the exact attacker tells apart is said instead.
+
+    Args:
+        point: What was measured of the defense.
+        bound: What the theory says.
+        guess_error: The mean squared error in [0, 1] units of guessing the mean.
+        is_image: Whether the words may speak of images.
+        no_guarantee: Why the theory promises nothing, where it does not.
+        able: Whether the attacks can judge this model.
+    """
+    promise = _guarantee(bound, no_guarantee, guess_error, is_image)
+    if strongest_leak(point) is None:
+        return f"Not attacked in this run. {promise}"
+    if not able:
+        blind = "without a defense they are no better than a blind guess."
+        told = picked_out(point) or "Nothing was measured that could."
+        return f"{_capital(CANNOT_JUDGE)}: {blind} {told} {promise}"
+    return f"{recovered(point, is_image)} {promise}"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_image: bool) -> str:
+    if bound is None or not bound.holds:
+        return f"Nothing is guaranteed: {reason}." if reason else "Nothing is guaranteed."
+    what = "images" if is_image else "values"
+    text = (
+        f"Its Gaussian reference error is {bound.mse:.2g} per entry: a limit if the data were"
+        f" Gaussian, not a guarantee for {what}"
+    )
+    if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
+        text += f"; it does not exclude near copies of the {what}"
+    return f"{text}."
+
+
+def headline(result: AuditResult) -> str:
+    """The answer as a heading."""
+    answer = main_answer(result.frontier)
+    if answer is None:
+        return "What leaks, what is guaranteed, what it costs"
+    if not answer.reached:
+        return "No defense that was tried reaches the goal"
+    return f"Use {named(answer.name, answer.defense)}"
+
+
+def first_sentences(result: AuditResult) -> list[Sentence]:
+    """What leaks without a defense, what to use or what was compared, and how sure that is."""
+    frontier, answer = result.frontier, main_answer(result.frontier)
+    plain, image = frontier.undefended, result.setup.is_image
+    found = [Sentence("Without a defense", recovered(plain, image))]
+    if answer is None:
+        setup, example = result.setup, "image" if image else "example"
+        found += [Sentence("What is equal", setup.equal)] if setup.equal else []
+        sure = (
+            f"This was measured on {plural(setup.batches, 'batch')} of"
+            f" {plural(setup.batch_size, example)} with {plural(setup.seeds, 'seed')} each, not"
+            " proved; a stronger attack may find more."
+        )
+        return [*found, Sentence("How sure this is", sure)]
+    before = frontier.answers[: frontier.answers.index(answer)]
+    titles = " or ".join(f"“{one.title}”" for one in before if not one.reached)
+    missed = f"No setting reaches {titles}." if titles else ""
+    asks = "Recommended" if answer.reached else "Not reached"
+    found.append(Sentence(asks, joined(missed, answer.sentence)))
+    return [*found, Sentence("How sure this is", joined(answer.rests_on, answer.not_promised))]
+
+
+def dominated(frontier: Frontier) -> str:
+    """Which defenses another one beats at every strength; empty if none."""
+    names = [f"{c.name} (by {c.dominated_by})" for c in frontier.curves if c.dominated_by]
+    if not names:
+        return ""
+    return f"Never the best choice here, another costs less at equal leakage: {', '.join(names)}."
+
+
+def audited(result: AuditResult) -> str:
+    """What was audited, and with which version."""
     setup = result.setup
-    return setup.equal or MATCHES.get(setup.match, setup.match)
+    known = setup.weights in ("untrained", "as given")
+    weights = setup.weights if known else f"weights of {setup.weights}"
+    text = f"{setup.model} ({setup.parameters:,} parameters, {weights}) on {setup.data}"
+    version = setup.versions.get("gradveil", "")
+    return " · ".join(
+        part for part in (text, setup.date, version and f"gradveil {version}") if part
+    )
+
+
+def reading_points(frontier: Frontier) -> list[Sentence]:
+    """How to read the table of points."""
+    told, moments = most_told(frontier.undefended), ", ".join(map(str, frontier.moments))
+    psnr = "" if frontier.guess_psnr is None else f", {number(frontier.guess_psnr)} dB"
+    before = "" if frontier.loss_before is None else f"; before it was {frontier.loss_before:.3g}"
+    found = [
+        Sentence(
+            "Error left",
+            f"the strongest attack's squared error over a blind guess's ({frontier.guess}{psnr});"
+            " 0 % is a copy, 100 % is no further than the guess",
+        ),
+        Sentence(
+            "Loss",
+            f"on other examples, after {plural(frontier.rounds, 'round')} with"
+            f" {frontier.optimizer}, {plural(frontier.clients, 'client')},"
+            f" {plural(frontier.training_seeds, 'seed')}, trained on"
+            f" {frontier.trained_on} examples{before}",
+        ),
+        Sentence(
+            "Reference error",
+            "what no attacker would go below if the data were Gaussian; real data are easier",
+        ),
+        Sentence(
+            "ε",
+            f"the promise of differential privacy over {plural(frontier.epsilon_rounds, 'round')},"
+            f" δ = {frontier.delta:g}, with secret noise (these trainings had seeds) and one"
+            " example or client replaced by an empty one; the smaller, the stronger; –: none",
+        ),
+        Sentence("Beaten", "another defense costs less at equal leakage"),
+        Sentence("Beside a number", "its 95 % interval"),
+    ]
+    if told is not None:
+        picks = "how often an attacker who knows the rest of the batch picks the right one of"
+        found.insert(1, Sentence("Picked out", f"{picks} {told.candidates} candidates"))
+    if len(frontier.moments) > 1:
+        found.insert(1, Sentence("Moments", f"rounds {moments} were attacked; the worst counts"))
+    return found
+
+
+SUMMARY_NOTE = (
+    "Errors are mean squared errors per input entry, in the units that the model reads: a lower"
+    " error means that more leaked. Signal kept (U1) is the share of a training step that remains;"
+    " noise (U2) is how much noise makes it vary. The reference error is what no attacker would go"
+    " below if the data were Gaussian (†: not even then, for this model); real data are easier to"
+    " guess, so it is no guarantee for them. Picked out is how often an attacker who knows the"
+    " other examples of the batch picks the right one of the candidates. Beside a number is its"
+    " 95 % interval over images, batches and seeds."
+)
 
 
 RANGE_NOTE = (
@@ -112,10 +309,10 @@ def equal_words(match: str, budget: Budget | None) -> str:
             f" {noise}, {budget.error:.3g} per entry; all pruning cuts {pruning}."
         )
     if budget.match == "training":
-        share = budget.gain / budget.free_gain if budget.free_gain > 0 else 1.0
+        gained = budget.gain / budget.free_gain if budget.free_gain > 0 else 1.0
         return (
             f"Under all defenses a step of Adam should gain what it gains under {noise},"
-            f" {share:.0%} of what it gains without a defense."
+            f" {gained:.0%} of what it gains without a defense."
         )
     return (
         f"Noise, with clamping or without, makes a training step vary as much as {noise} does"
@@ -131,89 +328,34 @@ def undefended_words(found: Undefended, tokens: bool) -> str:
         "a share of wrong tokens of" if tokens else "a mean squared error, of values in [0, 1], of"
     )
     ours, its = f"{unit} {found.mse_pixels.mean:.2g}", f"{found.guess_mse_pixels:.2g}"
-    each = "example by example"
     if found.psnr is not None and found.guess_psnr is not None:
-        ours, its, each = (
-            f"{found.psnr.mean:.1f} dB",
-            f"{found.guess_psnr:.1f} dB",
-            "image by image",
-        )
+        ours, its = f"{found.psnr.mean:.1f} dB", f"{found.guess_psnr:.1f} dB"
     gain = found.gain
     ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
     numbers = (
         f"ithout a defense the strongest attack, {shown_name(found.attack)}, reaches {ours} and a"
-        f" blind guess ({found.guess}) {its}: {gain.mean:+.1f}{ends} dB, {each}"
+        f" blind guess ({found.guess}) {its}: {gain.mean:+.1f}{ends} dB, example by example"
     )
     if found.can_judge:
         return f"W{numbers}."
     return (
-        f"{CANNOT_JUDGE[0].upper()}{CANNOT_JUDGE[1:]}: w{numbers}. At least {MARGIN:g} dB in the"
-        " mean and an interval above 0 are needed, or a near copy."
+        f"{_capital(CANNOT_JUDGE)}: w{numbers}. At least {MARGIN:g} dB in the mean and an interval"
+        " above 0 are needed, or a near copy."
     )
 
 
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
-    findings = [_undefended(result), _leak(result), _largest_error(result), _gains(result)]
-    findings.append(_below(result))
-    findings.append(_told_apart(result))
-    proofs = (_unproved(result), _does_not_hold(result), _near_copies(result))
-    return [text for text in (*findings, *proofs, _formal(result)) if text]
-
-
-def threat_model(result: AuditResult) -> list[str]:
-    """What the attacker has, one line each."""
-    setup = result.setup
-    what = "one gradient" if setup.message == "gradient" else "one weight update"
-    lines = [
-        f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
-        "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
-        f"It is given {LABELS.get(setup.threat_labels, setup.threat_labels)}.",
-        "It knows the data's mean, standard deviation and range."
-        if setup.threat_statistics
-        else "It does not know the data's mean, standard deviation or range.",
+    found = result.undefended
+    texts = [
+        undefended_words(found, result.setup.tokens) if found else "",
+        _largest_error(result),
+        _gains(result),
+        _below(result),
+        _unproved(result),
+        _formal(result),
     ]
-    told = TOLD.get(setup.threat_mechanism, setup.threat_mechanism)
-    for knows, phrase in ((True, told), (False, "Do not know the defense")):
-        names = _attackers(result, knows)
-        if names:
-            lines.append(f"{phrase}: {_list(names)}.")
-    return lines
-
-
-def _settings(result: AuditResult) -> str:
-    plain = sum(d.is_undefended for d in result.defenses)
-    defended = f"under {plural(len(result.defenses) - plain, 'defense')}"
-    return f"undefended and {defended}" if plain else defended
-
-
-def _attackers(result: AuditResult, knows: bool) -> list[str]:
-    names = attack_names(result)
-    attacks = (a for d in result.defenses for a in d.attacks if a.knows_defense is knows)
-    return list(dict.fromkeys(names[a.attack] for a in attacks))
-
-
-def _undefended(result: AuditResult) -> str:
-    """Whether the attacks work here at all."""
-    return undefended_words(result.undefended, result.setup.tokens) if result.undefended else ""
-
-
-def attacks_judge(result: AuditResult) -> bool:
-    """Whether what the attacks left can be held against or in favour of a defense."""
-    return result.undefended is None or result.undefended.can_judge
-
-
-def _leak(result: AuditResult) -> str:
-    plain = next((d for d in result.defenses if d.is_undefended), None)
-    attack = strongest(plain) if plain else None
-    if attack is None or not attacks_judge(result):
-        return ""
-    name, what = attack_names(result)[attack.attack], _inputs(result)
-    psnr = f", {number(attack.psnr.mean)} dB" if attack.psnr else ""
-    return (
-        f"Without a defense, {name} rebuilt the {what} to a mean squared error of"
-        f" {estimate(attack.mse)}{psnr}."
-    )
+    return [text for text in texts if text]
 
 
 def _largest_error(result: AuditResult) -> str:
@@ -238,7 +380,7 @@ def _largest_error(result: AuditResult) -> str:
 def _at_what_price(result: AuditResult) -> str:
     defended = [d for d in result.defenses if not d.is_undefended]
     utilities = {(number(d.utility_first), number(d.utility_second)) for d in defended}
-    return " The defenses differ in utility; the chart shows both." if len(utilities) > 1 else ""
+    return " The defenses differ in utility; the table shows both." if len(utilities) > 1 else ""
 
 
 def _gains(result: AuditResult) -> str:
@@ -257,21 +399,6 @@ def _gains(result: AuditResult) -> str:
     return (
         f"Where as much of a step is kept (U1) and noise makes it vary as much (U2), the {text}"
         f" The loss after training is not equal: {_list(losses)}."
-    )
-
-
-def _told_apart(result: AuditResult) -> str:
-    """Who is recognised by an attacker that knows all but one example of the batch."""
-    told = {d.name: d.told_apart for d in result.defenses if d.told_apart}
-    if not told:
-        return ""
-    count, what = max(one.candidates for one in told.values()), _inputs(result)
-    kind = " of its class" if all(one.one_class for one in told.values()) else ""
-    rates = [f"{percent(one.rate.mean)} for {name}" for name, one in told.items()]
-    return (
-        f"An attacker who knows the other {what} of the batch and is given {count} candidates{kind}"
-        f" picks the right one in this share of trials (chance: {percent(1 / count)}):"
-        f" {_list(rates)}."
     )
 
 
@@ -303,42 +430,26 @@ def _below(result: AuditResult) -> str:
         return ""
     return (
         f"An attack went below the reference error for {_list(names)}. That error is a limit for"
-        f" Gaussian data, not a guarantee for {_inputs(result)}: these are easier to guess, so it"
-        " does not protect them."
+        f" Gaussian data, not a guarantee for {'images' if result.setup.is_image else 'inputs'}:"
+        " these are easier to guess, so it does not protect them."
     )
-
-
-def _does_not_hold(result: AuditResult) -> str:
-    """A number whose assumptions fail is a reference, and no more."""
-    names = [d.name for d in result.defenses if d.bound and not d.bound.holds]
-    if not names:
-        return ""
-    reasons = {d.bound.reason for d in result.defenses if d.bound and not d.bound.holds}
-    return (
-        f"The reference error is no guarantee for {_list(names)}: {'; '.join(sorted(reasons))}. Use"
-        " it only to compare defenses."
-    )
-
-
-def _near_copies(result: AuditResult) -> str:
-    names = [d.name for d in result.defenses if not d.excludes_copies]
-    if not names:
-        return ""
-    return f"The reference error does not exclude near copies for {_list(names)}."
 
 
 def _unproved(result: AuditResult) -> str:
-    unproved = [d for d in result.defenses if d.bound is None]
+    """A number whose assumptions fail is a reference, and no more."""
+    unproved = [d for d in result.defenses if d.bound is None or not d.bound.holds]
     if not unproved:
         return ""
     reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
     why = f" ({'; '.join(reasons)})" if reasons else ""
+    compare = any(d.bound for d in unproved)
     what = (
         "the attacks that were run" if attacks_judge(result) else "how often candidates are picked"
     )
     return (
         f"No guarantee: {_list(d.name for d in unproved)}{why}. All that is known there is what was"
         f" measured with {what}; a stronger attack may recover more."
+        f"{' Use its reference error only to compare defenses.' if compare else ''}"
     )
 
 
@@ -349,11 +460,38 @@ def _formal(result: AuditResult) -> str:
     return "None of this carries a formal (ε, δ) privacy guarantee."
 
 
-def _inputs(result: AuditResult) -> str:
-    return "images" if result.setup.is_image else "inputs"
-
-
 def _list(parts: Iterable[str]) -> str:
     """Words with commas and "and"."""
     *most, last = parts
     return f"{', '.join(most)} and {last}" if most else last
+
+
+LABELS = {
+    "known": "the labels of the batch",
+    "counts": "how often each class occurs in the batch, not which image has which label",
+    "unknown": "no labels: it has to find them",
+}
+TOLD = {
+    "known": "Know the defense and its settings, but not the noise that was drawn",
+    "realised": "Know the defense and the very noise levels or mask, which nobody sends",
+    "unknown": "Made for a known defense, but not told of it",
+}
+
+
+def threat_model(result: AuditResult) -> list[str]:
+    """What the attacker has, one line each."""
+    setup, names = result.setup, attack_names(result)
+    what = "one gradient" if setup.message == "gradient" else "one weight update"
+    knows = "knows" if setup.threat_statistics else "does not know"
+    lines = [
+        f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
+        "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
+        f"It is given {LABELS[setup.threat_labels]}.",
+        f"It {knows} the data's mean, standard deviation and range.",
+    ]
+    for aware, phrase in ((True, TOLD[setup.threat_mechanism]), (False, "Do not know the defense")):
+        found = (a for d in result.defenses for a in d.attacks if a.knows_defense is aware)
+        attackers = list(dict.fromkeys(names[a.attack] for a in found))
+        if attackers:
+            lines.append(f"{phrase}: {_list(attackers)}.")
+    return lines

@@ -2,7 +2,9 @@
 
 import base64
 import csv
+import dataclasses
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,13 +16,21 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import View, all_cost_curves, error_axes, tradeoff_views, utility_axes
-from ._first import Screen, first_screen, machine_summary
-from ._gallery import gallery, layer_table
-from ._numbers import Figure, number, plural
-from ._style import attack_names, looks, marks
-from ._tables import attack_table, details, guarantee_table, strongest, summary_table, training_note
-from ._words import attacks_judge, takeaways, threat_model, weights, what_is_equal, what_was_audited
+from ._charts import across, cost_curves, frontier_figures, metrics, rounds_figure, rounds_lines
+from ._facts import attack_names, attacks_judge, every_point, looks, main_answer, strongest
+from ._gallery import first_strips, gallery, layer_table
+from ._numbers import estimate, number, plural
+from ._tables import attack_table, guarantee_table, points_table, summary_table
+from ._words import (
+    SUMMARY_NOTE,
+    audited,
+    dominated,
+    first_sentences,
+    headline,
+    reading_points,
+    takeaways,
+    threat_model,
+)
 
 FILE = "report.html"
 
@@ -48,81 +58,78 @@ def render_report(result: AuditResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, details=details)
+    environment.filters.update(number=number, estimate=estimate)
     return environment.get_template(FILE).render(_context(result))
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    first = first_screen(result)
-    views = [] if first else tradeoff_views(result)
-    curves = all_cost_curves(result)
+    frontier, axis, rounds = result.frontier, across(result.frontier), rounds_figure(result)
+    charts = {
+        "frontier": frontier_figures(result),
+        "rounds": {"rounds": rounds} if rounds else {},
+        "curves": cost_curves(result),
+    }
+    drawn = any(figure["data"] for group in charts.values() for figure in group.values())
     return {
-        "first": first,
-        "machine": machine_summary(result),
-        "model_state": weights(result),
         "result": result,
         "setup": result.setup,
-        "audited": what_was_audited(result),
-        "equal": what_is_equal(result),
+        "frontier": frontier,
+        "main": main_answer(frontier),
+        "swept": bool(frontier.answers) or any(len(c.points) > 1 for c in frontier.curves),
+        "headline": headline(result),
+        "audited": audited(result),
+        "sentences": first_sentences(result),
+        "strips": first_strips(result),
+        "dominated": dominated(frontier),
+        "metrics": metrics(result),
+        "trained": axis.trained,
+        "edge": any(map(axis.beyond, every_point(frontier))),
+        "rounds": rounds_lines(result) if rounds else {},
+        "points": points_table(result),
+        "reading": reading_points(frontier),
         "takeaways": takeaways(result),
         "judges": attacks_judge(result),
         "summary": summary_table(result),
-        "training_note": training_note(result),
+        "summary_note": SUMMARY_NOTE,
         "attacks": attack_table(result),
         "guarantees": guarantee_table(result),
         "cards": [(d, strongest(d)) for d in result.defenses],
         "names": attack_names(result),
         "looks": looks(result),
-        "marks": marks(result),
-        "utility_axes": utility_axes(result),
-        "error_axes": error_axes(result),
-        "views": views,
-        "charts": _charts(first, views, curves),
-        "sections": _sections(first, bool(views), bool(curves)),
-        "curves": curves,
         "gallery": gallery(result),
         "layers": layer_table(result),
         "threat": threat_model(result),
+        "machine": machine_summary(result),
+        "charts": charts,
+        "plotly": _plotly_bundle() if drawn else None,
         "plural": plural,
-        "plotly": _plotly_bundle() if first or _has_charts(views, curves) else None,
     }
 
 
-def _charts(
-    first: Screen | None, views: list[View], curves: Mapping[str, Figure]
-) -> dict[str, Mapping[str, Figure]]:
-    """The figures by group and name."""
-    found: dict[str, Mapping[str, Figure]] = {
-        "views": {view.key: view.figure for view in views},
-        "curves": curves,
-    }
-    if first:
-        found["frontier"] = first.figures
-        found["rounds"] = {"rounds": first.rounds} if first.rounds else {}
+def machine_summary(result: AuditResult) -> dict[str, Any]:
+    """What was audited, the answers, and one row for each point.
+
+    Numbers that JSON does not have (infinite, undefined) are null.
+    """
+    named = ("date", "versions", "model", "weights", "data", "command")
+    found: dict[str, Any] = _plain(
+        {
+            "schema": "gradveil-audit-summary/1",
+            **{name: getattr(result.setup, name) for name in named},
+            "complete": result.complete,
+            "answers": [dataclasses.asdict(answer) for answer in result.frontier.answers],
+            "points": result.frontier.rows(),
+        }
+    )
     return found
 
 
-def _sections(first: Screen | None, views: bool, curves: bool) -> list[tuple[str, str]]:
-    """What the page leads to."""
-    found = [
-        ("answers", "Answers", bool(first and first.frontier.answers)),
-        ("rounds", "Over rounds", bool(first and first.rounds)),
-        ("points", "All points", first is not None),
-        ("summary", "Details" if first else "Summary", True),
-        ("trade-off", "Trade-off", views),
-        ("recovered", "Reconstructions", True),
-        ("layers", "Layers", True),
-        ("curves", "Attack costs", curves),
-        ("threat", "Threat model", True),
-        ("guarantees", "Guarantees", True),
-        ("reading", "How to read it", True),
-        ("again", "Reproduce", True),
-    ]
-    return [(place, name) for place, name, there in found if there]
-
-
-def _has_charts(views: list[View], curves: Mapping[str, Figure]) -> bool:
-    return bool(curves) or any(view.figure["data"] for view in views)
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plotly_bundle() -> Any:
@@ -131,15 +138,6 @@ def _plotly_bundle() -> Any:
     from plotly.offline import get_plotlyjs
 
     return Markup(get_plotlyjs().replace("</script", "<\\/script"))
-
-
-JSON, CSV, POINTS, PICTURES = "results.json", "results.csv", "points.csv", "images"
-
-
-def check_folder(folder: Path) -> None:
-    """Require a folder that can be made and written; it is left as it was found."""
-    with output_folder(folder, keep=False):
-        pass
 
 
 @contextmanager
@@ -154,13 +152,15 @@ def output_folder(folder: Path, keep: bool = True) -> Iterator[None]:
         raise
     finally:
         if not keep:
-            _remove_empty(made)
+            with suppress(OSError):  # something is in it, or it was never made
+                for path in made:
+                    path.rmdir()
 
 
-def _remove_empty(folders: Sequence[Path]) -> None:
-    with suppress(OSError):  # something is in it, or it was never made
-        for path in folders:
-            path.rmdir()
+def check_folder(folder: Path) -> None:
+    """Require a folder that can be made and written; it is left as it was found."""
+    with output_folder(folder, keep=False):
+        pass
 
 
 def prepare_folder(folder: Path) -> None:
@@ -183,12 +183,19 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:
-    """Write results.json, results.csv, points.csv (over strengths), images and report.html.
+    """Write results.json, results.csv, points.csv (all strengths), images and report.html.
 
     Returns the report's path.
     """
     try:
-        return _write(result, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "results.json", result.to_json())
+        write_atomically(folder / "results.csv", csv_text(result.rows()))
+        write_atomically(folder / "points.csv", csv_text(result.frontier.rows()))
+        for name, content in _picture_files(result).items():
+            (folder / "images").mkdir(exist_ok=True)
+            write_atomically(folder / "images" / name, content)
+        return write_report(result, folder)
     except OSError as error:
         raise OSError(
             f"Folder `{folder}` should take the results. Found `{error.strerror or error}`. Files"
@@ -196,27 +203,8 @@ def write_results(result: AuditResult, folder: Path) -> Path:
         ) from error
 
 
-def _write(result: AuditResult, folder: Path) -> Path:
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / JSON, result.to_json())
-    write_atomically(folder / CSV, as_csv(result))
-    if result.frontier is not None:
-        write_atomically(folder / POINTS, _csv(result.frontier.rows()))
-    images = picture_files(result)
-    if images:
-        (folder / PICTURES).mkdir(exist_ok=True)
-    for name, content in images.items():
-        write_atomically(folder / PICTURES / name, content)
-    return write_report(result, folder)
-
-
-def as_csv(result: AuditResult) -> str:
-    """One line for each defense and attack; nothing but a header without attacks."""
-    return _csv(result.rows())
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each row; nothing but a header without any."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["name"])
     writer.writeheader()
@@ -224,16 +212,13 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def picture_files(result: AuditResult) -> dict[str, bytes]:
+def _picture_files(result: AuditResult) -> dict[str, bytes]:
     """The PNG files of the first batch: originals and matched reconstructions."""
     files = {f"original-{i}.png": png for i, png in enumerate(result.originals)}
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks, start=1):
-            name = f"{_plain(defense.name)}-{place}-{_plain(shown_name(attack.attack))}"
+            name = f"{defense.name} {place} {shown_name(attack.attack)}".lower()
+            stem = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
             pictures = attack.runs[0].pictures
-            files |= {f"{name}-{i}.png": png for i, png in enumerate(pictures)}
+            files |= {f"{stem}-{i}.png": png for i, png in enumerate(pictures)}
     return {name: base64.b64decode(png) for name, png in files.items()}
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -45,6 +45,24 @@
   if (typeof Plotly === "undefined") return;
   const data = JSON.parse(document.getElementById("chart-data").textContent);
   const config = { displayModeBar: false, displaylogo: false, responsive: true };
+  const axis = {
+    automargin: true, zeroline: false, fixedrange: true, gridcolor: "rgba(128,128,128,0.25)",
+    tickfont: { size: 12 },
+  };
+  const frame = {
+    showlegend: false, hovermode: "closest", paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 12, t: 12, b: 52 },
+    hoverlabel: {
+      bgcolor: "#22272e", bordercolor: "#22272e", align: "left",
+      font: { color: "#ffffff", size: 13 },
+    },
+  };
+  const titled = (own) => ({
+    ...axis, ...own, title: { ...own.title, standoff: 12, font: { size: 13 } },
+  });
+  const whole = (own) => structuredClone({
+    ...frame, ...own, xaxis: titled(own.xaxis), yaxis: titled(own.yaxis),
+  });
   const hidden = Object.fromEntries(Object.keys(data).map((group) => [group, new Set()]));
 
   const figure = (chart) => {
@@ -67,7 +85,7 @@
       ...trace,
       visible: !off.has(`defense ${trace.meta.defense}`) && !off.has(`mark ${trace.meta.mark}`),
     }));
-    return Plotly.react(chart, shown, structuredClone(layout), config);
+    return Plotly.react(chart, shown, whole(layout), config);
   };
   const charts = all("[data-chart]");
   for (const chart of charts) {
