@@ -1,6 +1,4 @@
-"""Files of examples: IDX, CIFAR's, NPZ, pickles that run no code."""
-
-from __future__ import annotations
+"""Files of examples: MNIST's and CIFAR-10's official ones, NPZ, pickles that run no code."""
 
 import gzip
 import pickle
@@ -10,21 +8,16 @@ import zlib
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._batches import MOST_CLASSES
-
-from ._dataset import CIFAR10, IDENTITY, MNIST, Dataset, Normalization, observed_normalization
+from ._dataset import CIFAR10, MNIST, Normalization
 from ._table_layout import TableLayout
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-T = TypeVar("T")
+Array = np.ndarray[Any, Any]
 
 
 class Raw(NamedTuple):
@@ -41,106 +34,120 @@ class Raw(NamedTuple):
     layout: TableLayout | None = None
 
 
-def pick_split(split: str | None, available: Mapping[str, T], folder: Path) -> tuple[str, T]:
-    """The asked-for split of a folder; without a wish the test split, else the train split.
+class FolderLayout(NamedTuple):
+    """Official files: how each split's are named, and how one is read."""
 
-    >>> pick_split(None, {"train": 1, "test": 2}, Path("."))
-    ('test', 2)
-    """
-    if split not in (None, "train", "test"):
-        raise ValueError(
-            f"Parameter `split` should be 'train', 'test' or None for a folder. "
-            f"Found `split={split!r}`. Choose one of these."
+    patterns: Mapping[str, str]
+    read: Callable[[Path], tuple[Tensor, Tensor]]
+    normalization: Normalization
+    name: str
+
+    def files(self, folder: Path) -> dict[str, list[Path]]:
+        """The files of each split that is there; of IDX files the plain one before the gzipped."""
+        found = {split: sorted(folder.glob(pattern)) for split, pattern in self.patterns.items()}
+        return {split: paths for split, paths in found.items() if paths}
+
+    def load(self, folder: Path, split: str | None) -> Raw:
+        """One split; without a wish the test split, else the train split."""
+        if split not in (None, "train", "test"):
+            raise ValueError(
+                f"Parameter `split` should be 'train', 'test' or None for a folder. "
+                f"Found `split={split!r}`. Choose one of these."
+            )
+        available = self.files(folder)
+        chosen = split or ("test" if "test" in available else "train")
+        if chosen not in available:
+            raise FileNotFoundError(
+                f"Folder `{folder}` should hold the files of the {split} split. Found only "
+                f"{' and '.join(available)}. Add the missing files or choose another split."
+            )
+        paths = available[chosen][:1] if self.name == "mnist" else available[chosen]
+        images, labels = zip(*map(self.read, paths), strict=True)
+        name = f"{self.name}-{chosen}"
+        return Raw(torch.cat(images), torch.cat(labels), self.normalization, 10, name)
+
+
+def _read_idx_pair(path: Path) -> tuple[Tensor, Tensor]:
+    """The images of an IDX file, which may be gzipped, and the labels beside it."""
+    stem = path.name.split("-images")[0]
+    names = [f"{stem}-labels{sign}idx1-ubyte{end}" for sign in "-." for end in ("", ".gz")]
+    labels = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+    if labels is None:
+        raise FileNotFoundError(
+            f"Folder `{path.parent}` should hold `{names[0]}` (or .gz) beside `{path.name}`. Found"
+            " no such file. Add it."
         )
-    for name in ("test", "train") if split is None else (split,):
-        if name in available:
-            return name, available[name]
-    raise FileNotFoundError(
-        f"Folder `{folder}` should hold the files of the {split} split. Found only "
-        f"{' and '.join(available)}. Add the missing files or choose another split."
-    )
+    return _read_idx(path, ndim=3).unsqueeze(1), _read_idx(labels, ndim=1)
 
 
-def make_dataset(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
-    """Normalise the first `limit` examples of `raw`."""
-    num_classes = raw.num_classes or _count_classes(raw)
-    if limit is not None and len(raw.values) == len(raw.labels):
-        raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
-    normalization = normalization or raw.normalization
-    if raw.values.dtype == torch.uint8:
-        inputs, normalization = _normalize(raw.values, normalization or IDENTITY)
-    elif raw.values.dtype == torch.int64:
-        inputs, normalization = raw.values, IDENTITY
-    else:
-        inputs = raw.values.float()
-        normalization = normalization or observed_normalization(inputs)
-    numbers = raw.labels.is_floating_point()
-    targets = raw.labels.float() if numbers else raw.labels.long()
-    return Dataset(inputs, targets, *normalization, num_classes, raw.name, raw.layout)
-
-
-def _count_classes(raw: Raw) -> int:
-    """The largest label and one; of targets that are numbers, how many an example has."""
-    if raw.labels.is_floating_point():
-        return max(1, raw.labels.shape[1:].numel())
-    if raw.labels.numel() and int(raw.labels.max()) >= MOST_CLASSES:
+def _read_idx(path: Path, ndim: int) -> Tensor:
+    """The uint8 array with `ndim` dimensions of one IDX file."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"
-            f" the label {int(raw.labels.max())}. Number the classes from 0, without gaps."
-        )
-    return max(1, int(raw.labels.max()) + 1) if raw.labels.numel() else 1
-
-
-def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, Normalization]:
-    """Pixels of 0 to 255, normalised; one number for all channels is repeated for each."""
-    channels = values.shape[1] if values.ndim == 4 else 1
-    mean, std = (x * channels if len(x) == 1 else x for x in normalization)
-    if (len(mean), len(std)) != (channels, channels):
+            f"File `{path}` should be a complete gzip file. Found `{error}`. Download it again."
+        ) from error
+    header_size = 4 + 4 * ndim
+    magic, expected = content[:4], bytes([0, 0, 8, ndim])  # 8: unsigned bytes
+    if magic != expected or len(content) < header_size:
         raise ValueError(
-            f"Parameter `normalization` should hold one mean and one standard deviation, or one "
-            f"of each for each of the {channels} channels. Found `mean={mean}` and `std={std}`. "
-            f"Choose another normalization."
+            f"File `{path}` should be an IDX file that starts with the bytes {expected.hex()}. "
+            f"Found {magic.hex() or 'nothing'} and {len(content)} bytes in all. Download it again."
         )
-    shape = (-1, *[1] * (values.ndim - 2))
-    centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
-    return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)
+    shape = struct.unpack(f">{ndim}I", content[4:header_size])
+    if len(content) - header_size != prod(shape):
+        raise ValueError(
+            f"File `{path}` should hold {prod(shape)} values for its shape {shape}. Found"
+            f" {len(content) - header_size}. It is truncated or damaged: download it again."
+        )
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header_size).copy()).view(shape)
 
 
-def load_plain_pickle(path: Path) -> Any:
-    """The containers, numbers, strings and numerical arrays pickled in `path`.
+def _read_records(path: Path) -> tuple[Tensor, Tensor]:
+    """CIFAR-10's binary version: records of one label byte and 3,072 pixel bytes."""
+    content = np.fromfile(path, np.uint8)
+    if not len(content) or len(content) % 3073:
+        raise ValueError(
+            f"File `{path}` should hold records of 3073 bytes. Found {len(content)} bytes, which is"
+            " no multiple of that. Download it again."
+        )
+    records = torch.from_numpy(content).view(-1, 3073)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
-    Strings of Python 2 are returned as bytes. Everything but plain data raises a ValueError, and
-    nothing of it is imported or called.
-    """
+
+def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
+    """CIFAR-10's Python version: pickled dictionaries, read without running code."""
     try:
         with path.open("rb") as file:
-            return _PlainUnpickler(file, encoding="bytes").load()
-    except _LOADING_ERRORS as error:
+            content = _PlainUnpickler(file, encoding="bytes").load()
+    except (
+        pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
+        MemoryError, TypeError, ValueError,
+    ) as error:  # fmt: skip  # "other exceptions may also be raised", say pickle's docs
         raise ValueError(
             f"File `{path}` should be a pickle of plain data (numbers, strings, lists, "
             f"dictionaries, numerical arrays). Found `{error}`. Nothing of it was run; use a file "
             f"from the official source."
         ) from error
-
-
-# What the pickle module documents ("other exceptions may also be raised") and damaged files raise.
-_LOADING_ERRORS = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    TypeError,
-    ValueError,
-)
+    batch: dict[Any, Any] = content if isinstance(content, dict) else {}
+    data, labels = batch.get(b"data"), batch.get(b"labels")
+    pixels = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[1:] == (3072,)
+    digits = isinstance(labels, list) and all(
+        isinstance(label, int) and 0 <= label <= 9 for label in labels
+    )
+    if not pixels or not digits or len(data) != len(labels):  # type: ignore[arg-type]
+        raise ValueError(
+            f"File `{path}` should be a pickled dictionary with uint8 `data` of shape (N, 3072) and"
+            " a list of N `labels` from 0 to 9. Found something else. Download it again."
+        )
+    return torch.from_numpy(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        import numpy as np
+    """Containers, numbers, strings and numerical arrays; nothing else is imported or called."""
 
+    def find_class(self, module_name: str, global_name: str) -> Any:
         array = np.zeros(1)
         allowed = {
             ("numpy", "ndarray"): np.ndarray,
@@ -164,8 +171,6 @@ def _number_dtype(name: str | bytes, align: object = False, copy: object = True)
     Old pickles give `align` as an integer, now deprecated. Always a copy, since unpickling sets
     the state of what is returned, which must not be NumPy's own.
     """
-    import numpy as np
-
     dtype = np.dtype(name.decode() if isinstance(name, bytes) else name, bool(align), True)
     if dtype.kind not in "biuf":
         raise pickle.UnpicklingError(f"an array of {dtype}, not allowed")
@@ -179,161 +184,32 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_PREFIXES = {"train": "train", "test": "t10k"}
-_UNSIGNED_BYTES = 8
+FOLDERS = {
+    "MNIST IDX files": FolderLayout(
+        {"train": "train-images[-.]idx3-ubyte*", "test": "t10k-images[-.]idx3-ubyte*"},
+        _read_idx_pair,
+        MNIST,
+        "mnist",
+    ),
+    "CIFAR-10 binary files": FolderLayout(
+        {"train": "data_batch_[0-9].bin", "test": "test_batch.bin"},
+        _read_records,
+        CIFAR10,
+        "cifar10",
+    ),
+    "CIFAR-10 Python files": FolderLayout(
+        {"train": "data_batch_[0-9]", "test": "test_batch"}, _read_pickle, CIFAR10, "cifar10"
+    ),
+}
 
-
-def has_idx(folder: Path) -> bool:
-    """Whether `folder` holds MNIST images in IDX files."""
-    return any(_find(folder, f"{prefix}-images", 3) for prefix in _PREFIXES.values())
-
-
-def read_idx_folder(folder: Path, split: str | None) -> Raw:
-    """The images and labels of one split, from files that may be gzipped."""
-    available = {
-        name: path
-        for name, prefix in _PREFIXES.items()
-        if (path := _find(folder, f"{prefix}-images", 3)) is not None
-    }
-    name, images_path = pick_split(split, available, folder)
-    labels_path = _find(folder, f"{_PREFIXES[name]}-labels", 1)
-    if labels_path is None:
-        raise FileNotFoundError(
-            f"Folder `{folder}` should hold `{_PREFIXES[name]}-labels-idx1-ubyte` (or .gz) beside "
-            f"`{images_path.name}`. Found no such file. Add it."
-        )
-    images, labels = read_idx(images_path, ndim=3), read_idx(labels_path, ndim=1)
-    return Raw(images.unsqueeze(1), labels, MNIST, 10, f"mnist-{name}")
-
-
-def read_idx(path: Path, ndim: int) -> Tensor:
-    """The uint8 array with `ndim` dimensions of one IDX file."""
-    content = _read_bytes(path)
-    header_size = 4 + 4 * ndim
-    magic, expected = content[:4], bytes([0, 0, _UNSIGNED_BYTES, ndim])
-    if magic != expected or len(content) < header_size:
-        raise ValueError(
-            f"File `{path}` should be an IDX file that starts with the bytes {expected.hex()}. "
-            f"Found {magic.hex() or 'nothing'} and {len(content)} bytes in all. Download it again."
-        )
-    shape = struct.unpack(f">{ndim}I", content[4:header_size])
-    entries = len(content) - header_size
-    if entries != prod(shape):
-        raise ValueError(
-            f"File `{path}` should hold {prod(shape)} values for its shape {shape}. "
-            f"Found {entries}. It is truncated or damaged: download it again."
-        )
-    if entries == 0:
-        return torch.zeros(shape, dtype=torch.uint8)
-    return torch.frombuffer(content, dtype=torch.uint8, offset=header_size).reshape(shape)
-
-
-def _find(folder: Path, stem: str, ndim: int) -> Path | None:
-    """The plain file if there is one, else the gzipped one."""
-    for name in (f"{stem}-idx{ndim}-ubyte", f"{stem}.idx{ndim}-ubyte"):
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-    return None
-
-
-def _read_bytes(path: Path) -> bytearray:
-    if path.suffix != ".gz":
-        return bytearray(path.read_bytes())
-    try:
-        with gzip.open(path) as file:
-            return bytearray(file.read())
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"File `{path}` should be a complete gzip file. Found `{error}`. Download it again."
-        ) from error
-
-
-_IMAGE = (3, 32, 32)
-_IMAGE_BYTES = 3 * 32 * 32
-_BINARY = {"train": "data_batch_[0-9].bin", "test": "test_batch.bin"}
-_PYTHON = {"train": "data_batch_[0-9]", "test": "test_batch"}
-
-
-def has_cifar_binary(folder: Path) -> bool:
-    """Whether `folder` holds the binary version."""
-    return bool(_batches_in(folder, _BINARY))
-
-
-def has_cifar_python(folder: Path) -> bool:
-    """Whether `folder` holds the Python version."""
-    return bool(_batches_in(folder, _PYTHON))
-
-
-def read_cifar_binary(folder: Path, split: str | None) -> Raw:
-    """One split of the binary version: records of one label byte and 3,072 pixel bytes."""
-    return _read(folder, split, _BINARY, _read_records)
-
-
-def read_cifar_python(folder: Path, split: str | None) -> Raw:
-    """One split of the Python version: pickled dictionaries, read without running code."""
-    return _read(folder, split, _PYTHON, _read_pickle)
-
-
-def _batches_in(folder: Path, patterns: dict[str, str]) -> dict[str, list[Path]]:
-    files = {split: sorted(folder.glob(pattern)) for split, pattern in patterns.items()}
-    return {split: paths for split, paths in files.items() if paths}
-
-
-def _read(
-    folder: Path,
-    split: str | None,
-    patterns: dict[str, str],
-    read_file: Callable[[Path], tuple[Tensor, Tensor]],
-) -> Raw:
-    name, paths = pick_split(split, _batches_in(folder, patterns), folder)
-    images, labels = zip(*map(read_file, paths), strict=True)
-    return Raw(torch.cat(images), torch.cat(labels), CIFAR10, 10, f"cifar10-{name}")
-
-
-def _read_records(path: Path) -> tuple[Tensor, Tensor]:
-    content = bytearray(path.read_bytes())
-    if not content or len(content) % (1 + _IMAGE_BYTES):
-        raise ValueError(
-            f"File `{path}` should hold records of {1 + _IMAGE_BYTES} bytes. Found "
-            f"{len(content)} bytes, which is no multiple of that. Download it again."
-        )
-    records = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, 1 + _IMAGE_BYTES)
-    return records[:, 1:].reshape(-1, *_IMAGE), records[:, 0]
-
-
-def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
-    content = load_plain_pickle(path)
-    batch: dict[Any, Any] = content if isinstance(content, dict) else {}
-    data, labels = (batch.get(key, ()) for key in (b"data", b"labels"))
-    if not (_is_pixel_table(data) and _is_label_list(labels) and len(data) == len(labels)):
-        raise ValueError(
-            f"File `{path}` should be a pickled dictionary with uint8 `data` of shape "
-            f"(N, {_IMAGE_BYTES}) and a list of N `labels` from 0 to 9. Found something else. "
-            f"Download it again."
-        )
-    return torch.from_numpy(data).reshape(-1, *_IMAGE), torch.tensor(labels)
-
-
-def _is_pixel_table(data: Any) -> bool:
-    import numpy as np
-
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
-        return False
-    return data.ndim == 2 and data.shape[1] == _IMAGE_BYTES
-
-
-def _is_label_list(labels: Any) -> bool:
-    return isinstance(labels, list) and all(
-        isinstance(label, int) and 0 <= label <= 9 for label in labels
-    )
-
-
-_KEYS = (("images", "labels"), ("inputs", "targets"), ("x", "y"))
-_TOKENS = (("tokens", "labels"), ("tokens", "targets"), ("tokens", "tokens"))
-"""Ids of tokens; alone they are their own targets, as a language model's."""
-_CHANNELS = (1, 3, 4)
-_DAMAGES = (KeyError, TypeError, SyntaxError, NotImplementedError, RuntimeError, MemoryError)
+_PAIRS = (
+    ("images", "labels"),
+    ("inputs", "targets"),
+    ("x", "y"),
+    ("tokens", "labels"),
+    ("tokens", "targets"),
+    ("tokens", "tokens"),  # ids alone are their own targets, as a language model's
+)
 
 
 def read_npz(path: Path) -> Raw:
@@ -342,11 +218,11 @@ def read_npz(path: Path) -> Raw:
     `mean`, `std`, `num_classes`, and for a table with categories `columns`, are optional.
     """
     arrays = _load_arrays(path)
-    for inputs_key, labels_key in (*_KEYS, *_TOKENS):
+    for inputs_key, labels_key in _PAIRS:
         if inputs_key in arrays and labels_key in arrays:
             break
     else:
-        expected = ", ".join(f"`{first}` and `{second}`" for first, second in _KEYS)
+        expected = ", ".join(f"`{first}` and `{second}`" for first, second in _PAIRS[:3])
         raise ValueError(
             f"File `{path}` should hold arrays named {expected}. Found "
             f"{', '.join(f'`{key}`' for key in arrays) or 'none'}. Rename its arrays."
@@ -356,14 +232,11 @@ def read_npz(path: Path) -> Raw:
     labels = _to_targets(arrays[labels_key], f"`{labels_key}` of `{path}`")
     layout = _to_layout(arrays["columns"], path) if "columns" in arrays else None
     num_classes = _to_count(arrays["num_classes"], path) if "num_classes" in arrays else None
-    stored = _stored_normalization(arrays, path)
-    return Raw(values, labels, stored, num_classes, path.stem, layout)
+    return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem, layout)
 
 
-def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    import numpy as np
-
-    wanted = {"mean", "std", "num_classes", "columns"}.union(*_KEYS, *_TOKENS)
+def _load_arrays(path: Path) -> dict[str, Array]:
+    wanted = {"mean", "std", "num_classes", "columns"}.union(*_PAIRS)
     try:
         with zipfile.ZipFile(path):  # np.load would take other formats, too
             pass
@@ -373,16 +246,14 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         raise ValueError(
             f"File `{path}` should be readable. Found `{error}`. Check its permissions."
         ) from error
-    except (zipfile.BadZipFile, EOFError, ValueError, zlib.error, *_DAMAGES) as error:
+    except Exception as error:  # a damaged archive raises whatever its readers do not expect
         raise ValueError(
             f"File `{path}` should be an .npz archive of numerical arrays (no objects, which could "
             f"run code). Found `{error}`. Save it again with `numpy.savez`."
         ) from error
 
 
-def _to_values(array: np.ndarray[Any, Any], what: str) -> Tensor:
-    import numpy as np
-
+def _to_values(array: Array, what: str) -> Tensor:
     if array.dtype == np.uint8 and array.ndim >= 2:
         return _to_nchw(torch.from_numpy(array), what)
     if array.dtype.kind != "f" or array.ndim < 2:
@@ -404,9 +275,8 @@ def _to_nchw(pixels: Tensor, what: str) -> Tensor:
         return pixels
     if pixels.ndim == 3:
         return pixels.unsqueeze(1)
-    if pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in _CHANNELS:
-        channels_last = pixels.shape[3] < pixels.shape[1]
-        return pixels.movedim(3, 1) if channels_last else pixels
+    if pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in (1, 3, 4):
+        return pixels.movedim(3, 1) if pixels.shape[3] < pixels.shape[1] else pixels
     raise ValueError(
         f"Array {what} should hold images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), with "
         f"1, 3 or 4 channels. Found shape {tuple(pixels.shape)}. Transpose it, or save floats, "
@@ -414,9 +284,7 @@ def _to_nchw(pixels: Tensor, what: str) -> Tensor:
     )
 
 
-def _to_tokens(array: np.ndarray[Any, Any], what: str) -> Tensor:
-    import numpy as np
-
+def _to_tokens(array: Array, what: str) -> Tensor:
     if array.dtype.kind not in "iu" or array.ndim != 2 or (array.size and int(array.min()) < 0):
         raise ValueError(
             f"Array {what} should hold the ids of tokens, integers from 0 of shape (N, length)."
@@ -425,42 +293,40 @@ def _to_tokens(array: np.ndarray[Any, Any], what: str) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _to_targets(array: np.ndarray[Any, Any], what: str) -> Tensor:
+def _to_targets(array: Array, what: str) -> Tensor:
     """Integers as labels, one or several for each input; floats, and yes or no, as numbers."""
-    import numpy as np
-
-    if array.dtype.kind not in "iufb" or array.ndim == 0:
+    kind, found = array.dtype.kind, f"Found {array.dtype} of shape {array.shape}."
+    if kind not in "iufb" or array.ndim == 0:
         raise ValueError(
-            f"Array {what} should hold integer classes, or numbers, for each input. Found"
-            f" {array.dtype} of shape {array.shape}. For names of classes, save their numbers."
+            f"Array {what} should hold integer classes, or numbers, for each input. {found} For"
+            " names of classes, save their numbers."
         )
-    if array.dtype.kind == "f" and array.ndim == 1 and what.startswith("`labels`"):
+    if kind == "f" and array.ndim == 1 and what.startswith("`labels`"):
         raise ValueError(
-            f"Array {what} should hold integer classes. Found {array.dtype}. Save"
-            " `labels.astype(int)`, or, for numbers, name the array `targets`."
+            f"Array {what} should hold integer classes. {found} Save `labels.astype(int)`, or, for"
+            " numbers, name the array `targets`."
         )
-    if array.dtype.kind in "fb":
+    if kind in "fb":
         return torch.from_numpy(array.astype(np.float32))
     if array.ndim == 2 and array.shape[1] > 1 and _is_one_hot(array):
         raise ValueError(
             f"Array {what} should hold the numbers of classes. Found one-hot rows. For one-hot"
             " labels, save `labels.argmax(1)`."
         )
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(
             f"Array {what} should hold classes from 0. Found {int(array.max())}. Number the"
             " classes from 0."
         )
-    return torch.from_numpy(array.astype(np.int64))
+    column = array.ndim == 2 and array.shape[1] == 1
+    return torch.from_numpy((array[:, 0] if column else array).astype(np.int64))
 
 
-def _is_one_hot(array: np.ndarray[Any, Any]) -> bool:
+def _is_one_hot(array: Array) -> bool:
     return bool(((array == 0) | (array == 1)).all() and (array.sum(1) == 1).all())
 
 
-def _to_layout(array: np.ndarray[Any, Any], path: Path) -> TableLayout:
+def _to_layout(array: Array, path: Path) -> TableLayout:
     """The number of the column that each entry of a row belongs to."""
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise ValueError(
@@ -470,7 +336,7 @@ def _to_layout(array: np.ndarray[Any, Any], path: Path) -> TableLayout:
     return TableLayout.from_columns(array.tolist())
 
 
-def _to_count(array: np.ndarray[Any, Any], path: Path) -> int:
+def _to_count(array: Array, path: Path) -> int:
     if array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(())) < 1:
         raise ValueError(
             f"Array `num_classes` of `{path}` should be one integer of at least 1. Found"
@@ -479,21 +345,13 @@ def _to_count(array: np.ndarray[Any, Any], path: Path) -> int:
     return int(array.reshape(()))
 
 
-def _stored_normalization(
-    arrays: dict[str, np.ndarray[Any, Any]], path: Path
-) -> Normalization | None:
-    if ("mean" in arrays) != ("std" in arrays):
-        raise ValueError(
-            f"File `{path}` should hold both `mean` and `std`, or neither. Found only one of them. "
-            f"Save the other, too."
-        )
-    if "mean" not in arrays:
+def _stored_normalization(arrays: Mapping[str, Array], path: Path) -> Normalization | None:
+    stored = [arrays[key] for key in ("mean", "std") if key in arrays]
+    if not stored:
         return None
-    for key in ("mean", "std"):
-        if arrays[key].dtype.kind not in "iuf":
-            raise ValueError(
-                f"Array `{key}` of `{path}` should hold numbers. Found {arrays[key].dtype}."
-                " Save floats."
-            )
-    mean, std = (tuple(arrays[key].astype(float).ravel().tolist()) for key in ("mean", "std"))
-    return Normalization(mean, std)
+    if len(stored) == 1 or any(array.dtype.kind not in "iuf" for array in stored):
+        raise ValueError(
+            f"File `{path}` should hold both `mean` and `std` as numbers, or neither. Found"
+            f" {' and '.join(str(array.dtype) for array in stored)}. Save floats."
+        )
+    return Normalization(*(tuple(array.astype(float).ravel().tolist()) for array in stored))

