@@ -55,7 +55,7 @@ def test_one_plan_serves_all(asked: int, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # Flower changes it
     monkeypatch.setenv("RAY_worker_niceness", "0")
     model = small.model()
-    planner = Timed(small.examples(32, seed=1), cross_entropy, 1, batch_size=4, share=1.0)
+    planner = Timed(small.examples(32, seed=1), cross_entropy, 1, batch_size=4)
     strategy = FedSGD(
         model,
         torch.optim.Adam(model.parameters()),

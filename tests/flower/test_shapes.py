@@ -24,9 +24,7 @@ SERVED = OptimalNoise(0.1, source=FromServer())
 
 
 def packed() -> PackedShape:
-    return Planner(small.examples(8, seed=3), cross_entropy, batch_size=4, share=1.0).plan(
-        1, small.model()
-    )
+    return Planner(small.examples(8, seed=3), cross_entropy, batch_size=4).plan(1, small.model())
 
 
 def function(defense: Any = SERVED) -> Any:

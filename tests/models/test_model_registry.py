@@ -109,7 +109,7 @@ def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str)
         ("missing", "AttributeError"),
         ("", "AttributeError"),
         ("not_callable", "should name a class or function.*is a `int`"),
-        ("no_model", "returns a `torch.nn.Module`.*returns a `str`"),
+        ("no_model", "returns a `torch.nn.Module` with.*returns a `str`"),
     ],
 )
 def test_refuses_factories(own_module: str, attribute: str, message: str) -> None:
@@ -117,9 +117,16 @@ def test_refuses_factories(own_module: str, attribute: str, message: str) -> Non
         build_model(f"{own_module}:{attribute}", allow_imports=True)
 
 
-@pytest.mark.parametrize("spec", ["no.such.module:factory", ":factory", ".relative:factory"])
-def test_refuses_modules(spec: str) -> None:
-    with pytest.raises(ValueError, match=r"should be 'package.module:factory'.*PYTHONPATH"):
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("no.such.module:factory", "should be 'package.module:factory'.*PYTHONPATH"),
+        (":factory", "A model should read `name`"),
+        (".relative:factory", "A model should read `name`"),
+    ],
+)
+def test_refuses_modules(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         build_model(spec, allow_imports=True)
 
 

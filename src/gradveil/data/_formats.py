@@ -352,6 +352,7 @@ def _stored_normalization(arrays: Mapping[str, Array], path: Path) -> Normalizat
     if len(stored) == 1 or any(array.dtype.kind not in "iuf" for array in stored):
         raise ValueError(
             f"File `{path}` should hold both `mean` and `std` as numbers, or neither. Found"
-            f" {' and '.join(str(array.dtype) for array in stored)}. Save floats."
+            f" {'only one of them' if len(stored) == 1 else [str(a.dtype) for a in stored]}. Save"
+            " floats."
         )
     return Normalization(*(tuple(array.astype(float).ravel().tolist()) for array in stored))

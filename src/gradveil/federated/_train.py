@@ -12,7 +12,7 @@ from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._files import alone_in, write_atomically
 from gradveil._imports import AllowImports
 from gradveil.catalog import build_defense
-from gradveil.models import build_fitting_model, count_classes, default_model
+from gradveil.models import build_fitting_model, count_outputs, default_model
 
 from ._checkpoint import CHECKPOINT
 from ._client import Client
@@ -35,7 +35,7 @@ def initial_model(
     model = build_fitting_model(
         config.model, shape, data.num_classes, config.seed, allow_imports=allow_imports
     ).to(config.device)
-    count_classes(model, config.loss_fn, data.inputs[:2], data.targets)
+    count_outputs(model, config.loss_fn, data.inputs[:2], data.targets)
     return model
 
 

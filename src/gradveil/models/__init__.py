@@ -11,19 +11,16 @@ not touch the global random state, and returns the model in eval mode, as the pa
 False
 """
 
-from ._conv_nets import ConvNet, LeNet, SimpleConvNet
-from ._mlp import MLP
+from ._bottleneck import VariationalBottleneck, with_bottleneck
+from ._networks import MLP, ConvNet, LeNet, ResNet, SimpleConvNet
 from ._registry import (
     build_fitting_model,
     build_loss,
     build_model,
-    count_classes,
     count_outputs,
     default_model,
-    loss_names,
     model_names,
 )
-from ._res_net import ResNet, VariationalBottleneck, with_bottleneck
 from ._transformers import PatchTransformer, TokenTransformer, next_token_loss
 
 # What `__all__` does not list is for our own packages.

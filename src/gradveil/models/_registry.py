@@ -14,7 +14,6 @@ from gradveil._imports import AllowImports, check_factory, check_function, impor
 from gradveil._suggest import suggestion
 from gradveil.catalog import Spec
 from gradveil.messages import (
-    GradientMessage,
     LossFunction,
     check_loss,
     described_outputs,
@@ -22,9 +21,7 @@ from gradveil.messages import (
     outputs_of,
 )
 
-from ._conv_nets import ConvNet, LeNet, SimpleConvNet
-from ._mlp import MLP
-from ._res_net import ResNet
+from ._networks import MLP, ConvNet, LeNet, ResNet, SimpleConvNet
 from ._transformers import PatchTransformer, next_token_loss
 
 
@@ -52,23 +49,15 @@ _LOSSES: dict[str, LossFunction] = {
 }
 
 
-def loss_names() -> tuple[str, ...]:
-    """The names that `build_loss` knows.
-
-    >>> loss_names()
-    ('bce', 'cross-entropy', 'mse', 'next-token')
-    """
-    return tuple(sorted(_LOSSES))
-
-
 def build_loss(
     name: str | None, task: Task = "classification", *, allow_imports: AllowImports = False
 ) -> LossFunction:
     """A loss of (outputs, targets), a mean over examples.
 
     Args:
-        name: One of `loss_names`, or `"package.module:function"`. Cross-entropy if `None`, where
-            targets are labels; numbers do not tell which loss is meant.
+        name: "bce", "cross-entropy", "mse", "next-token", or `"package.module:function"`.
+            Cross-entropy if `None`, where targets are labels; numbers do not tell which loss is
+            meant.
         task: What the targets are.
         allow_imports: As for `build_model`.
 
@@ -91,7 +80,7 @@ def build_loss(
         return function
     if name not in _LOSSES:
         raise ValueError(
-            f"Parameter `loss` should be one of {', '.join(loss_names())}, or"
+            f"Parameter `loss` should be one of {', '.join(sorted(_LOSSES))}, or"
             f" 'package.module:function' for your own. Found {name!r}."
             f"{suggestion(name, _LOSSES) or ' Choose one of these.'}"
         )
@@ -149,71 +138,47 @@ def build_model(
     check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
     check_seed(seed)
     spec = Spec.parse(name_or_spec, "model")
-    factory = _find_factory(spec.name, allow_imports)
-    _check_plain(spec)
+    factory = _find_factory(spec, allow_imports)
     positional, options = spec.positional, {**spec.options, **options}
     _check_options(spec.name, factory, positional, options)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-        model = _built(spec.name, factory, positional, options)
-    if not isinstance(model, nn.Module):
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
+            model = factory(*positional, **options)
+    except (Exception, SystemExit) as error:  # a user's factory may raise anything
+        if spec.name in _MODELS:
+            raise
         raise ValueError(
-            f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module`. "
-            f"Found that `{name_or_spec}` returns a `{type(model).__name__}`. Return the model."
-        )
-    if any(weight.is_meta for weight in model.parameters()):
+            "Parameter `name_or_spec` should name a factory that returns a model. Found that"
+            f" {spec.name!r} fails with `{first_line(error)}`. Call it in Python to see where."
+        ) from error
+    if not isinstance(model, nn.Module) or any(weight.is_meta for weight in model.parameters()):
+        kind = f"`{type(model).__name__}`{' on the device meta' * isinstance(model, nn.Module)}"
         raise ValueError(
-            f"Parameter `name_or_spec` should name a factory of a model with numbers in it. Found "
-            f"that `{name_or_spec}` returns one on the device meta. Leave the device out."
+            f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module` with"
+            f" numbers in it. Found that `{name_or_spec}` returns a {kind}. Return the model."
         )
     return model.eval()
 
 
-def model_options(name: str) -> tuple[str, ...]:
-    """The options of a registered model.
-
-    >>> model_options("mlp")
-    ('sizes', 'activation')
-    """
-    return tuple(inspect.signature(_MODELS[name]).parameters)
-
-
-def _built(
-    name: str, factory: Callable[..., Any], positional: list[Any], options: dict[str, Any]
-) -> Any:
-    """What the factory returns; whatever a user's factory raises is one clear error."""
-    if ":" not in name:
-        return factory(*positional, **options)
-    try:
-        return factory(*positional, **options)
-    except (Exception, SystemExit) as error:
-        raise ValueError(
-            "Parameter `name_or_spec` should name a factory that returns a model. Found that"
-            f" {name!r} fails with `{first_line(error)}`. Call it in Python to see where."
-        ) from error
-
-
-def _find_factory(name: str, allow_imports: AllowImports) -> Callable[..., Any]:
-    if name in _MODELS:
-        return _MODELS[name]
-    if ":" in name:
-        factory: Callable[..., Any] = import_object(name, "model", allow_imports, "factory")
-        check_factory(factory, name, "model", nn.Module)
-        return factory
-    raise ValueError(
-        f"Parameter `name_or_spec` should be one of {', '.join(model_names())}, or "
-        f"'package.module:factory' for your own model. Found {name!r}."
-        f"{suggestion(name, _MODELS) or ' Choose one of these.'}"
-    )
-
-
-def _check_plain(spec: Spec) -> None:
+def _find_factory(spec: Spec, allow_imports: AllowImports) -> Callable[..., Any]:
     for value in spec.arguments.values():
-        if isinstance(value, Spec):
+        if isinstance(value, Spec) and (spec.name in _MODELS or ":" in spec.name):
             raise ValueError(
                 f"Parameter `name_or_spec` should have plain values as options. Found `{value}` in"
                 f" `{spec}`. Put words into quotes."
             )
+    if spec.name in _MODELS:
+        return _MODELS[spec.name]
+    if ":" in spec.name:
+        factory: Callable[..., Any] = import_object(spec.name, "model", allow_imports, "factory")
+        check_factory(factory, spec.name, "model", nn.Module)
+        return factory
+    raise ValueError(
+        f"Parameter `name_or_spec` should be one of {', '.join(model_names())}, or "
+        f"'package.module:factory' for your own model. Found {spec.name!r}."
+        f"{suggestion(spec.name, _MODELS) or ' Choose one of these.'}"
+    )
 
 
 def _check_options(
@@ -231,10 +196,6 @@ def _check_options(
             f"Parameter `options` should fit `{name}{signature}`. Found {given}: {error}. "
             f"Pass what this signature asks for."
         ) from error
-
-
-_OF_IMAGES = {"num_channels", "input_shape", "image"}
-"""Options that only models of images have."""
 
 
 def default_model(shape: Sequence[int]) -> str:
@@ -276,100 +237,65 @@ def build_fitting_model(
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
-    known = model_options(spec.name) if spec.name in model_names() else ()
-    options = _options(spec, known, shape, num_classes)
+    known = [*inspect.signature(_MODELS[spec.name]).parameters] if spec.name in _MODELS else []
+    fitting: dict[str, Any] = {
+        "num_classes": num_classes,
+        "sizes": [torch.Size(shape).numel(), 32, num_classes],
+    }
+    if spec.name != "patch-transformer":
+        fitting["width"] = 16
+    if len(shape) == 3:
+        fitting |= {"num_channels": shape[0], "input_shape": tuple(shape), "image": shape[-1]}
+    left_open = {*known[len(spec.positional) :]} - spec.options.keys()
+    options = {name: value for name, value in fitting.items() if name in left_open}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
-    _check_kind(spec.name, known, shape)
-    return model
-
-
-def count_classes(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
-    """How many classes the model knows; an error if it does not fit the inputs or the labels.
-
-    Args:
-        model: Never modified.
-        loss_fn: Maps (outputs, targets) to one number.
-        inputs: A few examples.
-        targets: Labels of all examples, the first of them of `inputs`.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 5])
-    >>> count_classes(model, cross_entropy, torch.zeros(2, 3), torch.tensor([0, 1]))
-    5
-    """
-    message = gradient_of(inputs)(model, loss_fn, targets[: len(inputs)])
-    outputs = _outputs(message, inputs)
-    if outputs.dim() != 2:
+    if {"num_channels", "input_shape", "image"} & {*known} and len(shape) != 3:
         raise ValueError(
-            "Parameter `model` should return one row of class scores for each example. Found"
-            f" {tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}."
+            f"Parameter `model` should accept inputs of shape {tuple(shape)}. Found `{spec.name}`,"
+            f" which reads images (channels, height, width). Use `{default_model(shape)}`, or a"
+            " model of your own."
         )
-    classes = int(outputs.shape[1])
-    check_labels(targets, "targets", classes, "the model has {} outputs")
-    return classes
+    return model
 
 
 def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targets: Tensor) -> int:
     """How many outputs a target has; an error if model, loss and targets do not fit.
 
-    As `count_classes` for class labels. For several labels of an example it is the number of
-    classes, too; for numbers, how many an example has.
+    For class labels, one or several for each example, it is the number of classes that the model
+    knows; for numbers, how many an example has.
 
-    >>> from torch.nn.functional import mse_loss
+    Args:
+        model: Never modified.
+        loss_fn: Maps (outputs, targets) to one number.
+        inputs: A few examples.
+        targets: Those of all examples, the first of them of `inputs`.
+
+    >>> from torch.nn.functional import cross_entropy
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[3, 4, 5])
-    >>> count_outputs(model, mse_loss, torch.zeros(2, 3), torch.zeros(2, 5))
+    >>> count_outputs(model, cross_entropy, torch.zeros(2, 3), torch.tensor([0, 1]))
     5
     """
-    if task_of(targets) == "classification":
-        return count_classes(model, loss_fn, inputs, targets)
-    message = gradient_of(inputs)(model, loss_fn, targets[: len(inputs)])
-    outputs = _outputs(message, inputs)
-    check_loss(message, outputs)
-    if task_of(targets) == "numbers":
-        return max(1, targets.shape[1:].numel())
-    return max(1, outputs.numel() // targets[: len(inputs)].numel())
-
-
-def _check_kind(name: str, known: Sequence[str], shape: Sequence[int]) -> None:
-    if _OF_IMAGES & set(known) and len(shape) != 3:
-        raise ValueError(
-            f"Parameter `model` should accept inputs of shape {tuple(shape)}. Found `{name}`, which"
-            f" reads images (channels, height, width). Use `{default_model(shape)}`, or a model of"
-            " your own."
-        )
-
-
-def _options(
-    spec: Spec, known: Sequence[str], shape: Sequence[int], num_classes: int
-) -> dict[str, Any]:
-    """What fits the data, of the options that the text leaves open."""
-    size = torch.Size(shape).numel()
-    fitting: dict[str, Any] = {
-        "num_classes": num_classes,
-        "sizes": [size, 32, num_classes],
-        "width": 16,
-    }
-    if len(shape) == 3:
-        fitting |= {"num_channels": shape[0], "input_shape": tuple(shape), "image": shape[-1]}
-    open_options = set(known[len(spec.positional) :]) - spec.options.keys()
-    if spec.name == "patch-transformer":
-        open_options -= {"width"}
-    return {key: value for key, value in fitting.items() if key in open_options}
-
-
-def _outputs(message: GradientMessage, inputs: Tensor) -> Tensor:
-    """What the model returns: one tensor with a row for each example."""
+    few, task = targets[: len(inputs)], task_of(targets)
+    message = gradient_of(inputs)(model, loss_fn, few)
     outputs = outputs_of(message, inputs)
     if not isinstance(outputs, Tensor):
         raise ValueError(
             f"Parameter `model` should return one tensor. Found {described_outputs(outputs)}. Name"
             " the one to use: `output='logits'` (`--output logits`), or its number."
         )
-    if outputs.shape[:1] != inputs.shape[:1]:
+    rows = outputs.shape[:1] == inputs.shape[:1]
+    if not rows or (task == "classification" and outputs.dim() != 2):
+        scores = " of class scores" if task == "classification" else ""
         raise ValueError(
-            "Parameter `model` should return one row for each example. Found"
+            f"Parameter `model` should return one row{scores} for each example. Found"
             f" {tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}."
         )
-    return outputs
+    if task == "classification":
+        classes = int(outputs.shape[1])
+        check_labels(targets, "targets", classes, "the model has {} outputs")
+        return classes
+    check_loss(message, outputs)
+    if task == "numbers":
+        return max(1, targets.shape[1:].numel())
+    return max(1, outputs.numel() // few.numel())
