@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gradveil import _runner
-from gradveil._runner import Cell, Found, Runner, cell_path, read_cell, version
+from gradveil._runner import Cell, Runner, cell_path, read_cell
 from tests import runner_cells as fake
 from tests.runner_cells import executions, start
 
@@ -42,10 +42,11 @@ def test_cells_are_named_by_all_they_depend_on():
     cell = Cell(fake.draw, {"ratio": 0.9, "images": (1, 2)})
     assert cell.key == Cell(fake.draw, {"images": [1, 2], "ratio": 0.9}).key
     raised = functools.wraps(fake.draw)(lambda settings: {})
+    raised.version = 2
     others = [
         Cell(fake.fail, cell.settings),
         Cell(fake.draw, {**cell.settings, "ratio": 0.8}),
-        Cell(version(2)(raised), cell.settings),
+        Cell(raised, cell.settings),
     ]
     assert len({cell.key, *(other.key for other in others)}) == 4
 
@@ -102,18 +103,6 @@ def test_a_file_of_other_settings_is_not_read(tmp_path):
     undisturbed(tmp_path, [one])
     os.rename(cell_path(tmp_path, one), cell_path(tmp_path, other))
     assert read_cell(tmp_path, other) is None
-
-
-def test_what_is_known_can_be_put_in(tmp_path, log):
-    cells = fake.cells(2)
-    with Runner(tmp_path / "cells") as runner:
-        runner.write(cells[0], Found({"mean": 4.0, "product": torch.ones(2)}, 1.5))
-        runner.run(cells)
-        known = runner.read(cells[0])
-    assert executions(log) == ["1"]
-    assert known.values["mean"] == 4.0
-    assert torch.equal(known.values["product"], torch.ones(2))
-    assert known.seconds == 1.5
 
 
 def test_a_failing_cell_fails_alone_and_is_tried_again(tmp_path):

@@ -28,18 +28,19 @@ import logging
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -53,34 +54,10 @@ Settings = Mapping[str, Any]
 """What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""
 
 CellFunction = Callable[..., Mapping[str, Any]]
-"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays.
-
-It is pure: all it draws comes from generators seeded by its settings, all it reads is named by
-them, and two runs give the same bytes.
-"""
+"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays. All it
+draws comes from generators seeded by its settings, all it reads is named by them."""
 
 Stop = Literal["interrupted", "time budget"]
-ENGINES = ("local", "ray")
-
-_Function = TypeVar("_Function", bound=CellFunction)
-_ARRAY, _DAY = "$npy", 24 * 3600.0
-
-
-def version(number: int) -> Callable[[_Function], _Function]:
-    """The version of a cell function, 1 without it: raise it when the function finds other numbers.
-
-    >>> @version(2)
-    ... def double(settings):
-    ...     return {"twice": 2 * settings["number"]}
-    >>> Cell(double, {"number": 4}).version
-    2
-    """
-
-    def mark(function: _Function) -> _Function:
-        function.version = number  # type: ignore[attr-defined]
-        return function
-
-    return mark
 
 
 @dataclass(frozen=True, init=False)
@@ -89,7 +66,8 @@ class Cell:
 
     Args:
         function: A function of a module. Its own name without the module's is in the key, so that
-            code may be moved; cells of one folder should have different names.
+            code may be moved; cells of one folder should have different names. Its attribute
+            `version`, 1 without it, is to be raised when it finds other numbers.
         settings: JSON; the order of names does not matter, and a tuple is a list.
 
     >>> cell = Cell(dict, {"seed": 0, "ratio": 0.9})
@@ -179,7 +157,7 @@ class Runner:
         jobs: int | None = None,
         address: str | None = None,
     ) -> None:
-        check_choice(engine, "engine", ENGINES)
+        check_choice(engine, "engine", ("local", "ray"))
         if jobs is not None:
             check_count(jobs, "jobs")
         if address is not None and engine != "ray":
@@ -190,8 +168,9 @@ class Runner:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(self.folder)
-        self._holds, self._engine_name, self._jobs, self._address = holds, engine, jobs, address
-        self._engine: _Engine | None = None
+        self._holds, self._jobs, self._address = holds, jobs, address
+        self._kind = "here" if engine == "local" and (jobs or 1) == 1 else engine
+        self._engine: _Processes | _Ray | None = None
 
     def __enter__(self) -> Runner:
         return self
@@ -208,10 +187,6 @@ class Runner:
     def read(self, cell: Cell) -> Found | None:
         """What a cell found; `None` if it is not done, or its file is damaged."""
         return read_cell(self.folder, cell)
-
-    def write(self, cell: Cell, found: Found) -> None:
-        """Keep what a cell found elsewhere."""
-        write_atomically(cell_path(self.folder, cell), _cell_text(cell, found))
 
     def run(
         self,
@@ -230,38 +205,36 @@ class Runner:
         """
         deadline = None if time_budget is None else time.monotonic() + time_budget
         failures: dict[Cell, Failure] = {}
-        try:
-            self._run([*dict.fromkeys(cells)], failures, deadline, progress or (lambda _: None))
-        except KeyboardInterrupt:
+        stopped: Stop | None = "interrupted"
+        with contextlib.suppress(KeyboardInterrupt):
+            stopped = self._run(dict.fromkeys(cells), failures, deadline, progress)
+        if stopped is not None:
             self.close()
-            return Outcome(failures, "interrupted")
-        except _TimeIsOver:
-            self.close()
-            return Outcome(failures, "time budget")
-        return Outcome(failures, None)
+        return Outcome(failures, stopped)
 
     def _run(
         self,
-        cells: Sequence[Cell],
+        cells: Iterable[Cell],
         failures: dict[Cell, Failure],
         deadline: float | None,
-        settled: Callable[[Cell], None],
-    ) -> None:
+        progress: Callable[[Cell], None] | None,
+    ) -> Stop | None:
+        settled = progress or (lambda _: None)
         flying: dict[Future[_Reply], Cell] = {}
         waiting = iter(cells)
         while True:
             for cell in waiting:
                 if self.read(cell) is None:  # another run may have done it by now
                     flying[self._submit(cell)] = cell
-                    if len(flying) >= self._started().jobs:
+                    if len(flying) >= (self._engine.jobs if self._engine else 1):
                         break
                 else:
                     settled(cell)
             if not flying:
-                return
+                return None
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise _TimeIsOver
+                return "time budget"
             ready, _ = wait(flying, left, FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in ready):
                 self.close()
@@ -270,47 +243,29 @@ class Runner:
             else:
                 replies = {flying.pop(future): _reply_of(future) for future in ready}
             for cell, reply in replies.items():
-                self._keep(cell, reply, failures)
+                kept = reply if isinstance(reply, Failure) else _keep(self.folder, cell, reply)
+                if kept is not None:
+                    failures[cell] = kept
                 settled(cell)
 
     def _submit(self, cell: Cell) -> Future[_Reply]:
+        if self._engine is None and self._kind == "ray":
+            self._engine = _Ray(self._address, self._jobs, self._holds)
+        elif self._engine is None and self._kind == "local":
+            self._engine = _Processes(self._jobs or 1, self._holds)
+        future: Future[_Reply] = Future()
         try:
-            return self._started().submit(cell)
+            if self._engine is not None:
+                return self._engine.submit(cell)
+            future.set_result(_execute(cell, self._holds))
         except BrokenProcessPool as error:  # a process died between two cells
-            failed: Future[_Reply] = Future()
-            failed.set_exception(error)
-            return failed
+            future.set_exception(error)
+        return future
 
     def _alone(self, cell: Cell) -> _Reply:
         """One of the cells that ran when a process died: again, with nobody beside it."""
-        pool = _Processes(1, self._holds)
-        try:
+        with contextlib.closing(_Processes(1, self._holds)) as pool:
             return _reply_of(pool.submit(cell))
-        finally:
-            pool.close()
-
-    def _keep(self, cell: Cell, reply: _Reply, failures: dict[Cell, Failure]) -> None:
-        if isinstance(reply, Failure):
-            failures[cell] = reply
-            return
-        try:
-            write_atomically(cell_path(self.folder, cell), reply)
-        except OSError as error:  # a full disk, say
-            failures[cell] = _failure(error)
-
-    def _started(self) -> _Engine:
-        if self._engine is None:
-            if self._engine_name == "ray":
-                self._engine = _Ray(self._address, self._jobs, self._holds)
-            elif (self._jobs or 1) > 1:
-                self._engine = _Processes(self._jobs or 1, self._holds)
-            else:
-                self._engine = _Here(self._holds)
-        return self._engine
-
-
-class _TimeIsOver(Exception):
-    pass
 
 
 def cell_path(folder: Path, cell: Cell) -> Path:
@@ -322,11 +277,9 @@ def read_cell(folder: Path, cell: Cell) -> Found | None:
     """What a cell found, tensors as tensors; `None` if there is no such file, or it is damaged."""
     try:
         kept = json.loads(cell_path(folder, cell).read_bytes(), object_hook=_with_arrays)
-        if (kept["function"], kept["version"]) != (cell.name, cell.version):
-            return None
-        if canonical_json(kept["settings"]) != cell.text:
-            return None
-        return Found(dict(kept["result"]), float(kept["seconds"]))
+        known = kept["function"], kept["version"], canonical_json(kept["settings"])
+        found = Found(dict(kept["result"]), float(kept["seconds"]))
+        return found if known == (cell.name, cell.version, cell.text) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -348,31 +301,35 @@ _Reply = str | Failure
 
 
 def _execute(cell: Cell, holds: object) -> _Reply:
-    """Run one cell where we are."""
+    """Run one cell where we are, and write its file's content: JSON with NaN and infinities."""
     start = time.perf_counter()
     try:
         with _isolated(int(cell.key[:8], 16)):
             given = (cell.settings,) if holds is None else (cell.settings, holds)
             values = cell.function(*given)
-        return _cell_text(cell, Found(dict(values), time.perf_counter() - start))
+        content = {
+            "function": cell.name,
+            "version": cell.version,
+            "settings": dict(cell.settings),
+            "seconds": round(time.perf_counter() - start, 3),
+            "result": _without_arrays(dict(values)),
+        }
+        return canonical_json(content, allow_nan=True)
     except Exception as error:
         return _failure(error)
 
 
+def _keep(folder: Path, cell: Cell, text: str) -> Failure | None:
+    """Write the file of a cell, or say why not: a full disk, say."""
+    try:
+        write_atomically(cell_path(folder, cell), text)
+    except OSError as error:
+        return _failure(error)
+    return None
+
+
 def _failure(error: BaseException) -> Failure:
     return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
-
-
-def _cell_text(cell: Cell, found: Found) -> str:
-    """The content of a cell's file: JSON, with NaN and infinities as Python writes them."""
-    content = {
-        "function": cell.name,
-        "version": cell.version,
-        "settings": dict(cell.settings),
-        "seconds": round(found.seconds, 3),
-        "result": _without_arrays(found.values),
-    }
-    return canonical_json(content, allow_nan=True)
 
 
 def _without_arrays(value: Any) -> Any:
@@ -381,7 +338,7 @@ def _without_arrays(value: Any) -> Any:
         packed = io.BytesIO()
         array = value.numpy(force=True) if isinstance(value, Tensor) else value
         np.save(packed, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
-        return {_ARRAY: base64.b64encode(packed.getvalue()).decode()}
+        return {"$npy": base64.b64encode(packed.getvalue()).decode()}
     if isinstance(value, Mapping):
         return {name: _without_arrays(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -390,23 +347,20 @@ def _without_arrays(value: Any) -> Any:
 
 
 def _with_arrays(value: dict[str, Any]) -> Any:
-    if value.keys() != {_ARRAY}:
+    if value.keys() != {"$npy"}:
         return value
-    packed = io.BytesIO(base64.b64decode(value[_ARRAY]))
+    packed = io.BytesIO(base64.b64decode(value["$npy"]))
     return torch.from_numpy(np.load(packed, allow_pickle=False))
 
 
 @contextlib.contextmanager
 def _isolated(seed: int) -> Iterator[None]:
     """One thread and a seeded global random state inside, everything as it was afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with contextlib.ExitStack() as afterwards, torch.random.fork_rng(devices=[]):
+        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def _reply_of(future: Future[_Reply]) -> _Reply:
@@ -424,43 +378,18 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what processes killed a day ago or earlier left half written."""
     for path in folder.glob(".*.json.*"):
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - _DAY:
+            if path.stat().st_mtime < time.time() - 24 * 3600:
                 path.unlink()
-
-
-class _Engine(Protocol):
-    jobs: int
-
-    def submit(self, cell: Cell) -> Future[_Reply]: ...
-
-    def close(self) -> None: ...
-
-
-class _Here:
-    """This process."""
-
-    def __init__(self, holds: object) -> None:
-        self.jobs, self._holds = 1, holds
-
-    def submit(self, cell: Cell) -> Future[_Reply]:
-        done: Future[_Reply] = Future()
-        done.set_result(_execute(cell, self._holds))
-        return done
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class _Processes:
     """Processes of this machine. They end when this one does, however it does, or closes."""
 
     def __init__(self, jobs: int, holds: object) -> None:
-        self.jobs = jobs
-        context = multiprocessing.get_context("spawn")
-        theirs, self._ours = context.Pipe(duplex=False)
-        self._theirs = theirs
+        self.jobs, context = jobs, multiprocessing.get_context("spawn")
+        self._theirs, self._ours = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            jobs, context, initializer=_begin, initargs=(theirs, _pickled(holds))
+            jobs, context, initializer=_begin, initargs=(self._theirs, _pickled(holds))
         )
 
     def submit(self, cell: Cell) -> Future[_Reply]:
@@ -498,14 +427,11 @@ def _execute_held(cell: Cell) -> _Reply:
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
     """Ctrl-C goes to every process of a terminal; those started in here leave it to this one."""
-    if threading.current_thread() is not threading.main_thread():
+    with contextlib.ExitStack() as afterwards:
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            afterwards.callback(signal.signal, signal.SIGINT, before)
         yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class _Ray:
@@ -519,8 +445,18 @@ class _Ray:
         import ray
 
         self._ray, self._ends = ray, not ray.is_initialized()
+        place = address or os.environ.get("RAY_ADDRESS") or "local"
+        local = place == "local"
+        passed = {n: v for n, v in os.environ.items() if re.match("PYTHONPATH$|GRADVEIL_", n)}
         if self._ends:
-            _connect(ray, address, jobs)
+            ray.init(
+                place,
+                num_cpus=jobs if local else None,
+                runtime_env=None if local else {"env_vars": passed},
+                include_dashboard=False if local else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         self.jobs = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._holds = ray.put(_pickled(holds))
         self._task = ray.remote(num_cpus=1)(_execute_pickled)
@@ -539,24 +475,6 @@ class _Ray:
                 self._ray.cancel(reference, force=True)
         if self._ends:
             self._ray.shutdown()
-
-
-def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
-    place = address or os.environ.get("RAY_ADDRESS") or "local"
-    local = place == "local"
-    passed = {
-        name: value
-        for name, value in os.environ.items()
-        if name == "PYTHONPATH" or name.startswith("GRADVEIL_")
-    }
-    ray.init(
-        place,
-        num_cpus=jobs if local else None,
-        runtime_env=None if local else {"env_vars": passed},
-        include_dashboard=False if local else None,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
 
 
 def _execute_pickled(cell: Cell, holds: bytes) -> _Reply:

@@ -275,7 +275,7 @@ def test_progress_rises_to_the_end():
     shares = [share for _, share in told]
     assert shares == sorted(shares)
     assert shares[-1] > 0.85
-    assert {"no defense, and first strengths", "details"} == {what for what, _ in told}
+    assert {"no defense", "first strengths", "details"} == {what for what, _ in told}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gradveil.audit.answer._curves import dominated
 from gradveil.audit.measure import _attacks
 from gradveil.audit.measure._attacks import best_mix
 from gradveil.audit.measure._fingerprint import fingerprint, state_of
-from gradveil.audit.measure._points import _extra
+from gradveil.audit.measure._search import extra_loss
 from tests.audit.small import make_subject
 
 from .answer.made_up import KnownSearch, leak, noise_axis, point
@@ -114,8 +114,8 @@ def test_a_moment_that_was_not_attacked_is_not_reached():
 
 def test_what_stops_before_later_moments_recommends_nothing():
     class Stopped(KnownSearch):
-        def cells(self, wanted, moments=(0,)):
-            return super().cells(wanted, moments[:1])
+        def measure(self, what, wanted, moments=(0,)):
+            super().measure(what, wanted, moments[:1])
 
     axis = noise_axis()
     search = Stopped({"noise": (lambda s: 1 / (1 + math.exp(-4 * s)), lambda s: 0.1)})
@@ -155,7 +155,7 @@ def test_the_best_mix_against_a_search_over_weights():
 
 
 def test_negative_losses_have_a_sensible_extra_loss():
-    extra = _extra({"losses": [-9.0, -9.0]}, {"losses": [-10.0]})
+    extra = extra_loss({"losses": [-9.0, -9.0]}, {"losses": [-10.0]})
     assert extra.mean == pytest.approx(0.1)
 
 

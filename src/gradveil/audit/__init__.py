@@ -39,7 +39,7 @@ from ._run import run
 from ._settings import Settings, default_attacks
 from ._subject import Subject, audited
 from .answer import Goal
-from .measure import BoundPoint, BoundStudy, Progress, draw_sweep, requested_defenses
+from .measure import BoundPoint, BoundStudy, Progress, draw_sweep, parse_defense
 from .report import write_results
 
 __all__ = [

@@ -5,10 +5,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from gradveil._checks import check_count
 from gradveil._extras import require
+from gradveil._runner import Stop
 from gradveil.catalog import name_of
 from gradveil.defenses import Defense, PrivateNoise
 from gradveil.privacy import (
@@ -40,6 +41,27 @@ def restore(kind: Any, value: Any) -> Any:
         kinds = [parts[0]] * len(value) if repeated else list(parts)
         return tuple(restore(k, part) for k, part in zip(kinds, value, strict=True))
     return value
+
+
+def columns(kind: Any, value: Any, prefix: str = "") -> dict[str, Any]:
+    """A result as one flat row: an interval as its mean, low and high, other parts by their names.
+
+    What there are several of is left out. All names are there, whether there is a value or not.
+    """
+    row: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        part = getattr(value, name, None)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if Interval in kinds:
+            ends = {"": "mean", "_low": "low", "_high": "high"}
+            row |= {f"{prefix}{name}{e}": getattr(part, of, None) for e, of in ends.items()}
+        elif dataclasses.is_dataclass(kinds[0]):
+            row |= columns(kinds[0], part, f"{prefix}{name}_")
+        elif kinds[0] == tuple[float, float]:
+            row[f"{prefix}{name}_low"], row[f"{prefix}{name}_high"] = part or (None, None)
+        elif get_origin(kinds[0]) not in (tuple, dict):
+            row[f"{prefix}{name}"] = part
+    return row
 
 
 @dataclass(frozen=True)
@@ -89,16 +111,6 @@ class Undefended:
     defended message a merit of the defense."""
 
 
-def undefended_columns(found: Undefended | None) -> dict[str, Any]:
-    """Its columns in results.csv."""
-    return {
-        "attacks_can_judge": found.can_judge if found else None,
-        "guess_mse_pixels": found.guess_mse_pixels if found else None,
-        "guess_psnr": found.guess_psnr if found else None,
-        "undefended_gain": found.gain.mean if found else None,
-    }
-
-
 @dataclass(frozen=True)
 class Releases:
     """The releases that an audit states ε for: one message, and a planned number of rounds."""
@@ -113,9 +125,6 @@ class Releases:
         check_count(self.rounds, "rounds")
         check_delta(self.delta)
         check_sample_rate(self.sample_rate)
-
-
-USUAL = Releases()
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,7 @@ def privacy_of(defense: Defense, releases: Releases, candidates: int) -> Privacy
         return None
     epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
     z, rate, rounds = defense.noise_multiplier, releases.sample_rate, releases.rounds
+    hidden_count = defense.unit == "example" and defense.batch_size is not None
     return PrivacyResult(
         unit=defense.unit,
         delta=releases.delta,
@@ -171,23 +181,8 @@ def privacy_of(defense: Defense, releases: Releases, candidates: int) -> Privacy
         epsilon_rounds=epsilon_of(z, rate, rounds, releases.delta),
         recognition_rounds=recognition_bound(1 / candidates, z, rate, rounds),
         candidates=candidates,
-        neighbours=_neighbours(defense),
+        neighbours="add-remove" if hidden_count else "zero-out",
     )
-
-
-def _neighbours(defense: PrivateNoise) -> str:
-    """One more or less only where nothing that is sent tells how many there are."""
-    fixed = defense.unit == "example" and defense.batch_size is not None
-    return "add-remove" if fixed else "zero-out"
-
-
-def privacy_columns(privacy: PrivacyResult | None) -> dict[str, Any]:
-    """The columns of a flat table; `None` in all of them without (ε, δ)."""
-    names = (
-        *("delta", "epsilon", "recognition", "rounds", "epsilon_rounds", "recognition_rounds"),
-        *("neighbours", "simulation"),
-    )
-    return {f"privacy_{name}": getattr(privacy, name, None) for name in names}
 
 
 @dataclass(frozen=True)
@@ -318,72 +313,19 @@ class Frontier:
         return [(curve, point) for curve in self.curves for point in curve.points]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row for each moment of each point, the undefended message first."""
-
-        return point_rows(self)
-
-
-def point_rows(frontier: Frontier) -> list[dict[str, Any]]:
-    """One row for each moment at which a point was attacked; one without attacks for the others."""
-    nothing = {"name": "no defense", "family": "", "plan": "", "dominated_by": ""}
-    pairs = [(nothing, frontier.undefended)]
-    for curve, point in frontier.points():
-        names = ("name", "family", "plan", "dominated_by")
-        pairs.append(({name: getattr(curve, name) for name in names}, point))
-    answers = {
-        spec: [answer.title for answer in frontier.answers if answer.defense == spec]
-        for _, point in pairs
-        for spec in [point.defense]
-    }
-    return [
-        {
-            **names,
-            **_point(point),
-            "simulation": frontier.simulation,
-            "answers": "; ".join(answers[point.defense]),
-            **_leak(leak),
-        }
-        for names, point in pairs
-        for leak in point.leaks or (None,)
-    ]
-
-
-def _point(point: Point) -> dict[str, Any]:
-    return {
-        "defense": point.defense,
-        "amount": point.amount,
-        **_ends("loss", point.loss),
-        **_ends("extra_loss", point.extra_loss),
-        **_ends("accuracy", point.accuracy),
-        "bound": point.bound,
-        "bound_holds": point.bound_holds,
-        "epsilon": point.epsilon,
-    }
-
-
-def _leak(leak: Leak | None) -> dict[str, Any]:
-    told = leak.told_apart if leak else None
-    return {
-        "round": leak.round if leak else None,
-        "attack": leak.attack if leak else None,
-        "knows_defense": leak.knows_defense if leak else None,
-        **_ends("error", leak.error if leak else None),
-        **_ends("psnr", leak.psnr if leak else None),
-        "candidates": told.candidates if told else None,
-        **_ends("told_apart_rate", told.rate if told else None),
-        **_ends("told_apart_bits", told.bits if told else None),
-        "copies": leak.copies if leak else None,
-        "examples": leak.examples if leak else None,
-    }
-
-
-def _ends(name: str, value: Interval | None) -> dict[str, Any]:
-    ends = {"": "mean", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": getattr(value, part, None) for end, part in ends.items()}
-
-
-StopReason = Literal["interrupted", "time budget"]
-"""Why an audit ended early: by Ctrl-C, or because its time was over."""
+        """One flat row for each moment at which a point was attacked, the undefended one first."""
+        plain = Curve("no defense", "", "", "", ())
+        return [
+            {
+                **columns(Curve, curve),
+                **columns(Point, point),
+                "simulation": self.simulation,
+                "answers": "; ".join(a.title for a in self.answers if a.defense == point.defense),
+                **columns(Leak, leak),
+            }
+            for curve, point in [(plain, self.undefended), *self.points()]
+            for leak in point.leaks or (None,)
+        ]
 
 
 PLACE_BY_PLACE = "it is for errors place by place, and attacks are scored after matching examples"
@@ -591,7 +533,7 @@ class AuditResult:
     """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
     notes: tuple[str, ...] = ()
     """What a reader should know of this run: what was left out, what the bounds do not count."""
-    stopped: StopReason | None = None
+    stopped: Stop | None = None
     """Why it is not complete; `None` if it is."""
     undefended: Undefended | None = None
     """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
@@ -613,8 +555,12 @@ class AuditResult:
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each defense and attack, as in the table and in results.csv."""
-        shared = undefended_columns(self.undefended)
-        return [{**row_of(d, attack), **shared} for d in self.defenses for attack in d.attacks]
+        shared = columns(Undefended, self.undefended, "undefended_")
+        return [
+            {**columns(DefenseResult, d), **columns(AttackResult, attack), **shared}
+            for d in self.defenses
+            for attack in d.attacks
+        ]
 
     def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; needs pandas."""
@@ -629,38 +575,3 @@ def identity(defense: Defense) -> dict[str, Any]:
     about = defense.about
     twin = None if about.twin is None else name_of(about.twin)
     return {"family": about.family, "twin": twin, "is_undefended": about.undefended}
-
-
-def row_of(defense: DefenseResult, attack: AttackResult) -> dict[str, Any]:
-    """One attack on one defense as a flat row, as in the table and in results.csv."""
-    bound, training, told = defense.bound, defense.training, defense.told_apart
-    ends = (bound and bound.mse_interval) or (None, None)
-    row: dict[str, Any] = {
-        "name": defense.name,
-        "defense": defense.defense,
-        "attack": attack.attack,
-        "knows_defense": attack.knows_defense,
-        "utility_first": defense.utility_first,
-        "utility_second": defense.utility_second,
-        "bound_mse": bound.mse if bound else None,
-        "bound_mse_low": ends[0],
-        "bound_mse_high": ends[1],
-        "bound_trace_mse": bound.trace_mse if bound else None,
-        "bound_psnr_ceiling": bound.psnr_ceiling if bound else None,
-        "bound_prior": bound.prior if bound else None,
-        "bound_batches": bound.batches if bound else None,
-        "no_guarantee": defense.no_guarantee,
-        "told_apart_candidates": told.candidates if told else None,
-        "told_apart_rate": told.rate.mean if told else None,
-        "told_apart_bits": told.bits.mean if told else None,
-        **privacy_columns(defense.privacy),
-        "loss_after": training.loss_after.mean if training else None,
-        "bytes_sent": defense.bytes_sent,
-        "time_ratio": defense.time_ratio,
-        "label_accuracy": attack.label_accuracy,
-    }
-    for name in ("mse", "mse_pixels", "psnr", "ssim", "accuracy"):
-        value = getattr(attack, name)
-        for end in ("mean", "low", "high"):
-            row[name if end == "mean" else f"{name}_{end}"] = getattr(value, end, None)
-    return row

@@ -2,8 +2,7 @@
 
 import platform
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from gradveil._checks import check_kind, check_not_negative, check_optional_call
 from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
-from gradveil.catalog import Spec, build_defense, spec_of
+from gradveil.catalog import Spec, build_defense
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
@@ -34,43 +33,28 @@ from ._result import (
 )
 from ._settings import MATCHED, SWEPT, Settings
 from ._subject import Audited, Subject, audited
-from .answer import (
-    REFINEMENTS,
-    SHORTLIST,
-    Solved,
-    dominated,
-    hidden,
-    next_strengths,
-    solve_wishes,
-    wishes_of,
-)
+from .answer import SHORTLIST, Solved, dominated, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
     CANDIDATES,
+    KINDS,
     PLAIN,
-    WORK,
     Axis,
     Budget,
     Laboratory,
     Measurement,
-    Meter,
     Plan,
     Progress,
     Search,
-    attacks_of,
     axes_of,
     beats_guess,
     blind_guess,
     by_spec,
     check_undefended,
-    given_axes,
+    fingerprint,
     make_pool,
     matched,
-    plan_of,
     planned,
-    requested_defenses,
     unique_names,
-    unwrapped,
-    usual_amounts,
 )
 from .report import answer_of, equal_words, verdict
 from .report import notes as notes_of
@@ -143,35 +127,41 @@ def run(
     attacks = by_spec(settings.chosen_attacks(case.data))
     axes, budget = _axes(case, settings)
     _check_derivatives(case, settings.seed)
-    laboratory = Laboratory(case, federation, attacks, settings.threat, settings.seed)
-    plan = Plan.of(laboratory, settings.releases, settings.seeds, settings.training_seeds)
+    plan = Plan(
+        fingerprint(case),
+        federation,
+        tuple(attacks),
+        settings.threat,
+        settings.releases,
+        settings.seeds,
+        settings.training_seeds,
+        settings.seed,
+    )
+    laboratory = Laboratory(case, attacks, plan)
     answers = bool(settings.goals) or any(axis.swept for axis in axes)
-    meter = Meter(_expected_work(axes, settings, answers, plan), progress)
+    work = _expected_work(axes, settings, answers, plan)
     with (
-        _place(folder) as place,
+        TemporaryDirectory() if folder is None else nullcontext(folder) as place,
         Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
     ):
-        search = Search(plan, laboratory.guess, runner, meter, time_budget)
-        audit = _Audit(subject, case, settings, axes, budget, search, laboratory)
-        return audit.run(answers, command)
+        search = Search(plan, laboratory.guess, runner, work, progress, time_budget)
+        return _Audit(subject, case, settings, axes, budget, search).run(answers, command)
 
 
 def _axes(case: Audited, settings: Settings) -> tuple[list[Axis], Budget | None]:
-    """The strengths to measure: those that are given or held equal, or from weak to strong."""
-    if settings.equal is None:
-        asked = SWEPT if settings.defenses is None else settings.defenses
-        return _defended(axes_of(asked, case, usual_amounts(case))), None
-    asked = MATCHED if settings.defenses is None else settings.defenses
-    requested = requested_defenses(asked)
-    budget, solved = matched(
-        requested, case, settings.equal, settings.scale, settings.ratio, settings.seed
-    )
-    return _defended(given_axes(solved)), budget if any(one.open for one in requested) else None
+    """The strengths to measure: those that are given or held equal, or from weak to strong.
 
-
-def _defended(axes: Sequence[Axis]) -> list[Axis]:
-    """Without the undefended message, which is always measured."""
-    return [axis for axis in axes if axis.spec.name != PLAIN]
+    Without the undefended message, which is always measured.
+    """
+    match = settings.equal
+    usual = SWEPT if match is None else MATCHED
+    axes = axes_of(usual if settings.defenses is None else settings.defenses, case)
+    budget = None
+    if match is not None:
+        any_open = any(axis.open for axis in axes)
+        found, axes = matched(axes, case, match, settings.scale, settings.ratio, settings.seed)
+        budget = found if any_open else None
+    return [axis for axis in axes if axis.spec.name != PLAIN], budget
 
 
 def _check_derivatives(case: Audited, seed: int) -> None:
@@ -181,20 +171,16 @@ def _check_derivatives(case: Audited, seed: int) -> None:
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(seed))
 
 
-def _place(folder: Path | str | None) -> AbstractContextManager[Path | str]:
-    return TemporaryDirectory() if folder is None else nullcontext(folder)
-
-
 def _expected_work(axes: Sequence[Axis], settings: Settings, answers: bool, plan: Plan) -> float:
     """About how much there is to do, for the progress bar."""
-    point = WORK["attack"] + WORK["identify"] + WORK["train"] + WORK["bound"]
-    later = (WORK["attack"] + WORK["identify"]) * (len(plan.moments) - 1)
-    swept = sum(settings.strengths if axis.swept else 1 for axis in axes)
+    point, later = (sum(KINDS[c.name].work for c in plan.point(PLAIN, moment)) for moment in (0, 1))
+    detail, swept = KINDS["detail"].work, sum(settings.strengths if a.swept else 1 for a in axes)
     if not answers:
-        return point * (1 + swept) + WORK["detail"] * (1 + len(axes))
+        return point * (1 + swept) + detail * (1 + len(axes))
     wishes = 1 if settings.goals else 3
-    refined = wishes * min(SHORTLIST, len(axes)) * REFINEMENTS
-    return point * (1 + swept + refined) + (wishes + 1) * (later + WORK["detail"])
+    refined = wishes * min(SHORTLIST, len(axes))
+    later = later * (len(plan.moments) - 1) + detail
+    return point * (1 + swept + refined) + (wishes + 1) * later
 
 
 class _Audit:
@@ -208,30 +194,26 @@ class _Audit:
         axes: Sequence[Axis],
         budget: Budget | None,
         search: Search,
-        laboratory: Laboratory,
     ) -> None:
         self.subject, self.case, self.settings = subject, case, settings
         self.axes, self.budget, self.search = axes, budget, search
-        self.plan, self.guess = search.plan, laboratory.guess
+        self.plan, self.guess = search.plan, search.guess
 
     def run(self, answers: bool, command: str) -> AuditResult:
         """Measure, solve and put the result together; what there is, if it was stopped."""
         search, plan = self.search, self.plan
-        moments = plan.moments if answers else (0,)
         undefended = Axis(PLAIN, Spec(PLAIN))
+        search.measure("no defense", [(undefended, 0.0)], plan.moments if answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
-        cells = [plan.smooth(), *search.cells([(undefended, 0.0)], moments)]
-        search.run("no defense, and first strengths", [*cells, *search.cells(first)])
-        found = check_undefended(attacks_of(search.results, plan, PLAIN), self.guess)
+        search.measure("first strengths", first)
+        found = check_undefended(search.attacks(PLAIN), self.guess)
         able = found is not None and found.can_judge
-        while more := self._more(able):
+        while not search.stopped and (more := self._more(able)):
             search.measure("further strengths", more)
-            if search.stopped:
-                break
         wishes = wishes_of(self.settings.wanted, able) if answers else []
         solved = solve_wishes(search, self.axes, wishes, able)
         shown = self._shown(solved, answers)
-        search.run("details", [plan.detail(point.defense) for _, point in shown])
+        search.run("details", [plan.cell("detail", point.defense) for _, point in shown])
         return self._result(solved, shown, found, command)
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
@@ -248,14 +230,13 @@ class _Audit:
     def _shown(self, solved: Sequence[Solved], answers: bool) -> list[tuple[str, Point]]:
         """The undefended message, and the settings of the answers; all without answers."""
         search = self.search
-        pairs = [("no defense", search.plain())]
+        pairs = [("no defense", search.point())]
         if not answers:
             pairs += [(a.name, p) for a in self.axes for p in search.points(a).values()]
         for one in solved:
             setting = one.best or one.nearest or one.within_cost
             if setting is not None:
-                point = search.points(setting.axis)[setting.strength]
-                pairs.append((setting.axis.name, point))
+                pairs.append((setting.axis.name, setting.point))
         by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
         once = list(reversed(by_text.values()))
         names = unique_names([name for name, _ in once])
@@ -294,24 +275,24 @@ class _Audit:
 
     def _defense(self, name: str, point: Point, able: bool) -> DefenseResult | None:
         """The details of one setting; `None` if they were not measured."""
-        found = self.search.results.get(self.plan.detail(point.defense))
+        found = self.search.found("detail", point.defense)
         if found is None:
             return None
         costs: Measurement = restore(Measurement, dict(found))
-        defense = planned(self.case, build_defense(point.defense, allow_imports=True))
-        attacks = tuple(attacks_of(self.search.results, self.plan, point.defense))
+        defense = build_defense(point.defense, allow_imports=True)
+        attacks = tuple(self.search.attacks(point.defense))
         leaks = any(beats_guess(attack, self.guess).works for attack in attacks)
         told = point.leaks[0].told_apart if point.leaks else None
         mean = float(blind_guess(self.case, labels_known=False).errors.mean())
         candidates = CANDIDATES if told is None else told.candidates
         return DefenseResult(
             name=name,
-            defense=spec_of(unwrapped(defense)),
-            plan=plan_of(defense),
+            defense=point.defense,
+            plan=planned(self.case, defense).about.source,
             training=self._training(point),
             attacks=attacks,
             told_apart=told,
-            privacy=privacy_of(unwrapped(defense), self.plan.releases, candidates),
+            privacy=privacy_of(defense, self.plan.releases, candidates),
             is_formal=defense.about.formal_privacy is not None,
             verdict=verdict(
                 point,
@@ -326,8 +307,7 @@ class _Audit:
         )
 
     def _training(self, point: Point) -> TrainingResult | None:
-        trained = self.search.results.get(self.plan.train(point.defense))
-        free = self.search.plain().loss
+        trained, free = self.search.found("train", point.defense), self.search.point().loss
         if trained is None or point.loss is None or free is None:
             return None
         rounds = self.plan.federation.rounds
@@ -345,7 +325,7 @@ class _Audit:
                     axis.name,
                     defense.about.family,
                     axis.amount_name,
-                    plan_of(defense),
+                    defense.about.source,
                     tuple(points[axis.name]),
                     better.get(axis.name, ""),
                     identity(defense)["twin"],
@@ -354,14 +334,14 @@ class _Audit:
         return curves
 
     def _frontier(self, curves: Sequence[Curve], solved: Sequence[Solved]) -> Frontier:
-        plan, case, plain = self.plan, self.case, self.search.plain()
-        federation, trained = plan.federation, self.search.results.get(plan.train(PLAIN))
+        plan, case, plain = self.plan, self.case, self.search.point()
+        federation, trained = plan.federation, self.search.found("train", PLAIN)
         errors = self.guess.errors.double().clamp(min=1e-12)
         pool = make_pool(case, federation.clients)
         return Frontier(
             undefended=plain,
             curves=tuple(curves),
-            answers=tuple(answer_of(self._renewed(one), case, plan, plain) for one in solved),
+            answers=tuple(answer_of(one, case, plan, plain) for one in solved),
             rounds=federation.rounds,
             clients=federation.clients,
             training_seeds=plan.training_seeds,
@@ -374,16 +354,6 @@ class _Audit:
             delta=plan.releases.delta,
             epsilon_rounds=plan.releases.rounds,
         )
-
-    def _renewed(self, solved: Solved) -> Solved:
-        """The same with its points as they are known in the end, later moments included."""
-        fresh = {}
-        for name in ("best", "nearest", "within_cost"):
-            setting = getattr(solved, name)
-            if setting is not None:
-                now = self.search.points(setting.axis)[setting.strength]
-                fresh[name] = replace(setting, point=now)
-        return replace(solved, **fresh)
 
     def _setup(self, command: str) -> Setup:
         """What was audited, and with which versions."""

@@ -110,6 +110,11 @@ class Audited:
         return [(inputs[c.to(inputs.device)], targets[c.to(targets.device)]) for c in chosen[:most]]
 
     @property
+    def known(self) -> Batch:
+        """The public examples; the private ones where there are no others."""
+        return self.public or (self.data.inputs, self.data.targets)
+
+    @property
     def task(self) -> Task:
         """Whether targets are class labels ("classification"), "numbers" or several "labels"."""
         return self.data.task
@@ -140,8 +145,8 @@ class Audited:
 
         Of tokens, the most frequent one in each place.
         """
-        known = self.data.inputs if self.public is None else self.public[0]
-        return known.mode(0).values if self.tokens else known.mean(0)
+        inputs, _ = self.known
+        return inputs.mode(0).values if self.tokens else inputs.mean(0)
 
     def message(self, targets: Tensor) -> GradientMessage | LocalUpdateMessage:
         """What a client with these targets would send."""

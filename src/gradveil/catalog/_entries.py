@@ -88,16 +88,23 @@ DEFENSES = _by_name(
         f"{PAPER}, Theorem 4, Eq. 19",
         {"ratio": 0.5},
     ),
-    Entry("defenses:Rounding", "Rounds every entry to a grid.", f"{PAPER}, released code"),
+    Entry(
+        "defenses:Rounding",
+        "Rounds every entry to a grid.",
+        f"{PAPER}, released code",
+        {"step": 1.0},
+    ),
     Entry(
         "defenses:OptimalRounding",
         "Rounds to a grid that is coarser where optimal noise would be larger.",
         f"{PAPER}, released code",
+        {"step": 1.0},
     ),
     Entry(
         "defenses:LaplaceNoise",
         "The same Laplace noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
+        {"scale": 1.0},
     ),
     Entry(
         "defenses:SignCompression",
@@ -113,6 +120,7 @@ DEFENSES = _by_name(
         "defenses:ErrorFeedback",
         "Sends the largest entries and keeps the rest for the next step.",
         "Stich et al. 2018, arXiv:1809.07599; Lin et al. 2018, arXiv:1712.01887",
+        {"ratio": 0.5},
     ),
     Entry(
         "defenses:Soteria",

@@ -176,7 +176,8 @@ def run_audit(
     useless("--address", address, engine is Engine.ray, "without `--engine ray`")
     with option("--defense", "defenses"):
         defenses = typed_defenses(defense) if defense else [*QUICK] if quick else None
-        audit.requested_defenses(defenses or [])
+        for one in defenses or []:
+            audit.parse_defense(one)  # for its errors, before any work
     with option("--attack", "attacks"):
         attacks = None if attack is None else typed_attacks(attack)
         for typed in attacks or []:

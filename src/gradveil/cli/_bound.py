@@ -26,10 +26,11 @@ from gradveil.audit import (
     Subject,
     audited,
     draw_sweep,
-    requested_defenses,
+    parse_defense,
 )
 from gradveil.audit.report import check_folder, number, plural, prepare_folder, share
 from gradveil.catalog import shown_text, spec_of
+from gradveil.defenses import Defense
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
 
@@ -228,12 +229,13 @@ def show_bayesian(
     if learned:
         with bar(Console(stderr=True)) as progress, option("--prior learned", "samples"):
             study.learn_prior(lambda step, steps, _: progress("learning", step / steps))
-    if sweep and not study.has_amount:
+    variants = study.sweep() if sweep else [study.defense]
+    if not variants:
         raise ValueError(
             "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
             f" `--defense {asked.defense}`. Leave out --sweep, or name another defense."
         )
-    points = _points(study, sweep)
+    points = _points(study, variants)
     if sweep:
         prepare_folder(folder)
         _write(points, folder)
@@ -245,7 +247,7 @@ def show_bayesian(
 def fisher_facts(asked: Question) -> dict[str, Any]:
     """d / tr J_F of the defense: what the Fisher bound says, as plain values."""
     study, title = bound_study(asked, flat=True)
-    point = _points(study, sweep=False)[0]
+    point = _points(study, [study.defense])[0]
     return {
         "mse": point.bound.unmatched_mse if point.bound else 0.0,
         "defense": point.defense,
@@ -259,8 +261,8 @@ def bound_study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
     """The study of the defense and what it is about; `flat` for no prior."""
     check_count(asked.batch_size, "--batch-size")
     with option("--defense", "defenses"):
-        typed = typed_defenses([asked.defense])
-        requested_defenses(typed)
+        (typed,) = typed_defenses([asked.defense])
+        parse_defense(typed)  # for its errors, before any work
     said, source = data_source(asked.dataset, asked.data)
     samples = load_data(said, source, asked.device)
     loss_fn = load_loss(asked.loss, samples)
@@ -272,12 +274,11 @@ def bound_study(asked: Question, flat: bool = False) -> tuple[BoundStudy, str]:
         asked_of = Subject(network, loss_fn, private, public, normalization=samples, output=output)
         subject = audited(replace(asked_of, name=samples.name), Federation())
         subject = dataclasses.replace(subject, prior=None) if flat else subject
-        study = BoundStudy(subject, typed[0], asked.seed)
+        study = BoundStudy(subject, typed, asked.seed)
     return study, f"{name} on {samples.name}, {asked.batch_size} examples"
 
 
-def _points(study: BoundStudy, sweep: bool) -> list[BoundPoint]:
-    variants = study.sweep() if sweep else [study.defense]
+def _points(study: BoundStudy, variants: Sequence[Defense]) -> list[BoundPoint]:
     points = []
     with bar(Console(stderr=True)) as progress:
         for place, variant in enumerate(variants):

@@ -37,10 +37,6 @@ def noise_axis(name="noise", start=(-1.0, 0.0, 1.0)):
 class KnownPlan:
     moments = (0, 2, 4)
 
-    @staticmethod
-    def detail(defense):
-        return defense
-
     class releases:
         rounds, delta, sample_rate = 100, 1e-5, 1.0
 
@@ -59,16 +55,10 @@ class KnownSearch:
         self.wanted = {}
 
     def measure(self, what, wanted, moments=(0,)):
-        self.cells(wanted, moments)
-
-    def run(self, what, cells):
         """All is known at once."""
-
-    def cells(self, wanted, moments=(0,)):
         for axis, strength in wanted:
             known = self.wanted.setdefault(axis.name, {})
             known[strength] = max(known.get(strength, 1), len(moments))
-        return []
 
     def points(self, axis):
         hidden, extra = self.curves[axis.name]

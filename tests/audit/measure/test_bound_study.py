@@ -16,18 +16,14 @@ def study(spec: str) -> BoundStudy:
     )
 
 
-def test_nothing_to_sweep_names_the_parameter_not_an_option():
-    undefended = study("no-defense")
-    assert not undefended.has_amount
-    with pytest.raises(
-        ValueError, match="Parameter `spec` should be a defense with a scale"
-    ) as told:
-        undefended.sweep()
-    assert "--" not in str(told.value)
-    assert "NoDefense" in str(told.value)
+@pytest.mark.parametrize(
+    ("spec", "count"), [("no-defense", 0), ("optimal-noise", 7), ("gradient-pruning", 7)]
+)
+def test_what_has_an_amount_is_swept(spec: str, count: int):
+    assert len(study(spec).sweep()) == count
 
 
-@pytest.mark.parametrize("spec", ["optimal-noise", "gradient-pruning"])
-def test_what_has_an_amount_is_swept(spec: str):
-    assert study(spec).has_amount
-    assert len(study(spec).sweep()) == 7
+def test_a_target_error_is_swept_around_the_scale_that_meets_it():
+    scales = [one.scale for one in study("optimal-noise(target_error=0.1)").sweep()]
+    assert scales == pytest.approx([scales[0] * 2**k for k in range(7)])
+    assert all(one.target_error is None for one in study("optimal-noise(target_error=0.1)").sweep())

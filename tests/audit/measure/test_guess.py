@@ -63,8 +63,8 @@ def test_the_report_and_the_files_say_so(unable):
     assert AuditResult.from_json(unable.to_json()) == unable
     assert '"can_judge": false' in unable.to_json()
     row = unable.rows()[0]
-    assert row["attacks_can_judge"] is False
-    assert row["guess_mse_pixels"] == unable.undefended.guess_mse_pixels
+    assert row["undefended_can_judge"] is False
+    assert row["undefended_guess_mse_pixels"] == unable.undefended.guess_mse_pixels
     assert "cannot judge this model.</strong>" not in render_report(
         replace(unable, undefended=replace(unable.undefended, can_judge=True))
     )

@@ -7,7 +7,7 @@ from gradveil.attacks import ThreatModel
 from gradveil.audit import Federation, Goal, Settings, Subject, run
 from gradveil.audit.measure._attacks import run_attacks
 from gradveil.audit.measure._guess import blind_guess
-from gradveil.audit.measure._points import _share
+from gradveil.audit.measure._search import error_share
 from gradveil.catalog import build_attack, build_defense
 from gradveil.data import load_dataset
 from gradveil.models import build_fitting_model
@@ -29,7 +29,7 @@ def shares(defense: str, attack: str, start: int):
         subject, build_defense(defense), {attack: build_attack(attack)},
         ThreatModel(mechanism="known"), 1, 0, guess,
     )  # fmt: skip
-    return _share(result, guess)
+    return error_share(result, guess)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, Moments, OptimalNoise, OptimalPruning, Public
 from gradveil._random import numbered_stream
-from gradveil.audit.measure._plans import PublicPlans, moving, planned, source_of, warmed
+from gradveil.audit.measure._plans import PublicPlans
 from tests.audit.small import make_subject, table, table_model
 
 DEFENSES = [
@@ -39,12 +39,15 @@ def audited():
 
 def test_each_defense_gets_the_moments_that_it_would_measure_itself(made):
     subject = audited()
-    plans = PublicPlans(subject, 3)
+    plans, (inputs, targets) = PublicPlans(subject, 3), subject.batch(0)
     like = dict(subject.model.named_parameters())
     private = Moments.of_values({n: p.detach() for n, p in like.items()}, 1)
+    message = subject.message(targets)
     for defense in DEFENSES:
-        shared = source_of(subject, defense, private, 3, plans).moments
-        alone = source_of(subject, defense, private, 3).moments
+        shared, alone = (
+            each.of(defense).given(private, message, inputs, numbered_stream(3)).moments
+            for each in (plans, PublicPlans(subject, 3))
+        )
         for name in ("squared_values", "squared_sensitivities", "squared_example_values"):
             expected = getattr(alone, name)
             assert (getattr(shared, name) is None) == (expected is None)
@@ -53,7 +56,7 @@ def test_each_defense_gets_the_moments_that_it_would_measure_itself(made):
     assert len(made) == 3 + len(DEFENSES)  # the second has the needs of the first
     made.clear()
     for defense in DEFENSES:
-        warmed(subject, planned(subject, defense), 3, plans)
+        plans.of(defense)
     assert not made
 
 
@@ -61,12 +64,11 @@ def test_one_plan_serves_all_clients_of_a_round(made):
     subject = audited()
     inputs, targets = subject.batch(0)
     message = GradientMessage(subject.model, cross_entropy, targets)
-    start = warmed(subject, planned(subject, OptimalNoise(0.1)), 3)
+    defense = PublicPlans(subject, 3).of(OptimalNoise(0.1), refresh_every=30)
     assert len(made) == 1
-    defense = moving(start, clients=3)
     generator, plans = numbered_stream(0), []
     for call in range(61):
         defense(message, inputs, generator)
         if len(made) > 1 + len(plans):
             plans.append(call)
-    assert plans == [30, 60]  # after ten rounds of three clients
+    assert plans == [30, 60]

@@ -2,6 +2,6 @@
 
 from ._curves import COPY, NOTHING, dominated, hidden, hidden_of, next_strengths
 from ._goals import MEASURES, Goal, wishes_of
-from ._solve import REFINEMENTS, SHORTLIST, Setting, Solved, Wish, solve_wishes
+from ._solve import SHORTLIST, Setting, Solved, Wish, solve_wishes
 
 __all__ = ["Goal"]

@@ -1,7 +1,10 @@
 """Which strengths to measure next, and which curves lose against others everywhere."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+import numpy as np
 
 from .._result import Leak, Point
 from ..measure import Axis
@@ -43,36 +46,26 @@ def next_strengths(axis: Axis, done: Mapping[float, float], count: int) -> list[
     """
     known, chosen = dict(done), []
     for _ in range(count if axis.swept and done else 0):
-        strength = _next(axis, known)
-        if strength is None or strength in known:
+        strength, expected = _next(axis, known)
+        if strength in known:
             break
         chosen.append(strength)
-        known[strength] = _expected(known, strength)
+        known[strength] = expected
     return chosen
 
 
-def _next(axis: Axis, known: Mapping[float, float]) -> float | None:
+def _next(axis: Axis, known: Mapping[float, float]) -> tuple[float, float]:
+    """A strength, and what is expected to be hidden there; a known one where none is needed."""
     order = sorted(known)
-    if known[order[-1]] < NOTHING and order[-1] < axis.start[-1] + REACH:
-        return axis.within(order[-1] + 1)
+    first, last = order[0], order[-1]
+    if known[last] < NOTHING and last < axis.start[-1] + REACH:
+        return axis.within(last + 1), known[last] + STEP
     gaps = [(abs(known[b] - known[a]), a, b) for a, b in pairwise(order)]
-    widest = max(gaps, default=(0.0, 0.0, 0.0))
-    if known[order[0]] > COPY and widest[0] < 0.5 and order[0] > axis.start[0] - REACH:
-        lower = axis.within(order[0] - 1)
-        if lower not in known:
-            return lower
-    return (widest[1] + widest[2]) / 2 if widest[0] >= GAP else None
-
-
-def _expected(known: Mapping[float, float], strength: float) -> float:
-    order = sorted(known)
-    if strength < order[0]:
-        return known[order[0]] - STEP
-    if strength > order[-1]:
-        return known[order[-1]] + STEP
-    below = max(s for s in order if s <= strength)
-    above = min(s for s in order if s >= strength)
-    return (known[below] + known[above]) / 2
+    gap, a, b = max(gaps, default=(0.0, first, first))
+    lower = axis.within(first - 1)
+    if known[first] > COPY and gap < 0.5 and first > axis.start[0] - REACH and lower not in known:
+        return lower, known[first] - STEP
+    return ((a + b) / 2, (known[a] + known[b]) / 2) if gap >= GAP else (first, known[first])
 
 
 MARGIN = 0.02
@@ -104,32 +97,15 @@ def _values(points: Sequence[Point], can_judge: bool) -> Values:
 
 
 def _dominates(better: Values, worse: Values) -> bool:
-    inside = [(h, p) for h, p in worse if COPY < h < NOTHING]
-    pairs = [(_loss_at(better, h), p) for h, p in inside]
-    if not pairs or any(low is None for low, _ in pairs):
+    """Nothing is known beyond the last point, nor between a finite loss and an infinite one."""
+    inside = [(h, p.loss) for h, p in worse if COPY < h < NOTHING and p.loss is not None]
+    if not inside or not better:
         return False
-    clear = False
-    for ends, point in pairs:
-        assert ends is not None
-        assert point.loss is not None
-        if not ends[0] <= point.loss.mean:  # NaN between a finite loss and an infinite one
-            return False
-        clear |= ends[1] < point.loss.low - MARGIN * abs(point.loss.mean)
-    return clear
-
-
-def _loss_at(values: Values, wanted: float) -> tuple[float, float] | None:
-    """Mean and upper end of the loss where so much stays hidden; `None` beyond the last point."""
-    above = [(h, p.loss) for h, p in values if h >= wanted and p.loss is not None]
-    below = [(h, p.loss) for h, p in values if h < wanted and p.loss is not None]
-    if not above:
-        return None
-    (high, upper) = above[0]
-    if not below:
-        return upper.mean, upper.high
-    (low, lower) = below[-1]
-    share = (wanted - low) / (high - low) if high > low else 1.0
-    return (
-        lower.mean + share * (upper.mean - lower.mean),
-        lower.high + share * (upper.high - lower.high),
+    at, known = [h for h, _ in inside], [h for h, _ in better]
+    means, highs = (
+        np.interp(at, known, [getattr(p.loss, end) for _, p in better], right=math.nan)
+        for end in ("mean", "high")
     )
+    no_more = all(m <= loss.mean for m, (_, loss) in zip(means, inside, strict=True))
+    ends = zip(highs, inside, strict=True)
+    return no_more and any(h < loss.low - MARGIN * abs(loss.mean) for h, (_, loss) in ends)

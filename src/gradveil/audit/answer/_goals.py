@@ -2,21 +2,25 @@
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._result import Leak, Point
 
-_TEXT = re.compile(r"\s*([a-z]+)\s*(<=|>=|≤|≥)\s*(\+?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*(%|dB)?\s*")
+_TEXT = re.compile(r"\s*([a-z]+)\s*(<=|>=|≤|≥)\s*(\+?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*(%|dB|)\s*")
 
 MEASURES = {
-    "psnr": "<=",
-    "error": ">=",
-    "identified": "<=",
-    "epsilon": "<=",
-    "loss": "<=",
+    "psnr": ("<=", "dB"),
+    "error": (">=", "%"),
+    "identified": ("<=", "%"),
+    "epsilon": ("<=", ""),
+    "loss": ("<=", "%"),
 }
-"""What goals can be about, and on which side of the limit one wants to be."""
+"""What goals can be about, on which side of the limit one wants to be, and its unit."""
+
+
+MOST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Goal:
     limit: float
 
     def __post_init__(self) -> None:
-        sound = self.measure in MEASURES and math.isfinite(self.limit) and self.limit >= 0
-        if not sound or (self.measure == "epsilon" and self.limit < 1e-3):
+        shares = self.measure in ("identified", "error")
+        least = 1e-3 if self.measure == "epsilon" else 0.0
+        if self.measure not in MEASURES or not least <= self.limit <= (1 if shares else MOST):
             raise ValueError(_expected(f"{self.measure} and the limit {self.limit}"))
 
     @classmethod
@@ -53,30 +58,22 @@ class Goal:
         if found is None or found[1] not in MEASURES:
             raise ValueError(_expected(text))
         measure, sign, plus, digits, unit = found.groups()
-        if {"≤": "<=", "≥": ">="}.get(sign, sign) != MEASURES[measure]:
-            raise ValueError(_expected(text))
-        if (unit == "dB") != (measure == "psnr" and unit is not None):
-            raise ValueError(_expected(text))
-        if unit == "%" and measure in ("psnr", "epsilon"):
-            raise ValueError(_expected(text))
-        if plus and measure != "loss":
-            raise ValueError(_expected(text))
+        side, own = MEASURES[measure]
         try:
             limit = float(digits) / (100 if unit == "%" else 1)
         except ValueError:
             raise ValueError(_expected(text)) from None
-        if measure in ("identified", "error", "loss") and limit > 1 and unit != "%":
-            raise ValueError(_expected(text))
-        if measure in ("identified", "error") and limit > 1:
+        wrong = sign.replace("≤", "<=").replace("≥", ">=") != side or unit not in ("", own)
+        if wrong or (plus and measure != "loss") or (own == "%" and not unit and limit > 1):
             raise ValueError(_expected(text))
         return cls(measure, limit)
 
     def __str__(self) -> str:
-        if self.measure == "loss":
-            return f"loss<=+{100 * self.limit:.6g}%"
-        if self.measure in ("identified", "error"):
-            return f"{self.measure}{MEASURES[self.measure]}{100 * self.limit:.6g}%"
-        return f"{self.measure}<={self.limit:.6g}"
+        side, unit = MEASURES[self.measure]
+        plus = "+" if self.measure == "loss" else ""
+        return f"{self.measure}{side}{plus}" + (
+            f"{100 * self.limit:.6g}%" if unit == "%" else f"{self.limit:.6g}"
+        )
 
     @property
     def is_cost(self) -> bool:
@@ -176,10 +173,6 @@ class Wish:
         return all(goal.is_reached(point) for goal in self.of_cost)
 
 
-EPSILON = 8.0
-"""Of the formal level."""
-
-
 def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
     """The goals, to be met at once, or three levels: a guess, blurred, formal.
 
@@ -187,11 +180,14 @@ def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
     """
     if goals:
         return [Wish(" and ".join(map(str, goals)), tuple(goals))]
-    guess, blurred = Goal("error", 0.9), Goal("error", 0.4)
+    levels = {
+        "Attacks no better than a guess": Goal("error", 0.9),
+        "Blurred at most": Goal("error", 0.4),
+    }
     if not can_judge:
-        guess, blurred = Goal("identified", 0.1), Goal("identified", 0.5)
-    names = ("Attacks no better than a guess", "Blurred at most")
-    if not can_judge:
-        names = ("Hardly anyone identified", "At most every second identified")
-    formal = Wish("Formal: differential privacy", (Goal("epsilon", EPSILON),))
-    return [Wish(names[0], (guess,)), Wish(names[1], (blurred,)), formal]
+        levels = {
+            "Hardly anyone identified": Goal("identified", 0.1),
+            "At most every second identified": Goal("identified", 0.5),
+        }
+    levels["Formal: differential privacy"] = Goal("epsilon", 8.0)
+    return [Wish(title, (goal,)) for title, goal in levels.items()]

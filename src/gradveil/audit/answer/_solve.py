@@ -1,8 +1,9 @@
 """Finds the cheapest setting that reaches a goal, measuring more where it is needed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from gradveil.catalog import build_defense
 from gradveil.defenses import PrivateNoise
@@ -17,17 +18,33 @@ SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
 REFINED = 0.12
 """Powers of ten between a setting that reaches a goal and one that does not, when to stop."""
-REFINEMENTS, TRIES = 1, 8
-"""Waves of refinement, and settings that are looked at later in their training."""
+TRIES = 8
+"""Settings that are looked at later in their training."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A defense at a strength, with what was measured."""
+    """A defense at a strength, with what is known of it."""
 
     axis: Axis
     strength: float
-    point: Point
+    search: Search
+
+    @property
+    def point(self) -> Point:
+        """What was measured until now."""
+        return self.search.points(self.axis)[self.strength]
+
+    @property
+    def key(self) -> tuple[str, float]:
+        """Its name among others."""
+        return self.axis.name, self.strength
+
+    @property
+    def cost(self) -> float:
+        """The loss after training; infinite if that is not known."""
+        loss = self.point.loss
+        return math.inf if loss is None else loss.mean
 
 
 @dataclass
@@ -54,24 +71,20 @@ def solve_wishes(
     search: Search, axes: Sequence[Axis], wishes: Sequence[Wish], can_judge: bool
 ) -> list[Solved]:
     """The cheapest setting for each wish; all are measured together, wave by wave."""
-    formal = [pair for wish in wishes for pair in _formal(search, axes, wish)]
-    for turn in range(REFINEMENTS):
-        wanted = [pair for wish in wishes for pair in _refined(search, axes, wish)]
-        search.measure("where curves meet the goals", wanted if turn else [*formal, *wanted])
+    wanted = [pair for wish in wishes for pair in _formal(search, axes, wish)]
+    wanted += [pair for wish in wishes for pair in _refined(search, axes, wish)]
+    search.measure("where curves meet the goals", wanted)
     solved = [Solved(wish, judged=can_judge or not wish.needs_attacks) for wish in wishes]
-    moments = search.plan.moments
     for _ in range(TRIES):
         for one in solved:
             if one.judged:
                 _choose(search, axes, one, can_judge)
-        chosen = [one.best for one in solved if one.best is not None]
-        later = search.cells([(s.axis, s.strength) for s in chosen], moments)
-        details = [search.plan.detail(s.point.defense) for s in chosen]
-        search.run("later in the training", [*later, *details])
+        chosen = [(one.best.axis, one.best.strength) for one in solved if one.best is not None]
+        search.measure("later in the training", chosen, search.plan.moments)
         if not [one for one in solved if _refuse(search, one)]:
             return solved
     for one in solved:  # what was not looked at later in its training is not recommended
-        if one.best is not None and (one.best.axis.name, one.best.strength) in one.refused:
+        if one.best is not None and one.best.key in one.refused:
             one.best = None
     return solved
 
@@ -99,65 +112,54 @@ def _refined(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axi
     """One more strength for the defenses that lose least where they reach the goals."""
     if any(goal.is_formal for goal in wish.goals):
         return []
-    found = []
+    brackets = []
     for axis in axes:
-        bracket = _bracket(search, axis, wish)
-        if axis.swept and bracket is not None:
-            found.append(bracket)
-    found.sort(key=lambda bracket: _cost(bracket[0]))
+        ordered = _settings(search, axis)
+        ordered = ordered[::-1] if wish.of_leakage else ordered
+        reached = _reaching(ordered, wish.protects if wish.of_leakage else wish.is_cheap)
+        if axis.swept and 0 < len(reached) < len(ordered):
+            brackets.append((reached[-1], ordered[len(reached)]))
+    brackets.sort(key=lambda bracket: bracket[0].cost)
     return [
         (holds.axis, holds.axis.within((fails.strength + holds.strength) / 2))
-        for holds, fails in found[:SHORTLIST]
+        for holds, fails in brackets[:SHORTLIST]
         if abs(fails.strength - holds.strength) > REFINED
     ]
 
 
-def _bracket(search: Search, axis: Axis, wish: Wish) -> tuple[Setting, Setting] | None:
-    """Neighbours, one that reaches the goals and one that does not."""
-    settings = _settings(search, axis)
-    leaks = bool(wish.of_leakage)
-    ordered = list(reversed(settings)) if leaks else settings
-    reached = wish.protects if leaks else wish.is_cheap
-    last = None
-    for one in ordered:
-        if not reached(one.point):
-            return None if last is None else (last, one)
-        last = one
-    return None
-
-
 def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: bool) -> None:
-    """The cheapest that reaches all goals; without goals on leakage, what hides most."""
+    """The cheapest that reaches all goals; without goals on leakage, what hides most.
+
+    A setting protects if all stronger ones do, too. Who has the weaker message can make the
+    stronger one of it (add noise, prune more). So a weak setting that looks better than a stronger
+    one was not attacked well enough.
+    """
     wish = solved.wish
-    every = [one for axis in axes for one in _settings(search, axis)]
-    allowed = [s for s in every if (s.axis.name, s.strength) not in solved.refused]
-    sound = {(axis.name, one.strength) for axis in axes for one in _protecting(search, axis, wish)}
-    protect = [s for s in allowed if wish.of_leakage and (s.axis.name, s.strength) in sound]
-    cheap = [s for s in allowed if wish.is_cheap(s.point)] if wish.of_cost else []
+    by_axis = [_settings(search, axis) for axis in axes]
+    every = [one for settings in by_axis for one in settings]
+    sound = [one for settings in by_axis for one in _reaching(settings[::-1], wish.protects)]
+    protect = [s for s in every if s in sound and s.key not in solved.refused and wish.of_leakage]
+    protect = [s for s in protect if math.isfinite(s.cost) or s.point.loss is None]
+    cheap = [s for s in every if s.key not in solved.refused and wish.of_cost]
+    cheap = [s for s in cheap if wish.is_cheap(s.point)]
     solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
-    protect = [s for s in protect if math.isfinite(_cost(s)) or s.point.loss is None]
-    solved.nearest = min(protect, key=_cost, default=None)
-    solved.within_cost = max(cheap, key=lambda s: (_hidden(s, can_judge), -_cost(s)), default=None)
+    solved.nearest = min(protect, key=lambda s: s.cost, default=None)
+    solved.within_cost = None
+    if wish.of_cost:
+        solved.within_cost = max(
+            cheap, key=lambda s: (_hidden(s, can_judge), -s.cost), default=None
+        )
     if not wish.of_leakage:
         solved.best = solved.within_cost
         return
     both = [s for s in protect if wish.is_cheap(s.point)]
-    solved.best = min(both, key=_cost, default=None)
+    solved.best = min(both, key=lambda s: s.cost, default=None)
     solved.equal = _not_told_apart(solved.best, both)
 
 
-def _protecting(search: Search, axis: Axis, wish: Wish) -> list[Setting]:
-    """Those that reach the goals on leakage, as all stronger ones do.
-
-    Who has the weaker message can make the stronger one of it (add noise, prune more). So a weak
-    setting that looks better than a stronger one was not attacked well enough.
-    """
-    found: list[Setting] = []
-    for one in reversed(_settings(search, axis)):
-        if not wish.protects(one.point):
-            break
-        found.append(one)
-    return found
+def _reaching(settings: Sequence[Setting], reached: Callable[[Point], bool]) -> list[Setting]:
+    """The first ones, up to one that does not reach the goals."""
+    return [*takewhile(lambda setting: reached(setting.point), settings)]
 
 
 def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:
@@ -169,20 +171,17 @@ def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:
 
 def _refuse(search: Search, solved: Solved) -> bool:
     """Whether the chosen setting misses its goals later in the training, and is given up."""
-    best = solved.best
+    best, wish = solved.best, solved.wish
     if best is None:
         return False
-    now = search.points(best.axis).get(best.strength)
-    seen = () if now is None else tuple(leak.round for leak in now.leaks)
-    measured = any(not goal.is_formal for goal in solved.wish.of_leakage)
-    looked = not measured or seen == search.plan.moments
-    if looked and now is not None and solved.wish.protects(now) and solved.wish.is_cheap(now):
+    measured = any(not goal.is_formal for goal in wish.of_leakage)
+    looked = tuple(leak.round for leak in best.point.leaks) == search.plan.moments
+    reached = wish.protects(best.point) and wish.is_cheap(best.point)
+    if reached and (looked or not measured):
         return False
-    if solved.wish.of_leakage:  # weaker ones would not do either
-        weak = [s for s in search.points(best.axis) if s <= best.strength]
-    else:
-        weak = [best.strength]
-    solved.refused |= {(best.axis.name, strength) for strength in weak}
+    weaker = [s for s in _settings(search, best.axis) if s.strength < best.strength]
+    # weaker ones would not do either
+    solved.refused |= {s.key for s in [best, *(weaker if wish.of_leakage else [])]}
     return True
 
 
@@ -196,12 +195,8 @@ def _not_told_apart(best: Setting | None, others: Sequence[Setting]) -> tuple[st
 
 
 def _settings(search: Search, axis: Axis) -> list[Setting]:
-    return [Setting(axis, strength, point) for strength, point in search.points(axis).items()]
-
-
-def _cost(setting: Setting) -> float:
-    loss = setting.point.loss
-    return float("inf") if loss is None else loss.mean
+    """From the weakest to the strongest."""
+    return [Setting(axis, strength, search) for strength in search.points(axis)]
 
 
 def _hidden(setting: Setting, can_judge: bool) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,31 +10,27 @@ from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil.attacks import CandidateBound, candidate_bound
-from gradveil.catalog import shown_name, spec_of
-from gradveil.defenses import Defense, NoiseDefense, PruningDefense
+from gradveil.catalog import build_defense, shown_name, spec_of
+from gradveil.defenses import Defended, Defense, NoiseDefense, PruningDefense
 from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import Mechanism
-from gradveil.sensitivity import Moments, measure_with_values
-from gradveil.shapes import Given
-from gradveil.theory import gain_over_isotropic, utility
+from gradveil.sensitivity import measure
+from gradveil.theory import gain_over_isotropic
 
 from .._result import BoundResult
 from .._subject import POPULATION, Audited, Batch
-from ._bounds import guarantee_of
-from ._details import candidate_choice, formal_privacy
-from ._matching import Budget, make_budget, mechanism_for, requested_defenses, solve
-from ._plans import planned, source_of, warmed
+from ._bounds import guarantee_of, population_of
+from ._details import candidate_choice, formal_privacy, utilities
+from ._plans import PublicPlans, planned
+from ._strengths import axes_of
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
 """A sweep's scales over the defense's own."""
 
-CANDIDATES, STREAM = 256, 7
-"""Of the bound without a prior: how many, and the place of its random numbers."""
-
-LEARNING = 8
-"""The place of a learned prior's random numbers."""
-
 RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+CANDIDATES, LEARNING = 7, 8
+"""The places of the random numbers of the bound without a prior, and of a learned prior."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,9 @@ class BoundPoint:
     """The scale, the ratio or the step."""
     amount_name: str | None
     """Which of them it is."""
-    utility_first: float
-    utility_second: float
+    utility_first: float | None
+    utility_second: float | None
+    """`None` for a defense without a mechanism."""
     bound: BoundResult | None
     """`None`: no guarantee."""
     no_guarantee: str
@@ -58,56 +56,56 @@ class BoundPoint:
 
 
 class BoundStudy:
-    """One defense on the first batch of a subject, its message measured once."""
+    """One defense on the first batch of a subject, its message measured once.
 
-    def __init__(
-        self,
-        subject: Audited,
-        spec: str | Defense,
-        seed: int,
-        *,
-        scale: float | None = None,
-        ratio: float | None = None,
-    ) -> None:
+    Args:
+        subject: Model and data.
+        spec: The defense; amounts that are left out get usual values.
+        seed: Of everything random.
+    """
+
+    def __init__(self, subject: Audited, spec: str | Defense, seed: int) -> None:
         self.subject, self.seed = subject, seed
-        (requested,) = requested_defenses([spec])
+        (axis,) = axes_of([spec], subject)
+        middle = axis.start[len(axis.start) // 2]
+        self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
         inputs, targets = subject.batch(0)
-        self.values, self.moments = measure_with_values(
+        self.moments = measure(
             subject.message(targets),
             inputs,
-            requested.defense.estimator,
+            self.defense.estimator,
             generator=numbered_stream(seed),
             judged=True,
-            examples=requested.defense.about.needs.curvature,
         )
-        self.budget: Budget = make_budget(
-            "scale", self.values, self.moments, subject.prior, scale, ratio
-        )
-        self.source = source_of(subject, requested.defense, self.moments, seed)
-        self.defense = solve(requested, self.budget, self.moments, self.source)
+        self._plans, self._population = PublicPlans(subject, seed), population_of(subject)
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
         defense = self.defense if defense is None else defense
-        mechanism = mechanism_for(defense, self.moments, self.source)
-        first, second = utility(self.values, mechanism)
-        power = max(_power(self.moments), 1e-300)
-        public = warmed(self.subject, planned(self.subject, defense), self.seed)
-        guarantee = guarantee_of(self.subject, public, self.seed)
+        public = self._plans.of(defense)
+        values, mechanism, _ = self._response(public)
+        first, second = utilities(values, mechanism)
+        guarantee = guarantee_of(self.subject, public, self.seed, self._population)
         noisy = guarantee.bound is not None and isinstance(mechanism, Mechanism)
         judged = self.moments.judged()  # the plan's own estimates would flatter it
-        gain = gain_over_isotropic(judged, mechanism) if noisy else None  # type: ignore[arg-type]
+        gain = gain_over_isotropic(judged, mechanism) if noisy else math.inf  # type: ignore[arg-type]
+        amount = defense.about.amount
         return BoundPoint(
             defense=spec_of(defense),
-            amount=amount_of(defense),
-            amount_name=defense.about.amount,
-            utility_first=first / power,
-            utility_second=second / power,
+            amount=None if amount is None else getattr(defense, amount),
+            amount_name=amount,
+            utility_first=first,
+            utility_second=second,
             bound=guarantee.bound,
             no_guarantee=guarantee.reason,
-            gain_over_isotropic=gain if gain is None or math.isfinite(gain) else None,
+            gain_over_isotropic=gain if math.isfinite(gain) else None,
             formal_privacy=formal_privacy(defense, guarantee),
         )
+
+    def _response(self, defense: Defense) -> Defended:
+        inputs, targets = self.subject.batch(0)
+        message, stream = self.subject.message(targets), numbered_stream(self.seed)
+        return deepcopy(defense).respond(message, inputs, stream)
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
@@ -126,7 +124,7 @@ class BoundStudy:
         """
         subject = self.subject
         examples = _not_planned_from(subject)
-        most = CANDIDATES if candidates is None else candidates
+        most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
         return candidate_bound(
             subject.model,
@@ -140,37 +138,23 @@ class BoundStudy:
             rest=rest,
             one_class=one_class,
             local=subject.local,
-            generator=numbered_stream(self.seed, STREAM),
+            generator=numbered_stream(self.seed, CANDIDATES),
         )
 
-    @property
-    def has_amount(self) -> bool:
-        """Whether the defense has a scale or a ratio to sweep over."""
-        return isinstance(self.defense, (PruningDefense, NoiseDefense))
-
     def sweep(self) -> list[Defense]:
-        """The defense at other scales, or at other ratios if it prunes."""
+        """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
         defense = self.defense
         if isinstance(defense, PruningDefense):
             return [
                 replace(defense, ratio=r, utility_budget=None, target_error=None) for r in RATIOS
             ]
-        if isinstance(defense, NoiseDefense):
-            own = _scale(defense, self.moments, self.source)
-            return [
-                replace(defense, scale=own * f, utility_budget=None, target_error=None)
-                for f in FACTORS
-            ]
-        raise ValueError(
-            "Parameter `spec` should be a defense with a scale or a ratio to sweep over. Found"
-            f" {type(defense).__name__}. Take another, or ask for its one `point`."
-        )
-
-
-def amount_of(defense: Defense) -> float | None:
-    """The scale, the ratio or the step that it was given."""
-    value = None if defense.about.amount is None else getattr(defense, defense.about.amount)
-    return None if value is None else float(value)
+        if not isinstance(defense, NoiseDefense):
+            return []
+        std = self._response(self._plans.of(defense)).mechanism.std  # type: ignore[union-attr]
+        own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
+        return [
+            replace(defense, scale=own * f, utility_budget=None, target_error=None) for f in FACTORS
+        ]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
@@ -205,14 +189,3 @@ def _not_planned_from(subject: Audited) -> Batch:
     inputs, targets = subject.public
     left = len(inputs) - POPULATION * subject.batch_size
     return (inputs[:left], targets[:left]) if 2 * left > len(inputs) else (inputs, targets)
-
-
-def _power(moments: Moments) -> float:
-    return float(total(moments.squared_values.values()))
-
-
-def _scale(defense: NoiseDefense, moments: Moments, source: Given | None) -> float:
-    std = mechanism_for(defense, moments, source).std
-    assert isinstance(std, dict)
-    squares = float(total(s.square() for s in std.values()))
-    return math.sqrt(squares / moments.size)

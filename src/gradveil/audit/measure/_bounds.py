@@ -1,7 +1,6 @@
 """The bound of one defense over batches of the population, or why there is none."""
 
 import math
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -17,12 +16,6 @@ from .._subject import Audited
 FULL_LIMIT = 2**30
 """Up to how many batches times input entries times message entries the full bound is computed."""
 
-BOUND_PROBES = 2
-"""Random probes of the full bound where the inputs are large: each is a linear system to solve."""
-
-TOKENS = "bounds are on the error of numbers, and tokens are none"
-"""Why there is no bound for them."""
-
 
 class Guarantee(NamedTuple):
     """What the theory says of a defense."""
@@ -33,24 +26,20 @@ class Guarantee(NamedTuple):
     """Why there is none, or why the number is no guarantee; empty where it is one."""
 
 
-class PopulationBatch(NamedTuple):
-    """A batch of the population, with what is known of its message."""
-
-    inputs: Tensor
-    known: Evaluations
+Population = list[tuple[Tensor, Evaluations]]
+"""Batches, each with what is known of its message."""
 
 
-def population_of(subject: Audited) -> list[PopulationBatch]:
+def population_of(subject: Audited) -> Population:
     """The batches over which bounds are averaged, for all defenses at this model."""
-    return [PopulationBatch(x, Evaluations(subject.message(y))) for x, y in subject.population()]
+    return [(x, Evaluations(subject.message(y))) for x, y in subject.population()]
 
 
 def guarantee_of(
     subject: Audited,
     defense: Defense,
     seed: int,
-    probes: int = BOUND_PROBES,
-    population: Sequence[PopulationBatch] | None = None,
+    population: Population | None = None,
     full: bool = True,
 ) -> Guarantee:
     """The bound with the information averaged over batches.
@@ -63,14 +52,13 @@ def guarantee_of(
         subject: Model and data.
         defense: With its amounts.
         seed: Of everything random.
-        probes: Of the full form.
         population: `population_of(subject)`, which saves time where several defenses are bounded.
         full: Whether the full form is wanted.
     """
     if subject.tokens:
-        return Guarantee(None, TOKENS)
+        return Guarantee(None, "bounds are on the error of numbers, and tokens are none")
     population = population or population_of(subject)
-    cases, known = bound_cases(subject, defense, seed, population), [p.known for p in population]
+    cases, known = _cases(defense, seed, population), [known for _, known in population]
     if cases is None:
         return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
     private = defense.about.private
@@ -94,7 +82,7 @@ def guarantee_of(
             cases,
             prior,
             public_plan=True,
-            probes=probes,
+            probes=2,  # where the inputs are large, each is a linear system to solve
             generator=numbered_stream(seed),
             known=known,
         )
@@ -107,19 +95,14 @@ def _reason(bound: Bound) -> str:
     return "; ".join(why for why in (bound.reason, "" if bound.matched else PLACE_BY_PLACE) if why)
 
 
-def bound_cases(
-    subject: Audited,
-    defense: Defense,
-    seed: int,
-    population: Sequence[PopulationBatch] | None = None,
-) -> list[BoundCase] | None:
+def _cases(defense: Defense, seed: int, population: Population) -> list[BoundCase] | None:
     """What the defense does to each batch of the population; `None` if it does not say.
 
     A plan that does not depend on the private batch is made once for all of them.
     """
     cases: list[BoundCase] = []
     varies = defense.about.private or not defense.about.usual
-    for place, (inputs, known) in enumerate(population or population_of(subject)):
+    for place, (inputs, known) in enumerate(population):
         message, mechanism = known.message, cases[0].mechanism if cases and not varies else None
         if mechanism is None:
             generator = numbered_stream(seed, place)

@@ -1,9 +1,7 @@
 """What one defense guarantees and costs, without attacking it by hand."""
 
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,26 +12,29 @@ from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
 from gradveil.attacks import Lineups, draw_lineups
 from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism, Mechanism
+from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
 from gradveil.shapes import ModelSource
 from gradveil.theory import utility
 
 from .._result import BoundResult, LayerResult, ToldApart
 from .._subject import Audited
-from ._bounds import Guarantee, PopulationBatch, guarantee_of
+from ._bounds import Guarantee, Population, guarantee_of
 
 CANDIDATES, FEWEST = 32, 8
 """How many there are to choose from; of one class where a class has at least the fewest."""
 
-TRIALS, DRAWS, LEAST_TRIALS = 24, 2, 6
-"""Messages in all, draws of candidates, and messages for a very large model."""
+TRIALS, LEAST_TRIALS = 24, 6
+"""Messages in all, and for a very large model."""
 
 MOST_WORK = 2**29
 """Trials times candidates times entries of the message: some seconds."""
 
 STREAM = 5
 """The place of its random numbers in those of an audit."""
+
+TIMINGS = 9
+"""Pairs of a plain and a defended message that are timed."""
 
 
 def told_apart(
@@ -67,17 +68,21 @@ def told_apart(
         report.bits,
         report.rank.mean,
         report.error.mean,
-        candidate_choice(_examples(subject)[1], subject.batch_size)[1],
+        candidate_choice(subject.known[1], subject.batch_size)[1],
     )
 
 
 def lineups_of(subject: Audited, seed: int, trials: int = TRIALS) -> Lineups | None:
-    """The candidates for all defenses of an audit; `None` where there are fewer than two."""
-    examples = _examples(subject)
+    """The candidates for all defenses of an audit; `None` where there are fewer than two.
+
+    A large model gets fewer trials.
+    """
+    examples = subject.known
     count, one_class = candidate_choice(examples[1], subject.batch_size)
     if count < 2:
         return None
-    trials = _trials(subject, count, trials)
+    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
+    trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
     return draw_lineups(
         subject.model,
         subject.loss_fn,
@@ -86,16 +91,11 @@ def lineups_of(subject: Audited, seed: int, trials: int = TRIALS) -> Lineups | N
         candidates=count,
         batch_size=subject.batch_size,
         trials=trials,
-        per_draw=-(-trials // DRAWS),
+        per_draw=-(-trials // 2),
         one_class=one_class,
         local=subject.local,
         generator=numbered_stream(seed, STREAM),
     )
-
-
-def _examples(subject: Audited) -> tuple[torch.Tensor, torch.Tensor]:
-    """To draw from: public ones where there are any."""
-    return subject.public or (subject.data.inputs, subject.data.targets)
 
 
 def candidate_choice(
@@ -109,16 +109,6 @@ def candidate_choice(
     if largest >= FEWEST:
         return min(most, largest), True
     return min(most, left), False
-
-
-def _trials(subject: Audited, candidates: int, most: int) -> int:
-    """Fewer for large models."""
-    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
-    return max(LEAST_TRIALS, min(most, MOST_WORK // (candidates * entries)))
-
-
-TIMINGS = 9
-"""Pairs of a plain and a defended message that are timed."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +126,7 @@ class Measurement:
 
 
 def measure_defense(
-    subject: Audited,
-    defense: Defense,
-    seed: int,
-    population: Sequence[PopulationBatch] | None = None,
+    subject: Audited, defense: Defense, seed: int, population: Population | None = None
 ) -> Measurement:
     """Plan on the first batch and read everything off the mechanism.
 
@@ -152,8 +139,9 @@ def measure_defense(
     inputs, targets = subject.batch(0)
     message, generator = subject.message(targets), numbered_stream(seed)
     values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
-    first, second = (None, None) if mechanism is None else _utilities(values, mechanism)
-    guarantee = guarantee_of(subject, defense, seed, population=population)
+    first, second = utilities(values, mechanism)
+    guarantee = guarantee_of(subject, defense, seed, population)
+    named = values if mechanism is not None else {}
     return Measurement(
         utility_first=first,
         utility_second=second,
@@ -162,12 +150,16 @@ def measure_defense(
         formal_privacy=formal_privacy(defense, guarantee),
         bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(subject, defense),
-        layers=_layers(values, mechanism),
+        layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
     )
 
 
-def _utilities(values: Tensors, mechanism: AnyMechanism) -> tuple[float, float]:
-    """U1 and U2 over the squared norm of the message."""
+def utilities(
+    values: Tensors, mechanism: AnyMechanism | None
+) -> tuple[float, float] | tuple[None, None]:
+    """U1 and U2 over the squared norm of the message; nothing without a mechanism."""
+    if mechanism is None:
+        return None, None
     power = float(total(value.square() for value in values.values()))
     first, second = utility(values, mechanism)
     return (first / power, second / power) if power else (1.0, 0.0)
@@ -186,17 +178,9 @@ def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
     return "no (ε, δ): nothing limits what one example can change"
 
 
-def _layers(values: Tensors, mechanism: AnyMechanism | None) -> tuple[LayerResult, ...]:
-    """Nothing for a defense without a mechanism."""
-    if mechanism is None:
-        return ()
-    return tuple(_layer(name, value, mechanism) for name, value in values.items())
-
-
-def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
-    std: Any = getattr(mechanism, "std", 0.0)
-    keep: Any = mechanism.keep if isinstance(mechanism, Mechanism) else None
-    std, keep = (x[name] if isinstance(x, dict) else x for x in (std, keep))
+def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism | None) -> LayerResult:
+    parts = (getattr(mechanism, "std", 0.0), getattr(mechanism, "keep", None))
+    std, keep = (part[name] if isinstance(part, dict) else part for part in parts)
     noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()
     kept = torch.as_tensor(1.0 if keep is None else keep, dtype=torch.float64).mean()
     return LayerResult(name, value.numel(), float(noise), float(kept))

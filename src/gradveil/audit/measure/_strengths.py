@@ -12,18 +12,12 @@ from gradveil.defenses import Defense
 from gradveil.messages import values_of
 
 from .._subject import Audited
-from ._matching import CLAMPED, RATIO, unique_names
+
+RATIO, CLAMPED = 0.9, 0.01
+"""The share that pruning cuts with noise beside it, and the share of entries that is clamped."""
 
 SWEPT = ("noise_multiplier", "noise", "scale", "step", "ratio")
 """The amounts that can be varied, the first that is open; the others get usual values."""
-
-ALSO = {
-    "laplace-noise": "scale",
-    "rounding": "step",
-    "optimal-rounding": "step",
-    "error-feedback": "ratio",
-}
-"""Defenses with one amount that only this audit can choose."""
 
 START = (-1.0, 0.0, 1.0)
 """Powers of ten of the usual amount to begin with: noise a tenth of the message, and so on."""
@@ -47,6 +41,8 @@ class Axis:
     """Which amount is varied; "" for a defense at one point."""
     start: tuple[float, ...] = (0.0,)
     """Strengths to begin with."""
+    open: frozenset[str] = frozenset()
+    """All amounts that were left out: "scale", "ratio", "clip", "noise" (its scale) ..."""
 
     @property
     def amount_name(self) -> str:
@@ -78,10 +74,6 @@ class Axis:
         low, high = LIMITS.get(self.swept, (-math.inf, math.inf))
         return min(max(strength, low), high)
 
-    def build(self, strength: float) -> Defense:
-        """The defense at a strength; import paths are those of objects that the caller gave."""
-        return build_defense(self.at(strength), allow_imports=True)
-
 
 @dataclass(frozen=True)
 class Usual:
@@ -97,73 +89,79 @@ class Usual:
 
 def usual_amounts(subject: Audited) -> Usual:
     """From the messages of a few public batches (the private ones where there are no others)."""
-    rows = [_row(subject, batch) for batch in subject.population(4)]
-    single = rows if subject.local is not None else _single(subject)
-    squares = torch.stack([row.square().mean() for row in rows]).mean()
-    magnitudes = torch.cat(rows).abs()
-    place = max(1, round((1 - CLAMPED) * len(magnitudes)))
-    clamp = float(magnitudes.kthvalue(place).values)
-    norm = float(torch.stack([row.norm() for row in single]).median())
-    return Usual(float(squares.sqrt()) or 1.0, clamp or 1.0, norm or 1.0)
+    batches = subject.population(4)
+    rows = [_row(subject, x, y) for x, y in batches]
+    if subject.local is None:
+        inputs, targets = batches[0]
+        singles = zip(inputs.split(1), targets.split(1), strict=True)
+        norms = [_row(subject, x, y).norm() for x, y in singles]
+    else:
+        norms = [row.norm() for row in rows]
+    whole = torch.cat(rows).abs()
+    clamp = float(whole.kthvalue(max(1, round((1 - CLAMPED) * len(whole)))).values)
+    scale, norm = float(whole.square().mean().sqrt()), float(torch.stack(norms).median())
+    return Usual(scale or 1.0, clamp or 1.0, norm or 1.0)
 
 
-def _single(subject: Audited) -> list[torch.Tensor]:
-    inputs, targets = subject.population(4)[0]
-    return [_row(subject, (inputs[i : i + 1], targets[i : i + 1])) for i in range(len(inputs))]
-
-
-def _row(subject: Audited, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    inputs, targets = batch
+def _row(subject: Audited, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return flatten(values_of(subject.message(targets), inputs)).double()
 
 
-def axes_of(requested: Sequence[str | Defense], subject: Audited, usual: Usual) -> list[Axis]:
+def axes_of(requested: Sequence[str | Defense], subject: Audited) -> list[Axis]:
     """An axis for each defense, by unique names; those with all amounts given have one point."""
+    usual = usual_amounts(subject)
     axes = [_axis(one, subject, usual) for one in requested]
     names = unique_names([axis.name for axis in axes])
     return [replace(axis, name=name) for name, axis in zip(names, axes, strict=True)]
 
 
-def given_axes(solved: Sequence[tuple[str, Defense]]) -> list[Axis]:
-    """Axes of one point each."""
-    return [Axis(name, Spec.parse(spec_of(defense), "defense")) for name, defense in solved]
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, numbered where they come again.
+
+    >>> unique_names(["noise", "pruning", "noise"])
+    ['noise', 'pruning', 'noise (2)']
+    """
+    counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [n if count == 1 else f"{n} ({count})" for n, count in zip(names, counts, strict=True)]
+
+
+def parse_defense(asked: str | Defense) -> tuple[Spec, Defense]:
+    """The specification, and the defense, with placeholders for amounts that are left out."""
+    if not isinstance(asked, (str, Defense)):
+        raise TypeError(
+            "Parameter `defenses` should hold defenses or their specifications. Found"
+            f" {type(asked).__name__}."
+        )
+    spec = Spec.parse(asked if isinstance(asked, str) else spec_of(asked), "defense").named()
+    return spec, build_defense(spec.completed(), allow_imports=not isinstance(asked, str))
 
 
 def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
-    given = isinstance(asked, str)
-    spec = Spec.parse(asked if isinstance(asked, str) else spec_of(asked), "defense").named()
-    missing = spec.missing | _also_missing(spec)
-    placeholders = dict.fromkeys(_also_missing(spec), 0.5)
-    filled = _filled(spec.completed().with_(**placeholders), missing, subject, usual)
-    name = _name(build_defense(filled, allow_imports=not given))
+    spec, defense = parse_defense(asked)
+    missing = spec.missing
+    filled = _filled(spec.completed(), missing, subject, usual)
     swept = next((amount for amount in SWEPT if amount in missing), "")
+    axis = Axis(_name(defense), filled, swept, open=missing)
     if not swept:
-        return Axis(name, filled)
+        return axis
     if swept == "ratio":
-        return Axis(name, filled, swept, PRUNED)
+        return replace(axis, start=PRUNED)
     middle = math.log10(_middle(swept, subject, usual, filled))
-    axis = Axis(name, filled, swept)
     starts = dict.fromkeys(axis.within(middle + power) for power in START)
     return replace(axis, start=tuple(starts))
 
 
-def _also_missing(spec: Spec) -> frozenset[str]:
-    amount = ALSO.get(spec.name)
-    return frozenset({amount}) if amount and amount not in spec.options else frozenset()
-
-
 def _filled(spec: Spec, missing: frozenset[str], subject: Audited, usual: Usual) -> Spec:
     values: dict[str, object] = {}
+    private = "noise_multiplier" in missing
     if "clip" in missing:
-        private = "noise_multiplier" in missing
         values["clip"] = float(f"{usual.norm if private else usual.clamp:.3g}")
     if "noise" in missing and "ratio" in missing:
         values["ratio"] = RATIO
-    if spec.name == "private-noise" and "batch_size" not in spec.options:
-        if subject.local is not None:
-            values["unit"] = "client"
-        else:
-            values["batch_size"] = subject.batch_size
+    if private and subject.local is not None:
+        values["unit"] = "client"
+    elif private:
+        values["batch_size"] = spec.options.get("batch_size", subject.batch_size)
     return spec.with_(**values) if values else spec
 
 
@@ -178,9 +176,11 @@ def _middle(swept: str, subject: Audited, usual: Usual, spec: Spec) -> float:
 
 def _name(defense: Defense) -> str:
     """Its label; with what makes it different from the usual form."""
-    words = {"layer": "per layer"}.get(getattr(defense, "granularity", ""), "")
     utility = getattr(defense, "utility", "variance")
-    extra = [word for word in (words, utility if utility != "variance" else "") if word]
-    if defense.about.private and defense.about.twin is not None:
-        extra.append("private plan")
+    words = {
+        "per layer": defense.granularity == "layer",
+        utility: utility != "variance",
+        "private plan": defense.about.private and defense.about.twin is not None,
+    }
+    extra = [word for word, applies in words.items() if applies]
     return f"{defense.about.label} ({', '.join(extra)})" if extra else defense.about.label

@@ -24,11 +24,6 @@ class DivergedError(ValueError):
     """A training whose weights or messages are no longer finite."""
 
 
-def moments_of(rounds: int) -> tuple[int, ...]:
-    """The rounds at which models are attacked: the first, the middle and the last."""
-    return tuple(dict.fromkeys((0, rounds // 2, rounds)))
-
-
 @dataclass(frozen=True)
 class Pool:
     """The examples of a training: each client's own, and those for evaluation."""

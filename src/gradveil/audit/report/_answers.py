@@ -8,7 +8,7 @@ from gradveil.catalog import DEFENSES, Spec, build_defense
 from .._result import Answer, Point
 from .._subject import Audited
 from ..answer import Goal, Setting, Solved
-from ..measure import Plan, plan_of, planned
+from ..measure import Plan, planned
 from ._numbers import named
 from ._words import joined, what_it_does
 
@@ -92,7 +92,7 @@ def answer_of(solved: Solved, subject: Audited, plan: Plan, plain: Point) -> Ans
         ),
         name=name,
         defense=text,
-        python=python_line(text, plan_of(defense)),
+        python=python_line(text, defense.about.source),
         toml=toml_line(text),
         rests_on=_rests_on(plan, subject, shown.point),
         not_promised=_not_promised(shown.point, plan),

@@ -309,10 +309,9 @@ def equal_words(match: str, budget: Budget | None) -> str:
             f" {noise}, {budget.error:.3g} per entry; all pruning cuts {pruning}."
         )
     if budget.match == "training":
-        gained = budget.gain / budget.free_gain if budget.free_gain > 0 else 1.0
         return (
             f"Under all defenses a step of Adam should gain what it gains under {noise},"
-            f" {gained:.0%} of what it gains without a defense."
+            f" {budget.kept_gain:.0%} of what it gains without a defense."
         )
     return (
         f"Noise, with clamping or without, makes a training step vary as much as {noise} does"
