@@ -118,7 +118,7 @@ def run(
         check_not_negative(time_budget, "time_budget")
     check_optional_callable(progress, "progress", "Give a function of (what, share).")
     case = audited(subject, federation, labels_known=settings.threat.labels != "unknown")
-    settings.threat.check_task(case.task)
+    settings.threat.check_task(case.data.task)
     if federation.aggregation == "secure":
         raise ValueError(
             "Parameter `aggregation` should be 'plain' for an audit, which attacks the messages of"
@@ -383,7 +383,7 @@ class _Audit:
             equal=equal_words(match, self.budget),
             weights=self.subject.weights,
             date=date.today().isoformat(),
-            task=case.task,
+            task=case.data.task,
             tokens=case.tokens,
             versions={
                 "gradveil": __version__,

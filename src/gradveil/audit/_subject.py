@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import Task, check_examples, check_pair
+from gradveil._batches import check_examples, check_pair
 from gradveil._checks import check_kind
 from gradveil._random import numbered_stream
 from gradveil.data import (
@@ -115,19 +115,9 @@ class Audited:
         return self.public or (self.data.inputs, self.data.targets)
 
     @property
-    def task(self) -> Task:
-        """Whether targets are class labels ("classification"), "numbers" or several "labels"."""
-        return self.data.task
-
-    @property
     def tokens(self) -> bool:
         """Whether inputs are the ids of tokens."""
         return self.data.tokens
-
-    @property
-    def layout(self) -> TableLayout | None:
-        """The columns of a table with categories; `None` for all else."""
-        return self.data.layout
 
     @property
     def is_image(self) -> bool:
@@ -138,15 +128,6 @@ class Audited:
     def input_range(self) -> tuple[Tensor, Tensor] | None:
         """The least and the largest value of inputs that an attacker can know; tokens have none."""
         return self.data.range if self.range_is_public and not self.tokens else None
-
-    @property
-    def guess(self) -> Tensor:
-        """What one guesses of an example without any message: the mean of the public ones.
-
-        Of tokens, the most frequent one in each place.
-        """
-        inputs, _ = self.known
-        return inputs.mode(0).values if self.tokens else inputs.mean(0)
 
     def message(self, targets: Tensor) -> GradientMessage | LocalUpdateMessage:
         """What a client with these targets would send."""
@@ -167,8 +148,11 @@ def audited(subject: Subject, federation: Federation, *, labels_known: bool = Tr
     model = model if subject.output is None else AdaptedModel(model, subject.output)
     device = _device(model)
     inputs, targets = _examples(subject.data, device, "data")
-    if federation.local is not None:
-        _check_numbers(inputs)
+    if federation.local is not None and not inputs.is_floating_point():
+        raise ValueError(
+            "Parameter `local` should be left out for tokens: FedAvg's update is not supported for"
+            f" integer inputs. Found inputs of {inputs.dtype}."
+        )
     size = len(inputs) if federation.batch_size is None else federation.batch_size
     if len(inputs) % size:
         raise ValueError(
@@ -203,14 +187,6 @@ def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
     tokens = gradient_of(check_pair(batch, name)[0]).takes_tokens
     inputs, targets = check_examples(batch, name, tokens=tokens)
     return inputs.to(device), targets.to(device)
-
-
-def _check_numbers(inputs: Tensor) -> None:
-    if not inputs.is_floating_point():
-        raise ValueError(
-            "Parameter `local` should be left out for tokens: FedAvg's update is not supported for"
-            f" integer inputs. Found inputs of {inputs.dtype}."
-        )
 
 
 def _check_alike(private: Batch, public: Batch | None) -> None:

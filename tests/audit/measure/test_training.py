@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import GradientNoise, NoDefense
 from gradveil._random import named_stream
 from gradveil.audit import Federation
-from gradveil.audit.measure._training import make_pool, train_under
+from gradveil.audit.measure._training import make_pool, trained_model
 from gradveil.messages import LocalSteps
 from tests.audit.small import make_subject, table, table_model
 
@@ -56,7 +56,7 @@ def test_the_weights_are_those_of_the_rounds_by_hand(local, defense):
     audited, federation = subject(local), Federation(rounds=5, local=local)
     assert len(make_pool(audited, federation.clients).clients) == 4
     before = deepcopy(audited.model.state_dict())
-    *_, found = train_under(audited, deepcopy(defense), federation, 3)
+    found = trained_model(audited, deepcopy(defense), federation, 3, 5)
     expected = by_hand(audited, deepcopy(defense), federation, 3)
     for name, value in found.state_dict().items():
         assert torch.equal(value, expected.state_dict()[name])
@@ -66,7 +66,7 @@ def test_the_weights_are_those_of_the_rounds_by_hand(local, defense):
 
 def test_a_share_of_the_clients_is_asked():
     audited = subject(None)
-    every, *_ = train_under(audited, NoDefense(), Federation(rounds=1), 0)
-    half, *_ = train_under(audited, NoDefense(), Federation(rounds=1, fraction=0.5), 0)
+    every = trained_model(audited, NoDefense(), Federation(rounds=1), 0, 1)
+    half = trained_model(audited, NoDefense(), Federation(rounds=1, fraction=0.5), 0, 1)
     pairs = zip(every.parameters(), half.parameters(), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)

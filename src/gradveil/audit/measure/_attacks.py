@@ -2,10 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -21,13 +22,10 @@ from gradveil.attacks import (
     observe,
 )
 from gradveil.defenses import Defense
-from gradveil.scoring import Interval, bootstrap_interval, score, score_table, score_tokens
+from gradveil.scoring import bootstrap_interval, score, score_table, score_tokens
 
 from .._pictures import pictures
-from .._result import (
-    AttackResult,
-    RunResult,
-)
+from .._result import AttackResult, RunResult
 from .._subject import Audited
 from ._guess import BlindGuess, nested_runs
 
@@ -41,15 +39,30 @@ def scored(
     guess: BlindGuess,
 ) -> RunResult:
     """The errors of each example, and for tokens and tables with categories the share found."""
-    scores = _of_tokens if subject.tokens else _of_numbers
-    return RunResult(
-        batch=batch,
-        seed=seed,
-        status=result.status,
-        seconds=seconds,
-        history=tuple((step, cost) for step, cost in result.history if math.isfinite(cost)),
-        **scores(subject, result, batch, guess, with_pictures=batch == 0 and seed == 0),
-    )
+    data, truth = subject.data, subject.batch(batch)
+    history = tuple((step, cost) for step, cost in result.history if math.isfinite(cost))
+    run = {"batch": batch, "seed": seed, "status": result.status, "seconds": seconds}
+    found: dict[str, Any] = {**run, "history": history, "label_accuracy": None}
+    if subject.tokens:
+        accuracy = score_tokens(result, truth[0]).accuracy
+        in_place = (result.inputs != truth[0]).double().mean(1)
+        wrong = 1 - accuracy
+        names: dict[str, Any] = {"mse": wrong, "mse_pixels": wrong, "unmatched_mse": in_place}
+        names |= {"psnr": None, "ssim": None, "accuracy": accuracy}
+    else:
+        scores = score(result, truth, normalization=data)
+        named = ("mse", "mse_pixels", "psnr", "ssim", "unmatched_mse")
+        names = {name: getattr(scores, name) for name in named}
+        if data.layout is not None:
+            names["accuracy"] = score_table(result, truth, data.layout).accuracy
+        assert guess.pixels is not None
+        matched = data.to_pixels(result.inputs[scores.assignment])
+        guessed = guess.pixels[batch * subject.batch_size :][: len(matched)]
+        found["mixed"] = best_mix(matched.clamp(0, 1), guessed, data.to_pixels(truth[0]))
+        found["pictures"] = pictures(matched) if batch == seed == 0 else ()
+        found["label_accuracy"] = scores.label_accuracy
+    found |= {n: None if each is None else tuple(each.tolist()) for n, each in names.items()}
+    return RunResult(**found)
 
 
 def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]:
@@ -67,55 +80,6 @@ def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]
     power = float(step.square().sum())
     weight = min(1.0, max(0.0, float((step * needed).sum()) / power)) if power else 0.0
     return tuple((weight * step - needed).square().flatten(1).mean(1).tolist())
-
-
-def _of_numbers(
-    subject: Audited, result: Reconstruction, batch: int, guess: BlindGuess, with_pictures: bool
-) -> dict[str, Any]:
-    data, truth = subject.data, subject.batch(batch)
-    scores = score(result, truth, normalization=data)
-    matched = data.to_pixels(result.inputs[scores.assignment])
-    accuracy = None
-    if subject.layout is not None:
-        accuracy = tuple(score_table(result, truth, subject.layout).accuracy.tolist())
-    return {
-        "mixed": _mixed(subject, matched, batch, guess),
-        "mse": tuple(scores.mse.tolist()),
-        "mse_pixels": tuple(scores.mse_pixels.tolist()),
-        "psnr": None if scores.psnr is None else tuple(scores.psnr.tolist()),
-        "ssim": None if scores.ssim is None else tuple(scores.ssim.tolist()),
-        "unmatched_mse": tuple(scores.unmatched_mse.tolist()),
-        "label_accuracy": scores.label_accuracy,
-        "pictures": pictures(matched) if with_pictures else (),
-        "accuracy": accuracy,
-    }
-
-
-def _of_tokens(
-    subject: Audited, result: Reconstruction, batch: int, guess: BlindGuess, with_pictures: bool
-) -> dict[str, Any]:
-    truth, _ = subject.batch(batch)
-    accuracy = score_tokens(result, truth).accuracy
-    wrong = tuple((1 - accuracy).tolist())
-    in_place = (result.inputs != truth).double().mean(1)
-    return {
-        "mse": wrong,
-        "mse_pixels": wrong,
-        "psnr": None,
-        "ssim": None,
-        "unmatched_mse": tuple(in_place.tolist()),
-        "label_accuracy": None,
-        "accuracy": tuple(accuracy.tolist()),
-    }
-
-
-def _mixed(subject: Audited, rebuilt: Tensor, batch: int, guess: BlindGuess) -> tuple[float, ...]:
-    if guess.pixels is None:
-        return ()
-    truth = subject.data.to_pixels(subject.batch(batch)[0])
-    first = batch * subject.batch_size
-    guessed = guess.pixels[first : first + len(truth)]
-    return best_mix(rebuilt.clamp(0, 1), guessed, truth)
 
 
 def run_attacks(
@@ -177,7 +141,7 @@ def _observed(
         num_classes=subject.data.num_classes,
         input_range=subject.input_range,
         local=subject.local,
-        layout=subject.layout,
+        layout=subject.data.layout,
         generator=numbered_stream(*seed),
     )
 
@@ -192,23 +156,19 @@ def _attack(attack: Attack, observation: Observation, seed: tuple[int, ...]) -> 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
     """Means with 95 % intervals over batches, seeds and images."""
-    first, labels = runs[0], [run.label_accuracy for run in runs]
-    known = [share for share in labels if share is not None]
+    known = [run.label_accuracy for run in runs if run.label_accuracy is not None]
+    names = ("mse", "mse_pixels", "psnr", "ssim", "accuracy")
+    intervals: dict[str, Any] = {
+        name: bootstrap_interval(nested_runs(runs, attrgetter(name)), generator=numbered_stream(0))
+        if getattr(runs[0], name) is not None
+        else None
+        for name in names
+    }
     return AttackResult(
         attack=spec,
         knows_defense=knows_defense,
-        mse=_interval(runs, lambda run: run.mse),
-        mse_pixels=_interval(runs, lambda run: run.mse_pixels),
-        psnr=None if first.psnr is None else _interval(runs, lambda run: run.psnr or ()),
-        ssim=None if first.ssim is None else _interval(runs, lambda run: run.ssim or ()),
         label_accuracy=fmean(known) if known else None,
         seconds=fmean(run.seconds for run in runs),
         runs=tuple(runs),
-        accuracy=None if first.accuracy is None else _interval(runs, lambda r: r.accuracy or ()),
+        **intervals,
     )
-
-
-def _interval(
-    runs: Sequence[RunResult], values: Callable[[RunResult], tuple[float, ...]]
-) -> Interval:
-    return bootstrap_interval(nested_runs(runs, values), generator=numbered_stream(0))

@@ -7,7 +7,7 @@ import json
 import types
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradveil.federated import digest
 
@@ -23,7 +23,7 @@ def fingerprint(subject: Audited) -> str:
         "public": subject.public,
         "batch_size": subject.batch_size,
         "local": subject.local,
-        "layout": subject.layout,
+        "layout": subject.data.layout,
         "others": [subject.range_is_public, subject.prior],
     }
     return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()
@@ -84,9 +84,6 @@ def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
 
 
 def _held(thing: Any, inner: Any) -> Any:
-    if isinstance(thing, nn.Module):
-        own = {**vars(thing), **dict(thing.named_buffers(recurse=False))}
-        return [[key, inner(value)] for key, value in sorted(own.items())]
     attributes = getattr(thing, "__dict__", None)
     if attributes is None:
         text = repr(thing)

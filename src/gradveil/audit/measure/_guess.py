@@ -10,10 +10,7 @@ from gradveil._random import numbered_stream
 from gradveil.scoring import AgainstGuess, against_guess, gain_over_guess
 
 from .._result import AttackResult, RunResult, Undefended
-from .._subject import Audited
-
-FEWEST = 2
-"""Public examples of a class from which on their mean is a guess."""
+from .._subject import Audited, Batch
 
 
 @dataclass(frozen=True)
@@ -30,58 +27,43 @@ class BlindGuess:
 def blind_guess(subject: Audited, labels_known: bool) -> BlindGuess:
     """The mean of the public examples, or of those of the same class where that is nearer.
 
-    Without public examples the mean of the other private ones; of a single one, mid-grey.
+    Without public examples the mean of the other private ones; of a single one, mid-grey. Of tokens
+    the most frequent one of each place, and the errors are the shares of wrong ones.
     """
     data, public = subject.data, subject.public
     if subject.tokens:
-        return _of_tokens(subject)
-    if public is None:
-        return _without_public(subject)
-    count = len(public[0])
-    guesses = [(f"the mean of {count} public examples", subject.guess.expand_as(data.inputs))]
-    by_class = _class_means(subject) if labels_known else None
-    if by_class is not None:
-        guesses.append((f"the mean of its class among {count} public examples", by_class))
-    rated = [_rated(subject, name, guess) for name, guess in guesses]
+        kind = "private" if public is None else "public"
+        usual = subject.known[0].mode(0).values
+        wrong = (data.inputs != usual).double().mean(1)
+        return BlindGuess(f"the most frequent {kind} token of each place", wrong)
+    if public is not None:
+        of = f"{len(public[0])} public examples"
+        guesses = {f"the mean of {of}": data.to_pixels(public[0].mean(0).expand_as(data.inputs))}
+        by_class = _class_means(subject, public) if labels_known else None
+        if by_class is not None:
+            guesses[f"the mean of its class among {of}"] = data.to_pixels(by_class)
+    elif len(data) > 1:
+        others = (data.inputs.sum(0) - data.inputs) / (len(data) - 1)
+        guesses = {"the mean of the other private examples": data.to_pixels(others)}
+    else:
+        guesses = {"mid-grey": torch.full_like(data.inputs, 0.5)}
+    truth = data.to_pixels(data.inputs)
+    rated = [
+        BlindGuess(name, (made - truth).square().flatten(1).mean(1), made)
+        for name, made in ((name, guess.clamp(0, 1)) for name, guess in guesses.items())
+    ]
     return min(rated, key=lambda guess: float(guess.errors.mean()))
 
 
-def _class_means(subject: Audited) -> Tensor | None:
-    """Of the class of each private example; `None` where a class has too few public examples."""
-    assert subject.public is not None
-    inputs, targets = subject.public
-    own = subject.data.targets
-    if subject.task != "classification":
+def _class_means(subject: Audited, public: Batch) -> Tensor | None:
+    """Of the class of each private example; `None` where a class has one public example or none."""
+    (inputs, targets), own = public, subject.data.targets
+    if subject.data.task != "classification":
         return None
     members = {int(label): inputs[targets == label] for label in own.unique()}
-    if any(len(group) < FEWEST for group in members.values()):
+    if any(len(group) < 2 for group in members.values()):
         return None
     return torch.stack([members[int(label)].mean(0) for label in own])
-
-
-def _without_public(subject: Audited) -> BlindGuess:
-    inputs = subject.data.inputs
-    count = len(inputs)
-    if count > 1:
-        others = (inputs.sum(0) - inputs) / (count - 1)
-        return _rated(subject, "the mean of the other private examples", others)
-    grey = torch.full_like(inputs, 0.5)
-    pixels = subject.data.to_pixels(inputs).clamp(0, 1)
-    return BlindGuess("mid-grey", (pixels - grey).square().flatten(1).mean(1), grey)
-
-
-def _of_tokens(subject: Audited) -> BlindGuess:
-    """The most frequent token of each place; the errors are the shares of wrong ones."""
-    kind = "private" if subject.public is None else "public"
-    wrong = (subject.data.inputs != subject.guess).double().mean(1)
-    name = f"the most frequent {kind} token of each place"
-    return BlindGuess(name, wrong)
-
-
-def _rated(subject: Audited, name: str, guess: Tensor) -> BlindGuess:
-    guessed = subject.data.to_pixels(guess).clamp(0, 1)
-    truth = subject.data.to_pixels(subject.data.inputs)
-    return BlindGuess(name, (guessed - truth).square().flatten(1).mean(1), guessed)
 
 
 def nested_runs(

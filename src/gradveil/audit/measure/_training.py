@@ -49,10 +49,10 @@ def make_pool(subject: Audited, clients: int) -> Pool:
     return Pool(tuple(subject.batch(k) for k in range(min(clients, subject.batches))), own, False)
 
 
-def train_under(
-    subject: Audited, defense: Defense, federation: Federation, seed: int
-) -> Iterator[nn.Module]:
-    """The model after each round; it is the same object, changed in place.
+def trained_model(
+    subject: Audited, defense: Defense, federation: Federation, seed: int, rounds: int
+) -> nn.Module:
+    """The model after so many rounds.
 
     Batches are the same for all defenses and seeds: seeds are those of the noise.
     """
@@ -66,7 +66,7 @@ def train_under(
     ]
     shared = isinstance(defense.source, Public)  # the server's; all other state is a client's
     own = [defense if shared else deepcopy(defense) for _ in batches]
-    for number in range(1, federation.rounds + 1):
+    for number in range(1, rounds + 1):
         asked = sample_clients(range(len(batches)), federation.fraction, 0, number)
         drawn = {client: next(batches[client]) for client in asked}
         _check_sound(moved, drawn[asked[0]])
@@ -75,7 +75,7 @@ def train_under(
         _, refused = server.step(replies)
         if refused:
             raise DivergedError(refused[0].reason)
-        yield model
+    return model
 
 
 def _check_sound(subject: Audited, batch: Batch) -> None:
@@ -89,18 +89,6 @@ def _check_sound(subject: Audited, batch: Batch) -> None:
         "A training under a defense should stay finite. Found weights or a loss that are not: the"
         " defense is too strong for this optimizer, or its rate too large."
     )
-
-
-def trained_model(
-    subject: Audited, defense: Defense, federation: Federation, seed: int, rounds: int
-) -> nn.Module:
-    """The model after so many rounds."""
-    model = subject.model
-    for done, moved in enumerate(train_under(subject, defense, federation, seed), start=1):
-        model = moved
-        if done == rounds:
-            break
-    return model if rounds else subject.model
 
 
 @torch.no_grad()
