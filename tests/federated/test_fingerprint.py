@@ -1,8 +1,6 @@
 """Two objects have one description if and only if they are the same."""
 
 import json
-import subprocess
-import sys
 from functools import partial
 
 import torch
@@ -70,16 +68,6 @@ def test_what_a_defense_remembers_is_no_part_of_it() -> None:
     before = describe(one.clients[0].defense)
     one.step()
     assert describe(one.clients[0].defense) == before
-
-
-def test_it_is_the_same_in_another_process() -> None:
-    code = (
-        "from gradveil import *; from gradveil.shapes import ModelSource;"
-        "from tests.federated.small import run;"
-        "print(run(OptimalNoise(0.1, source=ModelSource())).fingerprint)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == run(OptimalNoise(0.1, source=ModelSource())).fingerprint
 
 
 def test_a_digest_sees_type_shape_and_numbers() -> None:

@@ -15,9 +15,7 @@ from ._build import (
     build_defense,
     build_estimator,
     name_of,
-    shown_amounts,
     shown_name,
-    shown_text,
     spec_of,
 )
 from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry

@@ -67,40 +67,15 @@ def _value(value: object) -> Any:
 
 
 def shown_name(text: str) -> str:
-    """The name without its arguments.
+    """The name without its arguments; a text that is no specification as it is.
 
     >>> shown_name("adaptive(prior=None)"), shown_name("<b>no specification</b>")
     ('adaptive', '<b>no specification</b>')
     """
-    spec = _read(text)
-    return text if spec is None else spec.name
-
-
-def shown_text(text: str) -> str:
-    """The specification with numbers of four digits.
-
-    >>> shown_text("clamped-noise(scale=0.009054506197571754, clip=0.5)")
-    'clamped-noise(scale=0.009055, clip=0.5)'
-    """
-    spec = _read(text)
-    return text if spec is None else str(spec.rounded())
-
-
-def shown_amounts(text: str) -> list[tuple[str, float]]:
-    """How much a defense does; see `Spec.amounts`.
-
-    >>> shown_amounts("optimal-noise(target_error=0.1, prior=<Gaussian>)")
-    []
-    """
-    spec = _read(text)
-    return [] if spec is None else spec.amounts
-
-
-def _read(text: str) -> Spec | None:
     try:
-        return Spec.parse(text, allow_words=True)
+        return Spec.parse(text).name
     except ValueError:
-        return None
+        return text
 
 
 def build_defense(spec: str | Spec, *, allow_imports: AllowImports = False) -> Defense:

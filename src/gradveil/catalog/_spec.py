@@ -38,8 +38,8 @@ class _Reader:
     original at the same places.
     """
 
-    def __init__(self, text: str, what: str, allow_words: bool) -> None:
-        self._text, self._what, self._allow_words = text, what, allow_words
+    def __init__(self, text: str, what: str) -> None:
+        self._text, self._what = text, what
 
     def spec(self) -> "Spec":
         """The specification that the whole text is."""
@@ -60,7 +60,7 @@ class _Reader:
     def _mask(self, token: re.Match[str]) -> str:
         if token.lastgroup == "name":
             return re.sub(r"\W", "_", token.group())
-        if token.lastgroup == "words" and self._allow_words:
+        if token.lastgroup == "words":
             return "_" * len(token.group())
         return " " if token.lastgroup == "space" else token.group()
 
@@ -212,21 +212,22 @@ class Spec:
         object.__setattr__(self, "name", OTHER_SPELLINGS.get(self.name, self.name))
 
     @classmethod
-    def parse(cls, text: str, what: str = "specification", *, allow_words: bool = False) -> "Spec":
+    def parse(cls, text: str, what: str = "specification") -> "Spec":
         """The specification that a text is; nothing in it is evaluated or imported.
+
+        It may hold ``<words>`` for values without a specification, as `spec_of` writes them. Such
+        a specification can be shown, but not built.
 
         Args:
             text: As `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`.
             what: What it stands for, for error messages.
-            allow_words: Whether it may hold ``<words>`` for values that have no specification, as
-                `spec_of` writes them. Such a specification can be shown, but not built.
         """
         if not isinstance(text, str):
             raise TypeError(
                 f"Parameter `spec` should be the text of a {what}, as `name(option=value)`. Found"
                 f" {type(text).__name__} ({text!r:.80})."
             )
-        return _Reader(text, what, allow_words).spec()
+        return _Reader(text, what).spec()
 
     def __str__(self) -> str:
         items = [

@@ -29,7 +29,7 @@ from gradveil.audit import (
     parse_defense,
 )
 from gradveil.audit.report import check_folder, number, plural, prepare_folder, share
-from gradveil.catalog import shown_text, spec_of
+from gradveil.catalog import Spec, spec_of
 from gradveil.defenses import Defense
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
@@ -345,7 +345,7 @@ def _cells(point: BoundPoint) -> list[str]:
     bound, gain = point.bound, point.gain_over_isotropic
     mark = "" if bound is None or bound.holds else " †"
     return [
-        escape(shown_text(point.defense)),
+        escape(str(Spec.parse(point.defense).rounded())),
         number(point.utility_first),
         number(point.utility_second),
         f"{number(bound.mse)}{mark}" if bound else "no guarantee",

@@ -15,7 +15,7 @@ from ._dataset import (
     observed_normalization,
     resolve_normalization,
 )
-from ._load import dataset_names, load_dataset
+from ._load import load_dataset
 from ._table_layout import TableLayout
 
 # What `__all__` does not list is for our own packages.
@@ -23,6 +23,5 @@ __all__ = [
     "Dataset",
     "Normalization",
     "TableLayout",
-    "dataset_names",
     "load_dataset",
 ]

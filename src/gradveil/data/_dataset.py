@@ -129,12 +129,33 @@ class Dataset:
     layout: TableLayout | None = None
 
     def __post_init__(self) -> None:
-        _check_tensors(self)
-        _check_classes(self)
+        inputs, targets = self.inputs, self.targets
+        check_tensor(inputs, "inputs")
+        check_tensor(targets, "targets")
+        check_kind(self.name, "name", str, "Name it for reports.")
+        if not (inputs.is_floating_point() or self.tokens) or inputs.ndim < 2:
+            raise ValueError(
+                "Parameter `inputs` should hold floats, or the ids of tokens (int64), of shape (N,"
+                f" ...). Found {inputs.dtype} of shape {tuple(inputs.shape)}. Convert it."
+            )
+        if targets.ndim == 0 or len(inputs) != len(targets) or len(targets) == 0:
+            raise ValueError(
+                f"Data set `{self.name}` should hold one label per input, and at least one input."
+                f" Found {len(inputs)} inputs and {len(targets)} labels. Check that inputs and"
+                " labels come from the same, complete source."
+            )
+        check_classes(self.num_classes)
+        if check_targets(targets, len(inputs)) == "classification":
+            low, high = (int(label) for label in targets.aminmax())
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(
+                    f"Data set `{self.name}` should have labels from 0 to {self.num_classes - 1}."
+                    f" Found labels from {low} to {high}. Number the classes from 0."
+                )
         _check_normalization(self)
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
-            self.layout.check(self.inputs)
+            self.layout.check(inputs)
 
     @property
     def task(self) -> Task:
@@ -194,37 +215,6 @@ class Dataset:
         """`numbers` along the channel dimension, ready to broadcast with inputs."""
         trailing = [1] * (self.inputs.ndim - 2)
         return torch.tensor(numbers, dtype=like.dtype, device=like.device).reshape(-1, *trailing)
-
-
-def _check_tensors(dataset: Dataset) -> None:
-    inputs, targets = dataset.inputs, dataset.targets
-    check_tensor(inputs, "inputs")
-    check_tensor(targets, "targets")
-    check_kind(dataset.name, "name", str, "Name it for reports.")
-    if not (inputs.is_floating_point() or dataset.tokens) or inputs.ndim < 2:
-        raise ValueError(
-            f"Parameter `inputs` should hold floats, or the ids of tokens (int64), of shape "
-            f"(N, ...). Found {inputs.dtype} of shape {tuple(inputs.shape)}. Convert or reshape it."
-        )
-    if targets.ndim == 0 or len(inputs) != len(targets) or len(targets) == 0:
-        raise ValueError(
-            f"Data set `{dataset.name}` should hold one label per input, and at least one input. "
-            f"Found {len(inputs)} inputs and {len(targets)} labels. Check that inputs and labels "
-            f"come from the same, complete source."
-        )
-    check_targets(targets, len(inputs))
-
-
-def _check_classes(dataset: Dataset) -> None:
-    check_classes(dataset.num_classes)
-    if dataset.task != "classification":
-        return
-    low, high = (int(label) for label in dataset.targets.aminmax())
-    if low < 0 or high >= dataset.num_classes:
-        raise ValueError(
-            f"Data set `{dataset.name}` should have labels from 0 to {dataset.num_classes - 1}. "
-            f"Found labels from {low} to {high}. Number the classes from 0."
-        )
 
 
 def _check_normalization(dataset: Dataset) -> None:

@@ -123,15 +123,6 @@ def _to_tensor(image: Any) -> Tensor:
     return pixels.reshape(image.height, image.width, -1).permute(2, 0, 1)
 
 
-def dataset_names() -> tuple[str, ...]:
-    """The embedded samples that `load_dataset` knows by name.
-
-    >>> dataset_names()
-    ('cifar10', 'mnist')
-    """
-    return tuple(sorted(_EMBEDDED))
-
-
 def load_dataset(
     source: str | os.PathLike[str],
     *,
@@ -230,14 +221,14 @@ def _read_folder(folder: Path, split: str | None) -> Raw:
 
 def _unknown(source: str, path: Path) -> Exception:
     expected = (
-        f"Parameter `source` should be one of {', '.join(dataset_names())}, a folder in official "
+        f"Parameter `source` should be one of {', '.join(_EMBEDDED)}, a folder in official "
         f"layout, an .npz file, or 'hf:NAME'. Found {source!r}"
     )
     if path.is_file():
         return ValueError(f"{expected}, a file of another kind. Save its arrays as .npz.")
     if path.suffix or len(path.parts) > 1 or path.is_absolute():
         return FileNotFoundError(f"{expected}, which does not exist. Check the path.")
-    advice = suggestion(source, dataset_names()) or " Check the spelling."
+    advice = suggestion(source, _EMBEDDED) or " Check the spelling."
     return ValueError(f"{expected}, neither a known name nor an existing path.{advice}")
 
 

@@ -160,12 +160,11 @@ def is_private(defense: Defense, unit: str | None = None) -> bool:
 class Client:
     """Private examples behind a defense.
 
-    Reply number t takes mini-batch t of the client's own data (`Batches`): shuffled anew in each
-    epoch, or a Poisson sample. Its order comes from the stream (seed, "batches", identifier,
-    epoch), the probes and the noise of reply t from the stream (seed, "defense", identifier, t),
-    what the model itself draws (dropout) from (seed, "model", identifier, t); see `named_stream`.
-    So the state of a client is the number t and what its defense remembers (its `state_dict`), and
-    any process that has both continues exactly.
+    Reply number t takes mini-batch t of the client's own data (`Batches`). Its order comes from the
+    stream (seed, "batches", identifier, epoch), the probes and the noise of reply t from (seed,
+    "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
+    identifier, t); see `named_stream`. So the state of a client is the number t and what its
+    defense remembers, and any process that has both continues exactly.
 
     Whoever knows the seed can compute the noise and take it off again: a seed is for simulations,
     and a run of seeded clients with `PrivateNoise` says so in `TrainingHistory.privacy`. With
@@ -178,13 +177,9 @@ class Client:
     answered with noise alone. So is every batch of a client without examples (of fewer than
     `least`, where batches are shuffled): it looks like one whose only example is empty, or, with
     unit="client", like one whose update is 0. Give its `inputs` the shape of an example, which a
-    guard needs: ``torch.empty(0, 28, 28)``.
-
-    What (ε, δ) of such a client is about is `batches.neighbours`. Where batches are shuffled the
-    order may be known, as it is with a known seed: the account has every example in every step, and
-    gains nothing from the order. Replacing one example moves one batch of an epoch by 2C and no
-    other, and each batch is paid for as if it were that one. With unit="client" all that a client
-    sends is clipped, in whatever order it was computed.
+    guard needs: ``torch.empty(0, 28, 28)``. What (ε, δ) is about is `batches.neighbours`; where
+    batches are shuffled, the account has every example in every step, and gains nothing from the
+    order, which may be known.
 
     Args:
         identifier: Of this client among the others, at least 0.

@@ -71,25 +71,17 @@ def train_function(
         loss_fn: Maps (outputs, targets) to one number, a mean over examples.
         data: The client's own examples, or what loads them from the context: a pair of tensors, a
             `gradveil.data.Dataset`, or a loader of batches, which is read once from start to end
-            and should not shuffle. There may be none: with `PrivateNoise` the answer is noise, see
-            `Client`.
+            and should not shuffle. There may be none; see `Client`.
         defense: The defense, or what makes it from the context. Of the context, only the node's
             configuration is the client's own: what the run's configuration asks for should pass
             through `Limits.defense`.
-        batch_size: Examples in a message; with Poisson sampling the number that the sum over them
-            is divided by.
-        local: FedAvg's local steps, for a `FedAvgUpdates` server; FedSGD's gradient if `None`.
         limits: What the round configuration in a message may choose ("defense", "batch-size",
             "local-steps", "local-lr"); nothing if `None`.
-        sampling: "shuffle" or "poisson"; if `None`, "poisson" for `PrivateNoise` with
-            unit="example"; see `Client`. Of a Poisson sample neither who was in nor how many is
-            told.
         sample_rate: The rate of Poisson sampling, a public number, or what gives it from the
             context; if `None`, batch_size over the number of examples, which is public then. An
             account of the server's has to be about this rate at least, and without a `sample_rate`
             about neighbours="zero-out".
-        allow_zero: Whether a gradient of zeros only is answered with; see `Client`.
-        guard: Looks at the server's model before it is answered; see `Client`.
+        batch_size, local, sampling, allow_zero, guard: Those of `Client`.
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import OptimalNoise

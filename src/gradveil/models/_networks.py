@@ -19,6 +19,12 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def check_counts(**numbers: int) -> None:
+    """Require integers of at least 1, each by its name."""
+    for name, number in numbers.items():
+        check_count(number, name)
+
+
 def build_activation(name: str) -> nn.Module:
     """A new module of the activation `name`.
 
@@ -31,10 +37,6 @@ def build_activation(name: str) -> nn.Module:
             f"Found `activation={name!r}`.{suggestion(str(name), _ACTIVATIONS)}"
         )
     return _ACTIVATIONS[name]()
-
-
-_POOL = 0  # marks a max-pool in the list of widths below
-_WIDTHS = (1, 2, 2, 4, 4, 4, _POOL, 4, 4, _POOL)  # in units of `width`
 
 
 class ConvNet(nn.Module):
@@ -70,31 +72,25 @@ class ConvNet(nn.Module):
         activation: str = "leaky_relu",
     ) -> None:
         super().__init__()
-        check_count(width, "width")
-        check_count(num_classes, "num_classes")
-        check_count(num_channels, "num_channels")
+        check_counts(width=width, num_classes=num_classes, num_channels=num_channels)
         layers: list[nn.Module] = []
         channels = num_channels
-        for multiple in _WIDTHS:
-            if multiple == _POOL:
+        for multiple in (1, 2, 2, 4, 4, 4, 0, 4, 4, 0):  # 0: a pool
+            if not multiple:
                 layers.append(nn.MaxPool2d(3))
-            else:
-                layers += _block(channels, multiple * width, activation)
-                channels = multiple * width
+                continue
+            layers += [
+                nn.Conv2d(channels, multiple * width, kernel_size=3, padding=1),
+                nn.BatchNorm2d(multiple * width),
+                build_activation(activation),
+            ]
+            channels = multiple * width
         self.conv_layers = nn.Sequential(*layers)
         self.fc_layers = nn.Sequential(nn.Flatten(), nn.Linear(channels * 3 * 3, num_classes))
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.fc_layers(self.conv_layers(inputs))
         return logits
-
-
-def _block(in_channels: int, out_channels: int, activation: str) -> list[nn.Module]:
-    return [
-        nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1),
-        nn.BatchNorm2d(out_channels),
-        build_activation(activation),
-    ]
 
 
 class LeNet(nn.Module):
@@ -126,7 +122,7 @@ class LeNet(nn.Module):
         scale: float = 0.5,
     ) -> None:
         super().__init__()
-        check_count(num_classes, "num_classes")
+        check_counts(num_classes=num_classes)
         check_shape(input_shape, "input_shape")
         check_positive(scale, "scale")
         if len(input_shape) != 3:
@@ -144,18 +140,14 @@ class LeNet(nn.Module):
             build_activation(activation),
             nn.Flatten(),
         )
-        self.head = nn.Linear(12 * _quarter(height) * _quarter(width), num_classes)
+        quarters = (height + 3) // 4, (width + 3) // 4  # after two convolutions of stride 2
+        self.head = nn.Linear(12 * quarters[0] * quarters[1], num_classes)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -scale, scale)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(inputs))
         return logits
-
-
-def _quarter(size: int) -> int:
-    """The size after two convolutions of stride 2."""
-    return (size + 3) // 4
 
 
 class SimpleConvNet(nn.Module):
@@ -177,8 +169,7 @@ class SimpleConvNet(nn.Module):
 
     def __init__(self, num_classes: int = 10, num_channels: int = 1) -> None:
         super().__init__()
-        check_count(num_classes, "num_classes")
-        check_count(num_channels, "num_channels")
+        check_counts(num_classes=num_classes, num_channels=num_channels)
         self.conv_layers = nn.Sequential(
             nn.Conv2d(num_channels, 32, kernel_size=3, padding=1),
             nn.LeakyReLU(),
@@ -220,9 +211,7 @@ class ResNet(nn.Module):
 
     def __init__(self, width: int = 64, num_classes: int = 10, num_channels: int = 3) -> None:
         super().__init__()
-        check_count(width, "width")
-        check_count(num_classes, "num_classes")
-        check_count(num_channels, "num_channels")
+        check_counts(width=width, num_classes=num_classes, num_channels=num_channels)
         self.stem = nn.Sequential(
             nn.Conv2d(num_channels, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),

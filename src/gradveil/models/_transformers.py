@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_flag
+from gradveil._checks import check_flag
+
+from ._networks import check_counts
 
 
 class Block(nn.Module):
@@ -68,12 +70,8 @@ class PatchTransformer(nn.Module):
         num_classes: int = 10,
     ) -> None:
         super().__init__()
-        numbers = {
-            "width": width, "depth": depth, "heads": heads, "patch": patch, "image": image,
-            "num_channels": num_channels, "num_classes": num_classes,
-        }  # fmt: skip
-        for name, number in numbers.items():
-            check_count(number, name)
+        check_counts(width=width, depth=depth, heads=heads, patch=patch, image=image)
+        check_counts(num_channels=num_channels, num_classes=num_classes)
         if width % heads or image < patch:
             raise ValueError(
                 "Parameters `heads` and `patch` should divide `width` and fit into `image`. Found"
@@ -124,12 +122,8 @@ class TokenTransformer(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
-        numbers = {
-            "tokens": tokens, "length": length, "width": width, "depth": depth, "heads": heads,
-            "num_classes": num_classes,
-        }  # fmt: skip
-        for name, number in numbers.items():
-            check_count(number, name)
+        check_counts(tokens=tokens, length=length, width=width, depth=depth, heads=heads)
+        check_counts(num_classes=num_classes)
         check_flag(causal, "causal")
         if width % heads:
             raise ValueError(

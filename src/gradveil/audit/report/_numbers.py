@@ -2,7 +2,7 @@
 
 import math
 
-from gradveil.catalog import shown_amounts
+from gradveil.catalog import Spec
 from gradveil.scoring import Interval
 
 ABSENT = "–"
@@ -96,7 +96,11 @@ def setting(spec: str) -> str:
     >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
     'noise multiplier 1, clip 0.5'
     """
-    return ", ".join(f"{n.replace('_', ' ')} {v:.3g}" for n, v in shown_amounts(spec))
+    try:
+        amounts = Spec.parse(spec).amounts
+    except ValueError:  # a name of the user's that is no specification
+        return ""
+    return ", ".join(f"{n.replace('_', ' ')} {v:.3g}" for n, v in amounts)
 
 
 def named(name: str, spec: str) -> str:
