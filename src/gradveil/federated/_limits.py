@@ -110,13 +110,9 @@ class Limits:
         asked: dict[str, Any] = {}
         if "defense" in config:
             asked["defense"] = self.defense(config["defense"])
-        if "batch-size" in config:
-            asked["batch_size"] = _within(config, "batch-size", self.batch_size, int)
-        local: dict[str, Any] = {}
-        if "local-steps" in config:
-            local["steps"] = _within(config, "local-steps", self.local_steps, int)
-        if "local-lr" in config:
-            local["lr"] = _within(config, "local-lr", self.local_lr, float)
+        asked |= _within(config, "batch-size", "batch_size", self.batch_size, int)
+        local = _within(config, "local-steps", "steps", self.local_steps, int)
+        local |= _within(config, "local-lr", "lr", self.local_lr, float)
         if local and own.local is None:
             raise RefusedError(
                 "A server should ask clients of FedSGD for gradients only. Found"
@@ -151,8 +147,11 @@ def _is_number(value: object) -> bool:
 
 
 def _within(
-    config: Mapping[str, Any], name: str, limits: tuple[Any, Any] | None, kind: type
-) -> Any:
+    config: Mapping[str, Any], name: str, own: str, limits: tuple[Any, Any] | None, kind: type
+) -> dict[str, Any]:
+    """What is asked for under a name, by the client's own word for it; nothing if nothing is."""
+    if name not in config:
+        return {}
     asked = config[name]
     fits = _is_number(asked) and (kind is float or isinstance(asked, int))
     if limits is None or not fits or not limits[0] <= asked <= limits[1]:
@@ -161,7 +160,7 @@ def _within(
             f"A server should {bounds} `{name}`, within this client's limits. Found"
             f" `{name} = {str(asked)[:200]!r}`. Nothing was sent."
         )
-    return kind(asked)
+    return {own: kind(asked)}
 
 
 def _check_range(limits: Any, name: str) -> None:
