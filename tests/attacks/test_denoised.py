@@ -62,7 +62,7 @@ def test_an_attack_with_it_is_better_than_one_without_a_prior():
     errors = {}
     for name, prior in (("learned", Denoised(best, rounds=6)), ("flat", None)):
         finish = Finish(steps=2, products=16, widths=())
-        attack = Adaptive(InvertingGradients(steps=8), prior, smoothing=0.0, finish=finish)
+        attack = Adaptive(InvertingGradients(steps=8), prior, finish=finish)
         found = torch.stack([attack(o, generator(3)).inputs for o in seen])
         errors[name] = float((found - truth).square().mean())
     assert errors["learned"] < 0.8 * errors["flat"]

@@ -17,7 +17,7 @@ def test_each_candidate_finds_its_own_minimum():
     assert found.status == "finished"
 
 
-@pytest.mark.parametrize("method", ["signed-adam", "adam", "sgd"])
+@pytest.mark.parametrize("method", ["signed-adam", "adam"])
 @pytest.mark.parametrize("decay", ["steps", "cosine"])
 def test_every_method_descends(method, decay):
     centres = torch.ones(1, 3)
@@ -29,11 +29,9 @@ def test_batched_is_the_same_as_one_by_one():
     centres = torch.randn(4, 3, generator=generator(), dtype=torch.float64)
     start = torch.zeros(4, 3, dtype=torch.float64)
     together = minimise(bowl, start, Descent(20), data=(centres,)).inputs
-    chunked = minimise(bowl, start, Descent(20, chunk=2), data=(centres,)).inputs
     alone = [minimise(bowl, start[i : i + 1], Descent(20), data=(centres[i : i + 1],)).inputs
              for i in range(4)]  # fmt: skip
     torch.testing.assert_close(together, torch.cat(alone))
-    torch.testing.assert_close(together, chunked)
 
 
 def test_the_range_is_kept():
@@ -46,11 +44,11 @@ def test_the_range_is_kept():
 
 def test_the_best_iterate_wins_and_not_the_last():
     target = torch.tensor([[0.3]])
-    diverging = Descent(30, lr=1.3, method="sgd", decay="none")
+    diverging = Descent(30, lr=1.3, decay="none")
     found = minimise(bowl, torch.zeros(1, 1), diverging, data=(target,))
     assert float(found.costs) == pytest.approx(0.09)  # the start
     costs = [float(cost) for _, cost in minimise(
-        bowl, torch.ones(1, 1), Descent(40, history_every=10), data=(target,)).history]  # fmt: skip
+        bowl, torch.ones(1, 1), Descent(200), data=(target,)).history]  # fmt: skip
     assert costs == sorted(costs, reverse=True)
     assert len(costs) == 5
 
@@ -90,9 +88,3 @@ def test_the_global_generator_is_left_alone():
     before = torch.get_rng_state()
     minimise(bowl, torch.ones(2, 2), Descent(3), data=(torch.zeros(2, 2),))
     assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("options", [{"steps": 0}, {"lr": 0.0}, {"method": "x"}, {"decay": "x"}])
-def test_wrong_options_are_named(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Descent(**options)

@@ -172,8 +172,7 @@ def test_ctrl_c_in_a_closed_form_ends_the_attack(monkeypatch):
     monkeypatch.setattr(_peel_local._Passes, "_pass", _interrupt)
     monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not asked for"))
     attack = InvertingGradients(75, peel=QUICK)
-    results = attack.many([observation, observation], seeded())
-    assert [result.status for result in results] == [INTERRUPTED, INTERRUPTED]
+    assert attack(observation, seeded()).status == INTERRUPTED
 
 
 def _interrupt(*_: object) -> None:

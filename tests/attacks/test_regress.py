@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil import GradientNoise
-from gradveil.attacks import InvertingGradients, Observation, Regress, _regress
+from gradveil.attacks import InvertingGradients, Observation, Regress
 from gradveil.attacks._attack import TIME_BUDGET
 from gradveil.attacks._descent import Watch
 from gradveil.attacks._inverting_gradients import Starts
@@ -79,22 +78,6 @@ def test_large_tensors_are_sketched_so_that_products_stay_the_same_in_the_mean()
     mean, exact = sum(products) / 30, float((one * other).sum())
     assert mean == pytest.approx(exact, rel=0.02)
     assert mean != pytest.approx(exact * 2 / 3, rel=0.02)
-
-
-def test_messages_with_the_same_labels_share_their_samples(monkeypatch):
-    made = []
-    real = _regress.Simulation.of
-
-    def counted(*arguments):
-        made.append(arguments)
-        return real(*arguments)
-
-    monkeypatch.setattr(_regress.Simulation, "of", counted)
-    plain, noisy = seen()[1], seen(defense=GradientNoise(1e-3))[1]
-    model = plain.model
-    noisy = Observation(**{**vars(noisy), "model": model})
-    InvertingGradients(5, regress=Regress(20)).many([plain, noisy], seeded())
-    assert len(made) == 1
 
 
 @pytest.mark.parametrize("restarts", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -15,7 +15,6 @@ from gradveil.attacks import (
     InvertingGradients,
     Peel,
     observe_vertical,
-    progress_bar,
 )
 from gradveil.models import build_model
 
@@ -92,12 +91,3 @@ def test_cafe_is_stopped_and_tells_its_progress():
     assert told
     assert CAFE(steps=40, progress=CtrlC(0))(observation, seeded()).status == "interrupted"
     assert CAFE(time_budget=0.0)(observation, seeded()).status == "time budget"
-
-
-def test_the_bar_shows_steps_and_cost(capsys):
-    with progress_bar("two images") as progress:
-        InvertingGradients(steps=3, progress=progress)(observation_for("dlg"), seeded())
-        progress(0, 5, 0.25)
-    shown = capsys.readouterr().err
-    assert "two images" in shown
-    assert "cost" in shown

@@ -30,7 +30,7 @@ QUICK = Unpool().configured(steps=150)
 def test_images_that_descent_does_not_find():
     batch = smooth_images(1, 3, 12, 12)
     observation = observed(small_net(), batch, labels="known")
-    strong = InvertingGradients.strong(steps=150, restarts=1, finish=None, smoothing=0, peel=None)
+    strong = InvertingGradients.strong(steps=150, restarts=1, finish=None, peel=None)
     plain = InvertingGradients(150, total_variation=1e-2)
     before = float(score(plain(observation, seeded()), batch, ssim=False).psnr)
     found = strong(observation, seeded())

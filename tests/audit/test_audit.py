@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import gradveil
 from gradveil import GradientNoise
-from gradveil.attacks import Analytic, InvertingGradients, ThreatModel
+from gradveil.attacks import Analytic, Attack, InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult, Federation, Subject, run, write_results
 from gradveil.audit.report import csv_text
 from gradveil.catalog import spec_of
@@ -240,7 +240,7 @@ def test_given_amounts_are_not_changed():
 
 
 @dataclasses.dataclass(frozen=True)
-class Impatient:
+class Impatient(Attack):
     """An attack during which the user presses Ctrl-C, from its second call on."""
 
     calls: list = dataclasses.field(default_factory=list)
@@ -299,7 +299,7 @@ def test_batches_of_unequal_size_are_an_error():
 
 
 @dataclasses.dataclass(frozen=True)
-class Faulty:
+class Faulty(Attack):
     """An attack with a mistake of its author's."""
 
     def __call__(self, observation, generator=None):
@@ -325,7 +325,7 @@ def test_what_is_measured_is_what_is_sent():
 
 
 @dataclasses.dataclass
-class Told:
+class Told(Attack):
     """Notes what it is told of the range, and guesses nothing."""
 
     low: list = dataclasses.field(default_factory=list)

@@ -60,14 +60,12 @@ def test_the_exact_attacker_sees_who_it_was(spec: str) -> None:
 
 @every
 def test_the_attack_that_knows_it_runs(spec: str) -> None:
-    observations = [
-        observe(
-            model(), cross_entropy, (images(), LABELS), RIVALS[spec](), threat=KNOWN,
-            num_classes=3, generator=seeded(2),
-        )
-    ]  # fmt: skip
-    attack = Adaptive(InvertingGradients(3), smoothing=0.0, finish=None)
-    (found,) = attack.many(observations, seeded())
+    observation = observe(
+        model(), cross_entropy, (images(), LABELS), RIVALS[spec](), threat=KNOWN,
+        num_classes=3, generator=seeded(2),
+    )  # fmt: skip
+    attack = Adaptive(InvertingGradients(3), finish=None)
+    found = attack(observation, seeded())
     assert bool(found.inputs.isfinite().all())
     assert found.status == "finished"
 

@@ -84,12 +84,12 @@ def test_the_columns_are_seen_in_the_message() -> None:
 @pytest.mark.slow
 def test_to_leave_them_out_is_enough_to_break_it() -> None:
     truth = smooth_images(2, 1, (6, 6))
-    unaware = InvertingGradients.strong(steps=50, restarts=1, smoothing=0.0)
-    adaptive = Adaptive(unaware, smoothing=0.0, finish=None)
+    unaware = InvertingGradients.strong(steps=50, restarts=1)
+    adaptive = Adaptive(unaware, finish=None)
     net = conv_net(1, (6, 6))
     for_unaware = observed(net, truth, [0, 1], Soteria(0.8))
     for_adaptive = observed(net, truth, [0, 1], Soteria(0.8), mechanism="known")
-    found = adaptive.many([for_adaptive, for_adaptive], seeded())[1]
+    found = adaptive(for_adaptive, seeded())
     assert error(found.inputs, truth) < 0.7 * error(unaware(for_unaware, seeded()).inputs, truth)
 
 

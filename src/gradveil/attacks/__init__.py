@@ -5,7 +5,6 @@ from ._analytic import Analytic
 from ._attack import Attack, Reconstruction
 from ._cafe import CAFE, VerticalNet, observe_vertical
 from ._candidate_bound import candidate_bound
-from ._descent import progress_bar
 from ._dlg import DLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
@@ -31,9 +30,7 @@ from ._unpool import Unpool
 from ._attack import FINISHED as FINISHED
 from ._attack import INTERRUPTED as INTERRUPTED
 from ._attack import TIME_BUDGET as TIME_BUDGET
-from ._attack import CallableAttack as CallableAttack
 from ._attack import Progress as Progress
-from ._attack import as_attack as as_attack
 from ._candidate_bound import CandidateBound as CandidateBound
 from ._descent import Watch as Watch
 from ._identify_trials import Lineups as Lineups
@@ -70,6 +67,5 @@ __all__ = [
     "identify_trials",
     "observe",
     "observe_vertical",
-    "progress_bar",
     "recover_labels",
 ]

@@ -46,11 +46,7 @@ class Reconstruction:
 Progress = Callable[[int, int, float], None]
 """Called with (step, steps in all, best own cost so far)."""
 
-UNKNOWN_WORK = 500.0
-"""The gradients that an attack takes which does not say how many."""
-
 Own = TypeVar("Own", bound="Attack")
-Thing = TypeVar("Thing")
 
 
 class Attack(ABC):
@@ -80,20 +76,11 @@ class Attack(ABC):
     needs_defense: bool = True
     """Whether one that makes use of the defense cannot do without that knowledge."""
 
-    runs_together: bool = False
-    """Whether `many` attacks several observations of one model in one batched run."""
-
     @abstractmethod
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack one observation; all randomness comes from the generator."""
-
-    def many(
-        self, observations: Sequence[Observation], generator: torch.Generator | None = None
-    ) -> list[Reconstruction]:
-        """Attack several observations, one after the other unless `runs_together`."""
-        return [self(observation, generator) for observation in observations]
 
     def configured(
         self: Own,
@@ -109,58 +96,14 @@ class Attack(ABC):
                 shorter budget that the attack has.
             progress: Called with (step, steps in all, best own cost so far).
         """
-        return _changed(self, steps, time_budget, progress)
-
-    @property
-    def work(self) -> float:
-        """About how many gradients of the message it takes for one observation."""
-        return _steps_of(self)
-
-    @property
-    def reports(self) -> float:
-        """About how often it calls `progress` for one observation."""
-        return self.work
-
-
-class CallableAttack(Attack):
-    """A plain callable (observation, generator) -> Reconstruction as an attack."""
-
-    def __init__(self, function: Callable[..., Reconstruction]) -> None:
-        self.function = function
-        self.knows_defense = bool(getattr(function, "knows_defense", False))
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Call it."""
-        return self.function(observation, generator)
-
-    def configured(
-        self,
-        steps: int | None = None,
-        time_budget: float | None = None,
-        progress: Progress | None = None,
-    ) -> "CallableAttack":
-        """The same with other settings, where it is a dataclass that has them."""
-        return CallableAttack(_changed(self.function, steps, time_budget, progress))
-
-    @property
-    def work(self) -> float:
-        """The `steps` of what is called, if it has any."""
-        return _steps_of(self.function)
-
-
-def as_attack(attack: Attack | Callable[..., Reconstruction]) -> Attack:
-    """The attack itself, or a plain callable of that signature as one."""
-    if isinstance(attack, Attack):
-        return attack
-    if not callable(attack) or isinstance(attack, type):
-        raise TypeError(
-            "Parameter `attack` should be a `gradveil.attacks.Attack`, or callable as"
-            f" attack(observation, generator). Found {attack!r}. Derive it from `Attack`, or make"
-            " an instance."
-        )
-    return CallableAttack(attack)
+        if not is_dataclass(self):
+            return self
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        given = {"steps": steps, "time_budget": time_budget, "progress": progress}
+        changes: dict[str, Any] = {k: v for k, v in given.items() if k in own and v is not None}
+        if "time_budget" in changes:
+            changes["time_budget"] = shorter(own["time_budget"], time_budget)
+        return replace(self, **changes) if changes else self
 
 
 def check_settings(
@@ -187,21 +130,3 @@ def check_settings(
 def shorter(own: float | None, other: float | None) -> float | None:
     """The shorter one of two time budgets; `None` is no limit."""
     return min((budget for budget in (own, other) if budget is not None), default=None)
-
-
-def _changed(
-    thing: Thing, steps: int | None, time_budget: float | None, progress: Progress | None
-) -> Thing:
-    """A dataclass with those of its fields replaced that are given and that it has."""
-    if not is_dataclass(thing) or isinstance(thing, type):
-        return thing
-    own = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
-    given = {"steps": steps, "time_budget": time_budget, "progress": progress}
-    changes: dict[str, Any] = {k: v for k, v in given.items() if k in own and v is not None}
-    if "time_budget" in changes:
-        changes["time_budget"] = shorter(own["time_budget"], time_budget)
-    return replace(thing, **changes) if changes else thing
-
-
-def _steps_of(thing: object) -> float:
-    return float(getattr(thing, "steps", UNKNOWN_WORK))

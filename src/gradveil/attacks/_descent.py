@@ -1,8 +1,7 @@
 """First-order minimisation of many candidates at once, and where they start."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from gradveil._checks import check_choice, check_count, check_not_negative, check_positive
-from gradveil._extras import require
 from gradveil._random import normal_like
 from gradveil._tensors import flatten
 from gradveil.messages import GradientMessage
@@ -19,7 +16,7 @@ from gradveil.scoring import match
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
 from ._fast_layers import FastLayers, has_half
-from ._observation import Observation, check_observation
+from ._observation import Observation
 
 Cost = Callable[..., Any]
 """(candidate, progress, *data) to what is minimised, a 0-d tensor, or to a pair of that and the
@@ -27,6 +24,8 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 SETTLED = 7 / 8
 """From this share of the steps on nothing is annealed, and iterates are comparable."""
+RECORDED = 50
+"""Every how many steps the best cost is recorded."""
 MANY, SMALL = 4, 4096
 """Candidates and their entries from which, and up to which, batching pays on a processor."""
 
@@ -38,11 +37,9 @@ class Descent:
     Args:
         steps: How many updates.
         lr: The rate of the first update.
-        method: "signed-adam" (Adam on the signs of the gradient), "adam" or "sgd".
+        method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
-        history_every: Every how many steps the best cost is recorded.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        chunk: How many candidates are differentiated at once; `None`: all.
         settled: From this share of the steps on iterates compete by their own costs. Before it,
             where an annealed cost is not yet the final one, the latest iterate counts as the best.
 
@@ -54,21 +51,8 @@ class Descent:
     lr: float = 0.2
     method: str = "signed-adam"
     decay: str = "steps"
-    history_every: int = 50
     time_budget: float | None = None
-    chunk: int | None = None
     settled: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_count(self.steps, "steps")
-        check_positive(self.lr, "lr")
-        check_choice(self.method, "method", ("signed-adam", "adam", "sgd"))
-        check_choice(self.decay, "decay", ("steps", "cosine", "none"))
-        check_count(self.history_every, "history_every")
-        if self.time_budget is not None:
-            check_not_negative(self.time_budget, "time_budget")
-        if self.chunk is not None:
-            check_count(self.chunk, "chunk")
 
     def rate(self, progress: float) -> float:
         """The rate when this share of the steps is done."""
@@ -154,7 +138,7 @@ def minimise(
     >>> minimise(cost, start, Descent(steps=50, lr=0.1)).costs.max() < 0.1
     tensor(True)
     """
-    watch, evaluate = Watch(descent.time_budget), _evaluator(cost, descent.chunk)
+    watch, evaluate = Watch(descent.time_budget), _evaluator(cost)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
     now, update = start, _Update(descent, start)
     try:
@@ -162,7 +146,7 @@ def minimise(
             share = max(step / descent.steps, watch.share())
             gradient, own = evaluate(now, share, *data)
             _keep_best(best, now, own, always=share <= descent.settled)
-            if step % descent.history_every == 0 or step == descent.steps:
+            if step % RECORDED == 0 or step == descent.steps:
                 best.history.append((step, best.costs.clone()))
             if progress is not None:
                 progress(step, descent.steps, float(best.costs.min()))
@@ -177,17 +161,13 @@ def minimise(
 
 def clamp(inputs: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     """The inputs moved into the range, as far as it is known."""
-    if low is None and high is None:
-        return inputs
     if low is not None:
-        low = low.to(inputs)
-    if high is not None:
-        high = high.to(inputs)
-    return inputs.clamp(low, high)
+        inputs = inputs.clamp(min=low.to(inputs))
+    return inputs if high is None else inputs.clamp(max=high.to(inputs))
 
 
 class _Update:
-    """Adam (Kingma and Ba, 2015) on the gradient or on its signs, or plain steps."""
+    """Adam (Kingma and Ba, 2015) on the gradient or on its signs."""
 
     def __init__(self, descent: Descent, like: Tensor) -> None:
         self.method, self.count = descent.method, 0
@@ -196,8 +176,6 @@ class _Update:
     def __call__(self, gradient: Tensor, rate: float) -> Tensor:
         """What to subtract."""
         gradient = torch.nan_to_num(gradient)
-        if self.method == "sgd":
-            return rate * gradient
         if self.method == "signed-adam":
             gradient = gradient.sign()
         self.count += 1
@@ -208,7 +186,7 @@ class _Update:
         return rate * mean / (square.sqrt() + 1e-8)
 
 
-def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
+def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     """Gradients and own costs of all candidates: one after the other, or from one batched pass."""
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,7 +208,6 @@ def _evaluator(cost: Cost, chunk: int | None) -> Callable[..., tuple[Tensor, Ten
         batched = vmap(
             lambda candidate, *rows: grad_and_value(paired, has_aux=True)(candidate, share, *rows),
             randomness="same",
-            chunk_size=chunk,
         )
         gradients, (_, own) = batched(candidates, *data)
         return gradients, own.detach()
@@ -290,29 +267,6 @@ def noise_start(observation: Observation, count: int, generator: torch.Generator
     return normal_like(blank, generator)
 
 
-def check_alike(observations: Sequence[Observation]) -> None:
-    """Require observations that can be attacked in one batched run."""
-    if not observations:
-        raise ValueError("Parameter `observations` should not be empty. Found no Observation.")
-    for observation in observations:
-        check_observation(observation)
-    first = observations[0]
-    for position, other in enumerate(observations):
-        same = (
-            other.model is first.model
-            and other.loss_fn == first.loss_fn
-            and other.batch_size == first.batch_size
-            and other.input_shape == first.input_shape
-            and other.local == first.local
-        )
-        if not same:
-            raise ValueError(
-                "Parameter `observations` should be of one model, loss, batch size, input shape and"
-                f" local training, to run as one batch. Found that number {position} differs from"
-                " the first. Attack them one by one."
-            )
-
-
 def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
     """For each seed the mean over seeds, in that seed's own order.
 
@@ -332,41 +286,3 @@ def order_like(seed: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
         if len(places) > 1:
             order[places] = places[match(seed[places], reference[places])]
     return order
-
-
-@contextmanager
-def progress_bar(description: str = "attack") -> Iterator[Progress]:
-    """A `progress` for any attack, drawn on stderr: steps, best cost and the time left.
-
-    An attack of several stages begins the bar again with each of them.
-
-    Args:
-        description: What stands before the bar.
-
-    >>> from gradveil.attacks import InvertingGradients
-    >>> with progress_bar("images 1 to 4") as progress:
-    ...     attack = InvertingGradients(steps=10, progress=progress)
-    """
-    require("the progress bar", "gradveil[cli]", "rich")
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("cost {task.fields[cost]:.4g}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=None, cost=float("nan"))
-        latest = [0]
-
-        def progress(step: int, steps: int, cost: float) -> None:
-            if step < latest[0]:
-                bar.reset(task, total=steps, cost=cost)
-            latest[0] = step
-            bar.update(task, completed=step, total=steps, cost=cost)
-
-        yield progress

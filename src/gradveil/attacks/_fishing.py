@@ -82,11 +82,6 @@ class Fishing(Attack):
         targets = torch.cat([caught.targets, _without(others, self.target, count)])
         return replace(caught, inputs=inputs, targets=targets)
 
-    @property
-    def work(self) -> float:
-        """That of the attack on the class."""
-        return self.attack.work
-
     def _head(self, model: nn.Module) -> nn.Linear:
         layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None]
         if not layers or layers[-1].out_features <= self.target:

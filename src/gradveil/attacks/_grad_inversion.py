@@ -53,7 +53,6 @@ class GradInversion(Attack):
         rounds: How often the consensus is renewed.
         distance: D, "cosine" or "euclidean" (the paper's).
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        chunk: How many seeds are differentiated at once; `None`: all.
         progress: Called with (step, steps, cost).
 
     >>> from torch.nn.functional import cross_entropy
@@ -78,13 +77,12 @@ class GradInversion(Attack):
     rounds: int = 16
     distance: str = "cosine"
     time_budget: float | None = None
-    chunk: int | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
         weights = ("total_variation", "l2", "batch_norm", "group")
-        check_settings(self, counts=("seeds", "rounds", "steps"), not_negative=weights)
-        self._descent(0, None)
+        counts = ("seeds", "rounds", "steps")
+        check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
         check_choice(self.distance, "distance", tuple(DISTANCES))
 
     def __call__(
@@ -141,15 +139,7 @@ class GradInversion(Attack):
 
     def _descent(self, number: int, time_budget: float | None) -> Descent:
         rate = Descent(steps=self.steps, lr=self.lr).rate(number / self.rounds)
-        steps = self._steps_of_round
-        return Descent(
-            steps=steps,
-            lr=rate,
-            decay="none",
-            history_every=steps,
-            time_budget=time_budget,
-            chunk=self.chunk,
-        )
+        return Descent(self._steps_of_round, rate, decay="none", time_budget=time_budget)
 
     def _cost(self, observation: Observation, labels: Tensor, sent: Tensor) -> Cost:
         distance, message = DISTANCES[self.distance], message_of(observation)

@@ -132,16 +132,6 @@ class LBFGSMatching(Attack):
         counts, positive = ("steps", "restarts"), ("start_scale",)
         check_settings(self, counts=counts, positive=positive, not_negative=("tolerance",))
 
-    @property
-    def work(self) -> float:
-        """All iterations of all starts."""
-        return float(self.steps * self.restarts)
-
-    @property
-    def reports(self) -> float:
-        """Those of one start: mostly the first converges."""
-        return float(self.steps)
-
     def _matched(
         self, observation: Observation, targets: SoftTargets | Tensor, generator: torch.Generator
     ) -> Reconstruction:

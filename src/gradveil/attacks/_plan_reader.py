@@ -424,16 +424,6 @@ class PlanReader(Attack):
         read = self._read(run)
         return self._best(run, [*read, result.inputs]) if read else result
 
-    @property
-    def work(self) -> float:
-        """A step on the likelihood costs about three gradients a probe; two starts take it."""
-        return 0.5 * self.steps + 6.0 * self.probes * self.polish
-
-    @property
-    def reports(self) -> float:
-        """Only the last part tells."""
-        return 2.0 * self.polish
-
     def _read(self, run: Run) -> list[Tensor]:
         """The image that the levels show, if there is one."""
         if run.observation.batch_size != 1 or not plan_can_be_read(run.observation):
@@ -451,7 +441,7 @@ class PlanReader(Attack):
             return likelihood(inputs) + energy(inputs)
 
         def descend(start: Tensor) -> Minimum:
-            descent = Descent(self.polish, self.lr, "adam", "cosine", 10, run.watch.left())
+            descent = Descent(self.polish, self.lr, "adam", "cosine", run.watch.left())
             low, high = seen.low, seen.high
             return minimise(cost, start[None], descent, low=low, high=high, progress=run.progress)
 

@@ -118,16 +118,6 @@ class TabLeak(Attack):
             found = self._minimise(cost, found.inputs, layout, self.lr / 3, watch)
         return _result(found, labels, layout)
 
-    @property
-    def work(self) -> float:
-        """Both stages of all starts."""
-        return 2.0 * self.steps * self.starts
-
-    @property
-    def reports(self) -> float:
-        """One for each step."""
-        return 2.0 * self.steps
-
     def _minimise(
         self,
         cost: Callable[[Tensor], Tensor],

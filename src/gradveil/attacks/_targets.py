@@ -17,7 +17,6 @@ from ._attack import Progress
 from ._descent import (
     Descent,
     Watch,
-    check_alike,
     clamp,
     message_of,
     minimise,
@@ -26,7 +25,7 @@ from ._descent import (
 )
 from ._labels import recover_labels
 from ._model_layers import random_inputs
-from ._observation import Observation
+from ._observation import Observation, check_observation
 
 GRANT = "Grant the targets: `ThreatModel(labels='known')`."
 
@@ -134,7 +133,7 @@ class Run:
     @classmethod
     def of(cls, attack: Any, observation: Observation, generator: torch.Generator | None) -> "Run":
         """From the attack's own settings; targets that are not granted are found first."""
-        check_alike([observation])
+        check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
         progress = getattr(attack, "progress", None)
         return cls(observation, labels_of(observation, generator), generator, watch, progress)

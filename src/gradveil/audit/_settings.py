@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from gradveil._checks import (
     check_at_most,
-    check_callable,
     check_choice,
     check_count,
     check_kind,
@@ -24,7 +23,6 @@ from gradveil.attacks import (
     ThreatModel,
     TokenRows,
     Unpool,
-    as_attack,
 )
 from gradveil.catalog import build_attack, spec_of
 from gradveil.data import Dataset
@@ -142,10 +140,9 @@ class Settings:
         if self.attacks is None:
             usual = default_attacks(STEPS if self.steps is None else self.steps, data)
             return [one for one in usual if one.knows_defense] or usual
-        built = [build_attack(one) if isinstance(one, str) else one for one in self.attacks]
-        for one in built:
-            check_callable(one, "attacks", "Use for example `InvertingGradients()`.")
-        attacks = [as_attack(one) for one in built]
+        attacks = [build_attack(one) if isinstance(one, str) else one for one in self.attacks]
+        for one in attacks:
+            check_kind(one, "attacks", Attack, "Derive it from `Attack`, and make an instance.")
         stepless = [one.configured(steps=1) == one.configured(steps=2) for one in attacks]
         if self.steps is not None and attacks and all(stepless):
             raise ValueError(

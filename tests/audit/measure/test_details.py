@@ -83,7 +83,6 @@ def test_an_audit_attacks_what_a_response_of_its_own_sends(monkeypatch, tmp_path
     monkeypatch.setattr(
         InvertingGradients, "__call__", lambda self, o, g: (seen.append(o), attack(self, o, g))[1]
     )
-    monkeypatch.setattr(InvertingGradients, "runs_together", False)
     result = small_audit(table(), table_model(), defenses=[Sign()], attacks=attacks()[:1])
     assert all(set(v.unique().tolist()) <= {-1.0, 0.0, 1.0} for v in seen[-1].sent.values())
     assert result.defenses[1].name == "sign"

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from operator import attrgetter
@@ -114,7 +113,7 @@ def run_attacks(
             observation = _observed(subject, defense, told, (seed, 1, batch, draw), batch)
             start = time.perf_counter()
             try:
-                found = _attack(attack, observation, (seed, 2, batch, draw))
+                found = attack(observation, numbered_stream(seed, 2, batch, draw))
                 if found.status == INTERRUPTED:
                     raise KeyboardInterrupt  # what is not whole is not kept
                 seconds = time.perf_counter() - start
@@ -144,14 +143,6 @@ def _observed(
         layout=subject.data.layout,
         generator=numbered_stream(*seed),
     )
-
-
-def _attack(attack: Attack, observation: Observation, seed: tuple[int, ...]) -> Reconstruction:
-    """As one of many where the attack can and the model lets it: the bytes are those of many."""
-    if attack.runs_together:
-        with suppress(RuntimeError):  # a layer that does not batch over candidates
-            return attack.many([observation], numbered_stream(*seed))[0]
-    return attack(observation, numbered_stream(*seed))
 
 
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:

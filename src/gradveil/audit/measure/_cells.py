@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gradveil._runner import Cell, CellFunction, Settings
-from gradveil.attacks import Attack, CallableAttack, Lineups, ThreatModel
+from gradveil.attacks import Attack, Lineups, ThreatModel
 from gradveil.catalog import build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.federated import Federation
@@ -33,7 +33,7 @@ each message and candidate: then eight times fewer."""
 
 def by_spec(attacks: Sequence[Attack]) -> dict[str, Attack]:
     """The attacks by their specifications; repeated ones once."""
-    return {spec_of(a.function if isinstance(a, CallableAttack) else a): a for a in attacks}
+    return {spec_of(a): a for a in attacks}
 
 
 @dataclass(frozen=True)
