@@ -10,7 +10,7 @@ from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
 from ._grad_inversion import GradInversion
 from ._identify import Identify
-from ._identify_trials import draw_lineups, identify_trials
+from ._identify_trials import identify_trials
 from ._idlg import IDLG
 from ._imprint import Imprint
 from ._inverting_gradients import InvertingGradients
@@ -33,7 +33,6 @@ from ._attack import TIME_BUDGET as TIME_BUDGET
 from ._attack import Progress as Progress
 from ._candidate_bound import CandidateBound as CandidateBound
 from ._descent import Watch as Watch
-from ._identify_trials import Lineups as Lineups
 from ._refine import Finish as Finish
 
 __all__ = [
@@ -63,7 +62,6 @@ __all__ = [
     "Unpool",
     "VerticalNet",
     "candidate_bound",
-    "draw_lineups",
     "identify_trials",
     "observe",
     "observe_vertical",

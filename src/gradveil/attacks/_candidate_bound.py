@@ -172,7 +172,6 @@ def candidate_bound(
             rests = _combinations(population.neighbours(draw, neighbours, own))
         found = _marginal(draw, messages, rests, generator)
         for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):
-            assert place is not None
             for size in sizes:
                 done[size].append(judged(number, *_among(one, truth, place, size)))
     trend = tuple(_point(size, done[size]) for size in sizes)
@@ -195,9 +194,8 @@ def _marginal(
     marginal = []
     for each in zip(*found, strict=True):
         tables = torch.stack([one.log_likelihoods for one in each])
-        marginal.append(
-            replace(each[0], log_likelihoods=tables.logsumexp(0) - log(len(tables)), targets=None)
-        )
+        logs = tables.logsumexp(0) - log(len(tables))
+        marginal.append(replace(each[0], log_likelihoods=logs))
     return marginal
 
 
@@ -226,7 +224,6 @@ def _among(
 
 def _point(size: int, trials: list[Trial]) -> CandidatePoint:
     report = IdentificationReport(size, tuple(trials))
-    assert report.rate is not None
     error = replace(report.error, low=max(0.0, report.error.low))  # Student's may be below
     return CandidatePoint(size, error, report.rate, report.prior_error)
 

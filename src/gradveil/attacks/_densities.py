@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +18,9 @@ COLUMNS = 2**15
 
 CANCELLED = 64 * torch.finfo(torch.float64).eps
 """Rounding errors of a table, over the size of the terms that cancel in it."""
+
+SURE = 1e-6
+"""Errors of a log-likelihood that change no result."""
 
 
 def rounding_error(
@@ -41,15 +43,15 @@ def rounding_at(dtype: torch.dtype, sent: Tensor, size: Tensor) -> Tensor:
     return error.clamp(min=known.tiny)
 
 
-def channel_log_likelihood(
-    sent: Tensor, value: Tensor, std: Tensor | float, keep: Tensor | float
+def channel_log_likelihoods(
+    sent: Tensor, values: Tensor, std: Tensor | float, keep: Tensor | float
 ) -> Tensor:
-    """Σ_i log[k_i p(y_i | v_i) + (1 - k_i) p(y_i | 0)] for y_i = r_i v_i + std_i ε_i.
+    """Σ_i log[k_i p(y_i | v_i) + (1 - k_i) p(y_i | 0)] for y_i = r_i v_i + std_i ε_i, of each v.
 
     p is the normal density where std_i > 0. Where it is 0, y_i is a point: log p is 0 where both
     agree, and -½ (misfit / τ_i)² where they do not, with τ_i the size of a rounding error.
     """
-    y, v = sent.double(), value.double()
+    y, v = sent.double(), values.double()
     level = torch.as_tensor(std, dtype=torch.float64, device=y.device)
     noisy = level > 0
     spread = level
@@ -59,87 +61,45 @@ def channel_log_likelihood(
     constant = constant.expand(y.shape).sum()
     share = torch.as_tensor(keep, dtype=torch.float64, device=y.device)
     if bool(((share == 0) | (share == 1)).all()):
-        return constant - 0.5 * ((y - share * v) / spread).square().sum()
+        return constant - 0.5 * ((y - share * v) / spread).square().reshape(len(v), -1).sum(1)
     kept, pruned = -0.5 * ((y - v) / spread).square(), -0.5 * (y / spread).square()
-    return constant + torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum()
-
-
-class Table(NamedTuple):
-    """Log-likelihoods, a row for each message and a column for each of the values."""
-
-    logs: Tensor
-    error: Tensor
-    """How far rounding may have moved each of them."""
+    logs = torch.logaddexp(kept + share.log(), pruned + (1 - share).log())
+    return constant + logs.reshape(len(v), -1).sum(1)
 
 
 def channel_table(
     sent: Sequence[Tensor], values: Sequence[Tensor], std: Tensor | float, keep: Tensor | float
-) -> Table:
-    """`channel_log_likelihood` of all messages under all values, by matrix products.
+) -> Tensor:
+    """`channel_log_likelihoods` of all messages (rows) under all values (columns).
 
-    With the weights w_i = 1/std_i², and both sides moved by the mean of the values, so that little
-    cancels,
+    By matrix products: with the weights w_i = 1/std_i², and both sides moved by the mean of the
+    values, so that little cancels,
 
         Σ_i w_i (y_i - k_i v_i)² = Σ_i w_i y_i² - 2 Σ_i (w_i y_i) (k_i v_i) + Σ_i w_i (k_i v_i)².
 
-    Entries that are kept with a probability in between are taken one by one.
+    Where entries have no noise or are kept with a probability in between, and where noise is so
+    small that rounding of what cancels could be seen, message by message.
     """
     y, v = (torch.stack([one.reshape(-1) for one in each]) for each in (sent, values))
     level, share = (
         torch.as_tensor(x, dtype=torch.float64, device=y.device).expand(sent[0].shape).reshape(-1)
         for x in (std, keep)
     )
-    bare = level == 0
-    sizes = _bare_sizes(y, bare) if bool(bare.any()) else None
-    logs = torch.zeros(len(y), len(v), dtype=torch.float64, device=y.device)
-    terms = torch.zeros_like(logs)
-    for start in range(0, y.shape[1], COLUMNS):
-        part = slice(start, start + COLUMNS)
-        spread = level[part].expand(1, -1)
-        own, other = y[:, part].double(), v[:, part].double()
-        if sizes is not None:
-            spread = torch.where(bare[part], rounding_at(y.dtype, own, sizes), spread)
-        block = own, other, spread, share[part]
-        _add_sharp(logs, terms, *block)
-        _add_mixed(logs, *block)
-    constant = (-level[~bare].log() - LOG_ROOT_TAU).sum()
-    return Table(constant + logs, CANCELLED * terms)
-
-
-def _add_sharp(
-    logs: Tensor, terms: Tensor, y: Tensor, v: Tensor, spread: Tensor, share: Tensor
-) -> None:
-    """Entries that are kept, or pruned: -½ Σ_i w_i (y_i - k_i v_i)², and the size of its terms."""
-    sharp = (share == 0) | (share == 1)
-    weights = spread.square().reciprocal() * sharp
-    v = v * share
-    centre = v.mean(0)
-    y, v = y - centre, v - centre
-    weighted = y * weights
-    own, known = (y * weighted).sum(1, keepdim=True), weights @ v.square().T
-    logs -= 0.5 * (own - 2 * weighted @ v.T + known)
-    terms += own + known
-
-
-def _add_mixed(logs: Tensor, y: Tensor, v: Tensor, spread: Tensor, share: Tensor) -> None:
-    """Entries that are kept with a probability: log[k p(y | v) + (1 - k) p(y | 0)]."""
-    mixed = (share > 0) & (share < 1)
-    if not bool(mixed.any()):
-        return
-    y, v, spread, share = (
-        y[:, mixed],
-        v[:, mixed],
-        spread[:, mixed].expand(len(y), -1),
-        share[mixed],
-    )
-    for row, (own, level) in enumerate(zip(y, spread, strict=True)):
-        kept, pruned = -0.5 * ((own - v) / level).square(), -0.5 * (own / level).square()
-        logs[row] += torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum(1)
-
-
-def _bare_sizes(y: Tensor, bare: Tensor) -> Tensor:
-    """The root mean square over the entries without noise, for each message."""
-    return y[:, bare].double().square().mean(1, keepdim=True).sqrt()
+    if bool((level > 0).all()) and bool(((share == 0) | (share == 1)).all()):
+        logs = torch.zeros(len(y), len(v), dtype=torch.float64, device=y.device)
+        terms = torch.zeros_like(logs)
+        for start in range(0, y.shape[1], COLUMNS):
+            part = slice(start, start + COLUMNS)
+            own, other = y[:, part].double(), v[:, part].double() * share[part]
+            own, other = own - other.mean(0), other - other.mean(0)
+            weighted = own / level[part].square()
+            squares = (own * weighted).sum(1, keepdim=True)
+            known = (other.square() / level[part].square()).sum(1)
+            logs -= 0.5 * (squares - 2 * weighted @ other.T + known)
+            terms += squares + known
+        if bool((CANCELLED * terms <= SURE).all()):
+            return logs - (level.log() + LOG_ROOT_TAU).sum()
+    return torch.stack([channel_log_likelihoods(one, v, level, share) for one in y])
 
 
 EXACT = 1e-8

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from gradveil._batches import check_labels, check_pair, check_targets
-from gradveil._checks import check_choice, check_inputs, check_number
+from gradveil._checks import check_inputs, check_number
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
@@ -35,11 +35,9 @@ class Identification:
     """
 
     log_likelihoods: Tensor
-    """log p(sent | candidate), one for each; means over labels where these are not known."""
+    """log p(sent | candidate), one for each."""
     inputs: Tensor
     """The candidates themselves."""
-    targets: Tensor | None = None
-    """The label that is the most likely one, for each candidate."""
 
     @property
     def posterior(self) -> Tensor:
@@ -96,7 +94,7 @@ class Identification:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Each candidate at one place of a batch whose other examples are known."""
+    """Each candidate at the first place of a batch whose other examples are known."""
 
     observation: Observation
     """Of the model, the loss and the kind of message."""
@@ -106,10 +104,6 @@ class Candidates:
     """The label of each candidate."""
     rest: tuple[Tensor, Tensor] | None
     """The other examples of the batch, in the client's order."""
-    position: int
-    """Where the candidate goes."""
-    known: Sequence[Tensors] | None = None
-    """The undefended messages, where they were computed before."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -119,11 +113,7 @@ class Candidates:
         own = self.inputs[index : index + 1], self.targets[index : index + 1]
         if self.rest is None:
             return own
-        at = self.position
-        inputs, targets = (
-            torch.cat([known[:at], mine, known[at:]])
-            for known, mine in zip(self.rest, own, strict=True)
-        )
+        inputs, targets = (torch.cat(pair) for pair in zip(own, self.rest, strict=True))
         return inputs, targets
 
     def message(self, index: int) -> Message:
@@ -136,38 +126,24 @@ class Candidates:
         Where examples add up, g_k = g_0 - g_{0,own} + g_{k,own}: one gradient of a single example
         for each candidate, several at a time. Otherwise one message for each.
         """
-        if self.known is not None:
-            yield from self.known
-            return
         message, (inputs, _) = self.message(0), self.batch(0)
         if isinstance(message, GradientMessage) and separates(message, inputs):
-            deltas = self._output_gradients(message)
-            if deltas is not None:
-                yield from self._summed(message, deltas)
+            deltas = self._output_gradients()
+            others = deltas[:, 1:]
+            if torch.allclose(others, others[:1], rtol=1e-5, atol=1e-7 * float(deltas.abs().max())):
+                yield from self._summed(message, deltas[:, 0])
                 return
         for index in range(len(self)):
             yield values_of(self.message(index), self.batch(index)[0])
 
-    def _output_gradients(self, message: GradientMessage) -> Tensor | None:
-        """∂L/∂output of each candidate; `None` where a candidate changes those of the others."""
-        inputs, _ = self.batch(0)
-        with torch.no_grad():
-            known = message.loss.outputs(message.parameters, inputs)
-            own = message.loss.outputs(message.parameters, self.inputs)
-        alike = isinstance(own, Tensor) and isinstance(known, Tensor) and own.dim() == known.dim()
-        if not alike or len(own) != len(self):
-            return None
-        rows, first = [], None
+    def _output_gradients(self) -> Tensor:
+        """∂L/∂output of the whole batch with each candidate, which may change the others'."""
+        found = []
         for index in range(len(self)):
-            outputs = known.clone()
-            outputs[self.position] = own[index]
-            delta = grad(message.loss.loss_of_outputs)(outputs, self.batch(index)[1])
-            others = _without(delta, self.position)
-            first = others if first is None else first
-            if not torch.allclose(others, first, rtol=1e-5, atol=1e-7 * float(delta.abs().max())):
-                return None
-            rows.append(delta[self.position])
-        return torch.stack(rows)
+            message = self.message(index)
+            assert isinstance(message, GradientMessage)
+            found.append(message.output_gradient(self.batch(index)[0]).detach())
+        return torch.stack(found)
 
     def _summed(self, message: GradientMessage, deltas: Tensor) -> Iterator[Tensors]:
         """The messages as the sum of what the others and the candidate add."""
@@ -190,10 +166,6 @@ def _example_gradients(message: GradientMessage, inputs: Tensor, deltas: Tensor)
         except RuntimeError:  # a layer without a batching rule
             rows = [message.example_gradient(x, d) for x, d in zip(inputs, deltas, strict=True)]
             return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def _without(rows: Tensor, position: int) -> Tensor:
-    return torch.cat([rows[:position], rows[position + 1 :]])
 
 
 PAIRS = 8
@@ -225,7 +197,7 @@ def likelihood_table(
         for column, hypothesis in enumerate(_planned(candidates, generator)):
             table[:, column] = _log_likelihoods(hypothesis, [hypothesis.values], sent)[:, 0].cpu()
         return table
-    plans = _by_plan(_public(observations, candidates, generator))
+    plans = _public(observations, candidates, generator)
     count = max(1, NUMBERS // sum(value.numel() for value in observations[0].sent.values()))
     each, start = iter(candidates.values()), 0
     while values := list(islice(each, count)):
@@ -243,36 +215,24 @@ def plans_again(observation: Observation) -> bool:
 
 def _public(
     observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
-) -> list[Hypothesis]:
-    """The plan of each observation: told, or one's own, the same whatever the batch is."""
-    plans, own = [], None
-    for observation in observations:
-        if observation.mechanism is not None:
-            plans.append(Hypothesis({}, observation.mechanism, None))
-            continue
-        own = own or _own_plan(_told(observation), candidates, generator)
-        plans.append(own)
-    return plans
-
-
-def _by_plan(plans: list[Hypothesis]) -> list[tuple[Hypothesis, list[int]]]:
-    """The plans that differ, each with its observations."""
+) -> list[tuple[Hypothesis, list[int]]]:
+    """The plans, told or one's own, each with its observations: the same whatever the batch is."""
     found: list[tuple[Hypothesis, list[int]]] = []
-    for row, plan in enumerate(plans):
-        for known, rows in found:
-            if _same(known, plan):
-                rows.append(row)
-                break
+    own: list[int] = []
+    for row, observation in enumerate(observations):
+        told = observation.mechanism
+        if told is None:
+            if not own:
+                found.append((_own_plan(_told(observation), candidates, generator), own))
+            own.append(row)
+            continue
+        alike = (rows for plan, rows in found if same_noise(plan.mechanism, told))
+        rows = next(alike, None)
+        if rows is None or rows is own:
+            found.append((Hypothesis({}, told, None), [row]))
         else:
-            found.append((plan, [row]))
+            rows.append(row)
     return found
-
-
-def _same(one: Hypothesis, other: Hypothesis) -> bool:
-    """Whether both are one plan, or Gaussian with the same levels."""
-    if one is other or one.doubt is not None or other.doubt is not None:
-        return one is other
-    return same_noise(one.mechanism, other.mechanism)
 
 
 def _own_plan(defense: Defense, candidates: Candidates, generator: torch.Generator) -> Hypothesis:
@@ -325,9 +285,6 @@ def _told(observation: Observation) -> Defense:
     return observation.defense
 
 
-LABELS = ("known", "unknown")
-
-
 @dataclass(frozen=True)
 class Identify:
     """Which candidate was in the batch: p(candidate | sent) ∝ p(sent | candidate), exactly.
@@ -352,13 +309,9 @@ class Identify:
     - Entries without noise, and cells of rounding, are compared up to rounding errors.
 
     Args:
-        candidates: The inputs, and the label of each; with `None` for the labels, all have the one
-            that the observation tells for that place.
+        candidates: The inputs, and the label of each: one of them is the batch's first example.
         rest: The inputs and labels of the other examples in the client's order; `None` if there
             are none.
-        labels: "known", or "unknown": each candidate may have any label, and the likelihood is the
-            mean over all classes.
-        position: The place of the candidate in the batch.
 
     >>> from gradveil import GradientNoise
     >>> from gradveil.attacks import ThreatModel
@@ -372,30 +325,18 @@ class Identify:
     1
     """
 
-    candidates: tuple[Tensor, Tensor | None]
+    candidates: tuple[Tensor, Tensor]
     rest: tuple[Tensor, Tensor] | None = None
-    _: KW_ONLY
-    labels: str = "known"
-    position: int = 0
 
     def __post_init__(self) -> None:
         inputs, targets = check_pair(self.candidates, "candidates")
         tokens = gradient_of(inputs).takes_tokens
-        check_inputs(inputs, "candidates", tokens=tokens)
-        if targets is not None:
-            _check_labels(targets, len(inputs), "candidates")
-        others = 0
-        if self.rest is not None:
-            known, labels = check_pair(self.rest, "rest")
-            check_inputs(known, "rest", tokens=tokens)
-            _check_labels(labels, len(known), "rest")
-            others = len(known)
-        check_choice(self.labels, "labels", LABELS)
-        if isinstance(self.position, bool) or self.position not in range(others + 1):
-            raise ValueError(
-                f"Parameter `position` should be a place in a batch of {others + 1}, from 0 to"
-                f" {others}. Found `position = {self.position}`."
-            )
+        for name, pair in (("candidates", (inputs, targets)), ("rest", self.rest)):
+            if pair is not None:
+                known, labels = check_pair(pair, name)
+                check_inputs(known, name, tokens=tokens)
+                if check_targets(labels, len(known), name) == "classification":
+                    check_labels(labels, name)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -414,47 +355,9 @@ class Identify:
             self._check(observation)
         if not observations:
             return []
-        generator = generator_or_fresh(generator)
-        targets = self._targets(observations[0])
-        count, classes = targets.shape[:2]
-        hypotheses = Candidates(
-            observations[0],
-            self.candidates[0].repeat_interleave(classes, 0),
-            targets.flatten(0, 1),
-            self.rest,
-            self.position,
-        )
-        tables = likelihood_table(observations, hypotheses, generator)
-        tables = tables.view(len(observations), count, classes)
-        return [self._found(table, targets) for table in tables]
-
-    def _found(self, table: Tensor, targets: Tensor) -> Identification:
-        """From log-likelihoods by candidate and label."""
-        classes = table.new_tensor(float(table.shape[1]))
-        likely = table.argmax(1).to(targets.device)
-        most_likely = targets[torch.arange(len(targets), device=targets.device), likely]
-        return Identification(table.logsumexp(1) - classes.log(), self.candidates[0], most_likely)
-
-    def _targets(self, observation: Observation) -> Tensor:
-        """The labels that each candidate may have, a row for each."""
-        inputs, targets = self.candidates
-        if self.labels == "unknown":
-            if observation.task != "classification":
-                raise ValueError(
-                    "Parameter `labels` should be 'known' where targets are not one class label"
-                    f" for each example. Found 'unknown' with {observation.task}."
-                )
-            every = torch.arange(observation.num_classes, device=inputs.device)
-            return every.expand(len(inputs), -1)
-        if targets is not None:
-            return targets.unsqueeze(1)
-        if observation.labels is None:
-            raise ValueError(
-                "Parameter `candidates` should hold labels where the observation tells none. Found"
-                " `None`. Give them, or use labels='unknown'."
-            )
-        own = observation.labels[self.position].to(inputs.device)
-        return own.expand(len(inputs), 1, *own.shape)
+        hypotheses = Candidates(observations[0], *self.candidates, self.rest)
+        table = likelihood_table(observations, hypotheses, generator_or_fresh(generator))
+        return [Identification(row, self.candidates[0]) for row in table]
 
     def _check(self, observation: Any) -> None:
         check_observation(observation, tokens=gradient_of(self.candidates[0]).takes_tokens)
@@ -466,8 +369,3 @@ class Identify:
                 f" {observation.batch_size} examples of shape {tuple(observation.input_shape)}."
                 f" Found candidates of shape {shape} beside {size - 1} other examples."
             )
-
-
-def _check_labels(labels: Any, count: int, name: str) -> None:
-    if check_targets(labels, count, name) == "classification":
-        check_labels(labels, name)

@@ -1,4 +1,4 @@
-"""Many trials of the exact attacker: one defense, or several on the same candidates."""
+"""Many trials of the exact attacker."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import check_choice, check_count, check_flag, check_kind
+from gradveil._checks import check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import LocalSteps, LossFunction, gradient_of, trainable_parameters, values_of
+from gradveil.messages import LocalSteps, LossFunction, gradient_of
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
-from ._identify import LABELS, Candidates, Identification, Identify, likelihood_table
+from ._identify import Identification, Identify
 from ._observation import Observation, ThreatModel, observe
 
 
@@ -28,7 +27,7 @@ class Draw(NamedTuple):
     candidates: tuple[Tensor, Tensor]
     truths: tuple[Tensor, Tensor]
     """The true examples, one for each trial."""
-    places: list[int | None]
+    places: list[int]
     """Where the truth is among the candidates."""
     rest: tuple[Tensor, Tensor] | None
     used: Tensor
@@ -40,11 +39,6 @@ class Draw(NamedTuple):
         if self.rest is None:
             return inputs, targets
         return torch.cat([inputs, self.rest[0]]), torch.cat([targets, self.rest[1]])
-
-    def judged(self, number: int, found: "Sequence[Identification]") -> "list[Trial]":
-        """Each trial's result beside the truth."""
-        each = zip(found, self.truths[0], self.places, strict=True)
-        return [judged(number, one, truth, place) for one, truth, place in each]
 
 
 class Population(NamedTuple):
@@ -81,19 +75,16 @@ class Population(NamedTuple):
             )
         return cls(inputs, targets, candidates, batch_size, one_class)
 
-    def draws(
-        self, trials: int, per_draw: int, generator: torch.Generator, among: bool = True
-    ) -> Iterator["Draw"]:
+    def draws(self, trials: int, per_draw: int, generator: torch.Generator) -> Iterator[Draw]:
         """For so many trials in all, each draw when it is asked for."""
         for start in range(0, trials, per_draw):
-            yield self.draw(min(per_draw, trials - start), generator, among)
+            yield self.draw(min(per_draw, trials - start), generator)
 
-    def draw(self, count: int, generator: torch.Generator, among: bool = True) -> "Draw":
+    def draw(self, count: int, generator: torch.Generator) -> Draw:
         """Candidates, truths and the rest of the batch, no example in two of these roles."""
-        inputs, targets, candidates, batch_size, one_class = self
+        inputs, targets, needed, batch_size, one_class = self
         order = _shuffled(len(inputs), generator)
         labels = targets.cpu()[order]
-        needed = candidates if among else candidates + count
         pool = torch.ones(len(labels), dtype=torch.bool)
         if one_class:
             pool = labels == _label(labels, needed, generator)
@@ -108,22 +99,16 @@ class Population(NamedTuple):
                 " candidates."
             )
         chosen, rest = order[chosen].to(inputs.device), order[rest].to(inputs.device)
-        some = chosen[:candidates]
-        places: list[int | None] = [None] * count
-        truths = chosen[candidates:]
-        if among:
-            picked = torch.randint(
-                candidates, (count,), generator=generator, device=generator.device
-            )
-            places, truths = [*picked.tolist()], some[picked.to(some.device)]
+        picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
+        truths = chosen[picked.to(chosen.device)]
         known = (inputs[rest], targets[rest]) if batch_size > 1 else None
         used = torch.zeros(len(inputs), dtype=torch.bool)
         used[torch.cat([chosen, rest]).cpu()] = True
-        own = inputs[truths], targets[truths]
-        return Draw((inputs[some], targets[some]), own, places, known, used)
+        own, some = (inputs[truths], targets[truths]), (inputs[chosen], targets[chosen])
+        return Draw(some, own, picked.tolist(), known, used)
 
     def neighbours(
-        self, draw: "Draw", count: int, generator: torch.Generator
+        self, draw: Draw, count: int, generator: torch.Generator
     ) -> list[tuple[Tensor, Tensor]]:
         """For each of the other places of the batch up to `count` examples, the true one first.
 
@@ -177,9 +162,9 @@ class Trial:
 
     draw: int
     """Trials of one draw share their candidates and the rest of the batch."""
-    rank: float | None
-    """Of the truth; `None` where it was not among the candidates."""
-    is_first: bool | None
+    rank: float
+    """Of the truth."""
+    is_first: bool
     """Whether the most likely candidate was the truth."""
     bits: float
     """log₂ N minus the entropy of the posterior."""
@@ -207,16 +192,13 @@ class IdentificationReport:
         return 1 / self.candidates
 
     @property
-    def rate(self) -> Interval | None:
+    def rate(self) -> Interval:
         """How often the most likely candidate is the truth, with its Clopper-Pearson interval.
 
         Where trials share a draw they are not independent: the interval then also holds that of
-        the draws' rates. With few draws (say three) it may still be too narrow. `None` where the
-        truth was not among the candidates.
+        the draws' rates. With few draws (say three) it may still be too narrow.
         """
-        firsts = [trial.is_first for trial in self.trials if trial.is_first is not None]
-        if not firsts:
-            return None
+        firsts = [trial.is_first for trial in self.trials]
         found = share_interval(sum(firsts), len(firsts))
         if len({trial.draw for trial in self.trials}) == len(self.trials):
             return found
@@ -225,12 +207,9 @@ class IdentificationReport:
         return replace(found, low=max(0.0, low), high=min(1.0, high))
 
     @property
-    def rank(self) -> Interval | None:
+    def rank(self) -> Interval:
         """The mean place of the truth; (N + 1)/2 is chance."""
-        ranks = [trial.rank for trial in self.trials]
-        if any(rank is None for rank in ranks):
-            return None
-        return self._interval([rank for rank in ranks if rank is not None])
+        return self._interval([trial.rank for trial in self.trials])
 
     @property
     def bits(self) -> Interval:
@@ -275,8 +254,6 @@ def identify_trials(
     trials: int = 20,
     per_draw: int = 1,
     one_class: bool = True,
-    among: bool = True,
-    labels: str = "known",
     public_mechanism: AnyMechanism | None = None,
     local: LocalSteps | None = None,
     generator: torch.Generator | None = None,
@@ -285,6 +262,7 @@ def identify_trials(
 
     Each draw takes candidates and the rest of a batch from the examples, without repetition. In
     each of its trials a client sends a batch with one candidate in it, and `Identify` says which.
+    All draws are made first: with one seed several defenses meet the same examples.
 
     Args:
         model: The model that the server sent out.
@@ -298,8 +276,6 @@ def identify_trials(
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
-        among: Whether the truth is among the candidates.
-        labels: As for `Identify`.
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
@@ -319,15 +295,14 @@ def identify_trials(
     population = Population.checked(
         examples, num_classes, candidates, batch_size, one_class, trials=trials, per_draw=per_draw
     )
-    check_choice(labels, "labels", LABELS)
-    check_flag(among, "among")
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     generator = generator_or_fresh(generator)
     setting, done = Setting(model, loss_fn, num_classes, local, public_mechanism), list[Trial]()
-    for number, draw in enumerate(population.draws(trials, per_draw, generator, among)):
+    for number, draw in enumerate([*population.draws(trials, per_draw, generator)]):
         messages = setting.messages(draw, defense, generator)
-        found = Identify(draw.candidates, draw.rest, labels=labels).many(messages, generator)
-        done += draw.judged(number, found)
+        found = Identify(draw.candidates, draw.rest).many(messages, generator)
+        for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):
+            done.append(judged(number, one, truth, place))
     return IdentificationReport(candidates, tuple(done))
 
 
@@ -341,194 +316,34 @@ class Setting:
     local: LocalSteps | None = None
     public_mechanism: AnyMechanism | None = None
 
-    def observed(
-        self, draw: Draw, trial: int, defense: Defense, generator: torch.Generator
-    ) -> Observation:
-        """What an attacker who knows the defense sees of a trial."""
-        return observe(
-            self.model,
-            self.loss_fn,
-            draw.batch(trial),
-            deepcopy(defense),
-            threat=ThreatModel(mechanism="known"),
-            num_classes=self.num_classes,
-            local=self.local,
-            public_mechanism=self.public_mechanism,
-            generator=generator,
-        )
-
     def messages(
         self, draw: Draw, defense: Defense, generator: torch.Generator
     ) -> list[Observation]:
-        """Of all trials of a draw."""
-        return [self.observed(draw, n, defense, generator) for n in range(len(draw.places))]
+        """What an attacker who knows the defense sees of all trials of a draw."""
+        return [
+            observe(
+                self.model,
+                self.loss_fn,
+                draw.batch(trial),
+                deepcopy(defense),
+                threat=ThreatModel(mechanism="known"),
+                num_classes=self.num_classes,
+                local=self.local,
+                public_mechanism=self.public_mechanism,
+                generator=generator,
+            )
+            for trial in range(len(draw.places))
+        ]
 
 
-def judged(number: int, found: Identification, truth: Tensor, place: int | None) -> Trial:
+def judged(number: int, found: Identification, truth: Tensor, place: int) -> Trial:
     """One trial's result beside the truth."""
     blind = torch.zeros_like(found.log_likelihoods)
     return Trial(
         draw=number,
-        rank=None if place is None else found.rank(place),
-        is_first=None if place is None else found.best == place,
+        rank=found.rank(place),
+        is_first=found.best == place,
         bits=found.bits,
         error=found.error(truth),
         prior_error=replace(found, log_likelihoods=blind).error(truth),
     )
-
-
-MOST_KEPT = 2**26
-"""Numbers in the messages that are kept for the next defense; more are computed again."""
-
-
-class Lineup(NamedTuple):
-    """One draw of candidates, with messages that no defense has touched."""
-
-    draw: Draw
-    candidates: list[Tensors] | None
-    """The message of the batch with each candidate; `None` where they are too large to keep."""
-    truths: list[Tensors] | None
-    """The same of each trial's own batch, as the client computes it."""
-
-
-@dataclass(frozen=True)
-class Lineups:
-    """Trials in which several defenses meet the same candidates, truths and batches.
-
-    What does not depend on the defense is computed once: the draws and all undefended messages.
-    Beside that, each defense costs its own plan, its noise and a table of likelihoods. Comparing
-    two defenses is sharper, too, since both are tried on the same examples. Make one with
-    `draw_lineups`.
-    """
-
-    setting: Setting
-    lineups: tuple[Lineup, ...]
-
-    def report(
-        self, defense: Defense, generator: torch.Generator | None = None
-    ) -> IdentificationReport:
-        """How well the candidates are told apart under this defense.
-
-        As in `identify_trials`; but a plan that does not depend on the private batch is made once
-        for all trials of a draw.
-
-        Args:
-            defense: What the client does to its message; the attacker knows it with its settings.
-            generator: For its plan and its noise.
-        """
-        check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-        generator = generator_or_fresh(generator)
-        done: list[Trial] = []
-        for number, lineup in enumerate(self.lineups):
-            found = self._found(lineup, defense, generator)
-            done += lineup.draw.judged(number, found)
-        count = len(self.lineups[0].draw.candidates[0])
-        return IdentificationReport(count, tuple(done))
-
-    def _found(
-        self, lineup: Lineup, defense: Defense, generator: torch.Generator
-    ) -> list[Identification]:
-        draw, messages = lineup.draw, self._messages(lineup, defense, generator)
-        candidates = Candidates(messages[0], *draw.candidates, draw.rest, 0)
-        if _sends_plain(messages[0], draw):
-            candidates = replace(candidates, known=lineup.candidates)
-        table = likelihood_table(messages, candidates, generator)
-        return [Identification(row, draw.candidates[0]) for row in table]
-
-    def _messages(
-        self, lineup: Lineup, defense: Defense, generator: torch.Generator
-    ) -> list[Observation]:
-        """What the attacker sees of each trial."""
-        draw, setting = lineup.draw, self.setting
-        if defense.about.private or not defense.about.usual:
-            return setting.messages(draw, defense, generator)
-        first = setting.observed(draw, 0, defense, generator)
-        assert first.mechanism is not None
-        seen = [first]
-        for trial in range(1, len(draw.places)):
-            sent = first.mechanism.apply(self._truth(lineup, trial, first), generator)
-            seen.append(replace(first, sent=sent, labels=None, label_counts=None))
-        return seen  # the candidates have the labels
-
-    def _truth(self, lineup: Lineup, trial: int, like: Observation) -> Tensors:
-        """The message of a trial before noise."""
-        if lineup.truths is not None and _sends_plain(like, lineup.draw):
-            return lineup.truths[trial]
-        inputs, targets = lineup.draw.batch(trial)
-        return values_of(like.message(targets), inputs)
-
-
-def draw_lineups(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    examples: tuple[Tensor, Tensor],
-    *,
-    num_classes: int,
-    candidates: int = 60,
-    batch_size: int = 1,
-    trials: int = 20,
-    per_draw: int = 1,
-    one_class: bool = True,
-    local: LocalSteps | None = None,
-    generator: torch.Generator | None = None,
-) -> Lineups:
-    """Draw candidates, truths and batches on which defenses can be compared.
-
-    Args:
-        model: See `identify_trials`, as for all that follow. It should not change afterwards.
-        loss_fn: The loss of the training.
-        examples: Inputs and class labels to draw from.
-        num_classes: Of the data.
-        candidates: N, how many there are to choose from.
-        batch_size: Examples in the client's batch, all but one of which the attacker knows.
-        trials: How many messages in all, for each defense.
-        per_draw: Trials that share candidates and rest.
-        one_class: Whether all candidates of a draw have the same label.
-        local: FedAvg's local steps; gradients are sent if `None`.
-        generator: For the draws.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil.models import build_model
-    >>> from gradveil import NoDefense
-    >>> examples = torch.rand(40, 3), torch.zeros(40, dtype=torch.int64)
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> lineups: Lineups = draw_lineups(
-    ...     model, cross_entropy, examples, num_classes=2, candidates=8, trials=4
-    ... )
-    >>> lineups.report(NoDefense(), generator=torch.Generator().manual_seed(0)).rate.mean
-    1.0
-    """
-    population = Population.checked(
-        examples, num_classes, candidates, batch_size, one_class, trials=trials, per_draw=per_draw
-    )
-    draws = list(population.draws(trials, per_draw, generator_or_fresh(generator)))
-    setting = Setting(model, loss_fn, num_classes, local)
-    entries = sum(p.numel() for p in trainable_parameters(model).values())
-    kept = entries * (len(draws) * candidates + trials) <= MOST_KEPT
-    lineups = [_with_messages(setting, d) if kept else Lineup(d, None, None) for d in draws]
-    return Lineups(setting, tuple(lineups))
-
-
-def _with_messages(setting: Setting, draw: Draw) -> Lineup:
-    inputs, targets = draw.batch(0)
-    plain = Observation(
-        setting.model,
-        setting.loss_fn,
-        trainable_parameters(setting.model),
-        len(inputs),
-        tuple(inputs.shape[1:]),
-        setting.num_classes,
-        local=setting.local,
-        tokens=gradient_of(inputs).takes_tokens,
-        task=task_of(targets),
-        target_shape=tuple(targets.shape[1:]),
-    )
-    candidates = list(Candidates(plain, *draw.candidates, draw.rest, 0).values())
-    batches = (draw.batch(trial) for trial in range(len(draw.places)))
-    return Lineup(draw, candidates, [values_of(plain.message(y), x) for x, y in batches])
-
-
-def _sends_plain(observation: Observation, draw: Draw) -> bool:
-    """Whether the defense takes the message as it is, before its mechanism."""
-    plain = observation.plain_message(draw.batch(0)[1])
-    return observation.defense is None or observation.defense.prepared(plain) is plain

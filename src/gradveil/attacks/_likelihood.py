@@ -28,7 +28,7 @@ from gradveil.mechanisms import (
 from ._densities import (
     TensorDoubt,
     cell_log_likelihood,
-    channel_log_likelihood,
+    channel_log_likelihoods,
     channel_table,
     doubtful_log_likelihoods,
     rounding_error,
@@ -100,9 +100,6 @@ def _shares_kept(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tupl
     both, kept, only_other, pruned = sums.tolist()
     return (both + 0.5) / (kept + 1), (only_other + 0.5) / (pruned + 1)
 
-
-SURE = 1e-6
-"""Errors of a log-likelihood that change no result."""
 
 ON_GRID = 1e-3
 """How far from a whole number of steps a quantised entry may be, in steps, because of rounding."""
@@ -265,12 +262,7 @@ def log_likelihood(
 def log_likelihoods(
     mechanism: Any, values: Sequence[Tensors], sent: Sequence[Tensors], doubt: Doubt | None = None
 ) -> Tensor:
-    """`log_likelihood` of all messages (rows) under all values (columns).
-
-    Of Gaussian noise by matrix products. Where so much cancels that rounding could change who is
-    the most likely, as for entries without noise, those that come into question are computed again,
-    one by one.
-    """
+    """`log_likelihood` of all messages (rows) under all values (columns)."""
     if not isinstance(mechanism, Mechanism):
         rows = [[log_likelihood(mechanism, v, one, doubt) for v in values] for one in sent]
         return torch.stack([torch.stack(row) for row in rows])
@@ -289,12 +281,7 @@ def log_likelihoods(
         )
         for name in values[0]
     ]
-    logs, error = (torch.stack([table[k] for table in tables]).sum(0) for k in (0, 1))
-    hopeless = logs + error < (logs - error).amax(1, keepdim=True)
-    unsure = ~(error <= SURE) & ~hopeless  # also where something is not finite
-    for row, column in unsure.nonzero().tolist():
-        logs[row, column] = log_likelihood(mechanism, values[column], sent[row])
-    return logs
+    return torch.stack(tables).sum(0)
 
 
 @singledispatch
@@ -319,7 +306,7 @@ def _of_gaussian(
     if doubt is not None:
         return _doubtful(mechanism, name, value, [sent], doubt)[0]
     level, clipped = level_of(mechanism.std, name), _clipped(mechanism, name, value)
-    return channel_log_likelihood(sent, clipped, level, _kept(mechanism, name))
+    return channel_log_likelihoods(sent, clipped[None], level, _kept(mechanism, name))[0]
 
 
 @_log_likelihood.register
