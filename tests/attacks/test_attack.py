@@ -90,6 +90,6 @@ def test_one_call_for_all(attack):
 def test_cafe_says_which_observation_it_needs():
     observation = observed(two_linear_layers(), smooth_images(2, 1, 8, 8))
     with pytest.raises(
-        TypeError, match=r"of type VerticalObservation. Found Observation.*observe_vertical"
+        TypeError, match=r"of type VerticalObservation. Found Observation.*CAFE.observe"
     ):
         CAFE()(observation, seeded())

@@ -1,17 +1,15 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from gradveil import GradientNoise, NoDefense
-from gradveil.attacks import CAFE, observe_vertical
+from gradveil.attacks import CAFE
 from gradveil.attacks._cafe import VerticalObservation, split_blocks
 from gradveil.defenses import Defense
 from gradveil.models import build_model
 from gradveil.scoring import score
 
-from .small import LOSS, RANGE, observed, seeded, smooth_images
+from .small import LOSS, RANGE, seeded, smooth_images
 
 
 def vertical(
@@ -28,7 +26,7 @@ def vertical(
         input_shape=data[0].shape[1:], num_classes=10,
         workers=workers, channels=channels, hidden=hidden,
     ).to(data[0].dtype)  # fmt: skip
-    return observe_vertical(
+    return CAFE.observe(
         model, LOSS, data, defense, num_classes=10, batch_size=8, iterations=iterations,
         input_range=RANGE, generator=seeded(),
     )  # type: ignore[arg-type]  # fmt: skip
@@ -61,19 +59,8 @@ def test_tables_in_double_precision() -> None:
 
 
 def test_too_few_iterations_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"should determine 12 examples\. Found 5 iterations"):
+    with pytest.raises(ValueError, match=r"should determine 12 examples\. Found 5 batches"):
         CAFE()(vertical(smooth_images(12, 1, 8, 8), NoDefense(), iterations=5))
-
-
-def test_other_models_and_wrong_indices_are_errors() -> None:
-    one = observed(build_model("mlp", sizes=[64, 8, 10]), smooth_images(2, 1, 8, 8))
-    with pytest.raises(TypeError, match="should be of a `VerticalNet`"):
-        CAFE()(VerticalObservation((one,), (torch.arange(2),), 2))
-    with pytest.raises(ValueError, match="one index for each example"):
-        VerticalObservation((one,), (torch.arange(3),), 3)
-    other = replace(one, model=build_model("mlp", sizes=[64, 8, 10]))
-    with pytest.raises(ValueError, match="should be of one model"):
-        VerticalObservation((one, other), (torch.arange(2), torch.arange(2)), 2)
 
 
 def test_time_budget_and_seeds() -> None:

@@ -9,7 +9,6 @@ from torch import nn
 from gradveil.attacks import InvertingGradients, Observation, Regress
 from gradveil.attacks._attack import TIME_BUDGET
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._inverting_gradients import Starts
 from gradveil.attacks._regress import LEAST, WIDTH, Simulation, _Sketch
 
 from .small import observed, seeded, smooth_images
@@ -123,8 +122,10 @@ def test_inputs_that_are_no_images_are_estimated_too():
 def test_each_start_has_its_part_of_a_time_budget(monkeypatch):
     """The regression's start used to end the search where it ran out of its own part."""
     runs: list[int] = []
-    run = Starts._run
-    monkeypatch.setattr(Starts, "_run", lambda *given: runs.append(1) or run(*given))
+    run = InvertingGradients._minimise
+    monkeypatch.setattr(
+        InvertingGradients, "_minimise", lambda *given: runs.append(1) or run(*given)
+    )
     attack = InvertingGradients(10**6, restarts=2, regress=Regress(8), time_budget=0.6)
     begin = time.monotonic()
     assert attack(seen()[1], seeded()).status == TIME_BUDGET

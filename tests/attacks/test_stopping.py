@@ -14,7 +14,6 @@ from gradveil.attacks import (
     GradInversion,
     InvertingGradients,
     Peel,
-    observe_vertical,
 )
 from gradveil.models import build_model
 
@@ -82,7 +81,7 @@ def test_cafe_is_stopped_and_tells_its_progress():
         input_shape=(1, 8, 8), num_classes=10, workers=2,
         channels=4, hidden=16,
     )  # fmt: skip
-    observation = observe_vertical(
+    observation = CAFE.observe(
         model, LOSS, data, NoDefense(), num_classes=10, batch_size=8, iterations=20,
         input_range=RANGE, generator=seeded(),
     )  # fmt: skip

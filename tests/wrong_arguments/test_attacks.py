@@ -20,7 +20,6 @@ from gradveil.attacks import (
     TotalVariation,
     VerticalNet,
     observe,
-    observe_vertical,
     recover_labels,
 )
 from gradveil.attacks._refine import Finish
@@ -153,7 +152,7 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: VerticalNet((1, 8, 8), 3, workers=100), "workers", "of 8 entries"),
     (lambda: VerticalNet(5, 3), "input_shape", "5"),
     (
-        lambda: observe_vertical(
+        lambda: CAFE.observe(
             model(), cross_entropy, BATCH, NoDefense(), num_classes=3, batch_size=2, iterations=1,
             generator=seeded(),
         ),

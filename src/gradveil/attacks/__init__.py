@@ -3,7 +3,7 @@
 from ._adaptive import Adaptive
 from ._analytic import Analytic
 from ._attack import Attack, Reconstruction
-from ._cafe import CAFE, VerticalNet, observe_vertical
+from ._cafe import CAFE, VerticalNet
 from ._candidate_bound import candidate_bound
 from ._dlg import DLG
 from ._exact_inversion import ExactInversion
@@ -64,6 +64,5 @@ __all__ = [
     "candidate_bound",
     "identify_trials",
     "observe",
-    "observe_vertical",
     "recover_labels",
 ]

@@ -59,9 +59,7 @@ class VerticalNet(nn.Module):
             check_count(value, name)
         check_shape(input_shape, "input_shape")
         if not input_shape:
-            raise ValueError(
-                "Parameter `input_shape` should be (C, H, W) or (F,). Found `input_shape = ()`."
-            )
+            raise ValueError("Parameter `input_shape` should be (C, H, W) or (F,). Found ().")
         self.blocks = [(slice(None), *own) for own in split_blocks(tuple(input_shape), workers)]
         self.features, self.first = nn.ModuleList(), nn.ModuleList()
         for block in self.blocks:
@@ -110,87 +108,17 @@ class VerticalObservation:
     """Messages of several iterations with the same parameters, and which examples each one used.
 
     In vertical federated learning all parties must agree on the examples of a batch, so the
-    server knows the indices.
+    server knows the indices. Made by `CAFE.observe`.
     """
 
+    model: VerticalNet
     observations: tuple[Observation, ...]
-    indices: tuple[Tensor, ...]
-    """For each iteration the numbers of its examples, from 0 to `size` - 1."""
-    size: int
-    """How many examples there are in all."""
-
-    def __post_init__(self) -> None:
-        lengths = [o.batch_size for o in self.observations]
-        if lengths != [len(i) for i in self.indices] or not lengths:
-            raise ValueError(
-                "Parameter `indices` should hold one index for each example of each observation."
-                f" Found {[len(i) for i in self.indices]} indices for batches of {lengths}."
-            )
-        if len({id(o.model) for o in self.observations}) > 1:
-            raise ValueError(
-                "Parameter `observations` should be of one model, with the same parameters. Found"
-                " several. Observe iterations between two updates."
-            )
-
-    def usage(self) -> Tensor:
-        """S, 1 where an iteration (row) used an example; an error where that leaves some open."""
-        reference = next(iter(self.observations[0].sent.values()))
-        usage = reference.new_zeros(len(self.indices), self.size)
-        for row, chosen in zip(usage, self.indices, strict=True):
-            row[chosen.to(row.device)] = 1
-        if (rank := int(torch.linalg.matrix_rank(usage))) < self.size:
-            raise ValueError(
-                f"Parameter `observation` should determine {self.size} examples. Found"
-                f" {len(usage)} iterations whose indices have rank {rank}. Observe more iterations,"
-                " with other batches."
-            )
-        return usage
+    usage: Tensor
+    """S, 1 where an iteration (row) used an example (column)."""
 
     def sent(self, name: str) -> Tensor:
         """What was sent of a parameter, one row for each iteration."""
         return torch.stack([o.sent[name] for o in self.observations])
-
-
-def observe_vertical(
-    model: VerticalNet,
-    loss_fn: LossFunction,
-    data: tuple[Tensor, Tensor],
-    defense: Defense,
-    *,
-    num_classes: int,
-    batch_size: int,
-    iterations: int,
-    input_range: tuple[Tensor, Tensor] | None = None,
-    generator: torch.Generator,
-) -> VerticalObservation:
-    """Play the federation: random batches of the data, each message defended. No labels leave.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
-    >>> seen = observe_vertical(
-    ...     VerticalNet((1, 8, 8), 2), cross_entropy, data, NoDefense(), num_classes=2,
-    ...     batch_size=2, iterations=8, generator=generator,
-    ... )
-    >>> CAFE(steps=5)(seen, generator).inputs.shape
-    torch.Size([4, 1, 8, 8])
-    """
-    check_kind(model, "model", VerticalNet, "Use `VerticalNet(input_shape, num_classes)`.")
-    inputs, targets = check_batch(data, "data")
-    check_count(batch_size, "batch_size")
-    check_count(iterations, "iterations")
-    order = [torch.randperm(len(inputs), generator=generator) for _ in range(iterations)]
-    indices = tuple(each[:batch_size] for each in order)
-    observations = [
-        observe(
-            model, loss_fn, (inputs[chosen], targets[chosen]), defense,
-            threat=ThreatModel(labels="unknown"), num_classes=num_classes,
-            input_range=input_range, generator=generator,
-        )
-        for chosen in indices
-    ]  # fmt: skip
-    return VerticalObservation(tuple(observations), indices, len(inputs))
 
 
 @dataclass(frozen=True)
@@ -207,7 +135,7 @@ class CAFE(Attack):
        before, which follow from V (no label and nobody else's network is needed), + λ TV(x).
 
     The paper descends in the first two steps; these are least squares problems, solved here at
-    once. The parameters must be the same in all iterations; `observe_vertical` has an example.
+    once. The parameters are the same in all iterations.
 
     Reference: Jin et al., "CAFE: Catastrophic Data Leakage in Vertical Federated Learning",
     NeurIPS 2021, Algorithm 1 and Theorems 1 and 2.
@@ -218,8 +146,16 @@ class CAFE(Attack):
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of the present worker's block.
 
-    >>> CAFE(steps=50).total_variation
-    1e-06
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import NoDefense
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
+    >>> seen = CAFE.observe(
+    ...     VerticalNet((1, 8, 8), 2), cross_entropy, data, NoDefense(), num_classes=2,
+    ...     batch_size=2, iterations=8, generator=generator,
+    ... )
+    >>> CAFE(steps=5)(seen, generator).inputs.shape
+    torch.Size([4, 1, 8, 8])
     """
 
     steps: int = 200
@@ -230,22 +166,55 @@ class CAFE(Attack):
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps",), not_negative=("total_variation",))
 
+    @staticmethod
+    def observe(
+        model: VerticalNet,
+        loss_fn: LossFunction,
+        data: tuple[Tensor, Tensor],
+        defense: Defense,
+        *,
+        num_classes: int,
+        batch_size: int,
+        iterations: int,
+        input_range: tuple[Tensor, Tensor] | None = None,
+        generator: torch.Generator,
+    ) -> VerticalObservation:
+        """Play the federation: random batches of the data, each defended. No labels leave."""
+        check_kind(model, "model", VerticalNet, "Use `VerticalNet(input_shape, num_classes)`.")
+        inputs, targets = check_batch(data, "data")
+        check_count(batch_size, "batch_size")
+        check_count(iterations, "iterations")
+        order = [torch.randperm(len(inputs), generator=generator) for _ in range(iterations)]
+        usage = torch.zeros(iterations, len(inputs), dtype=inputs.dtype, device=inputs.device)
+        observations = []
+        for row, each in zip(usage, order, strict=True):
+            chosen = each[:batch_size]
+            row[chosen.to(row.device)] = 1
+            observations.append(
+                observe(
+                    model, loss_fn, (inputs[chosen], targets[chosen]), defense,
+                    threat=ThreatModel(labels="unknown"), num_classes=num_classes,
+                    input_range=input_range, generator=generator,
+                )
+            )  # fmt: skip
+        if (rank := int(torch.linalg.matrix_rank(usage))) < len(inputs):
+            raise ValueError(
+                f"Parameter `iterations` should determine {len(inputs)} examples. Found"
+                f" {iterations} batches whose indices have rank {rank}. Observe more iterations."
+            )
+        return VerticalObservation(model, tuple(observations), usage)
+
     def __call__(
         self,
         observation: Observation | VerticalObservation,
         generator: torch.Generator | None = None,
     ) -> Reconstruction:
         """Attack a `VerticalObservation`; the targets are -1: CAFE recovers no labels."""
-        check_kind(observation, "observation", VerticalObservation, "Use `observe_vertical`.")
+        check_kind(observation, "observation", VerticalObservation, "Use `CAFE.observe`.")
         assert isinstance(observation, VerticalObservation)
-        seen, model = observation.observations[0], observation.observations[0].model
-        if not isinstance(model, VerticalNet):
-            raise TypeError(
-                "Parameter `observation` should be of a `VerticalNet`. Found a"
-                f" {type(model).__name__}. Use `VerticalNet(input_shape, num_classes)`."
-            )
+        seen, model, usage = observation.observations[0], observation.model, observation.usage
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        shape, usage = (observation.size, *seen.input_shape), observation.usage()
+        shape = (usage.shape[1], *seen.input_shape)
         inputs, points = usage.new_zeros(shape), []
         for number, block in enumerate(model.blocks):
             start = normal_like(inputs[block], generator) * 0.1
@@ -257,7 +226,7 @@ class CAFE(Attack):
             if not list(model.features[number].parameters()):
                 start = clamp(features.view(start.shape), low, high)
                 features = start.flatten(1)
-            cost = self._cost(observation, model, number, deltas, features)
+            cost = self._cost(observation, number, deltas, features)
             point = minimise_lbfgs(
                 cost, (start,), steps=self.steps, watch=watch, progress=self.progress
             )
@@ -265,22 +234,18 @@ class CAFE(Attack):
             points.append(point)
         history = [each for point in points for each in point.history]
         status = next((p.status for p in points if p.status != FINISHED), FINISHED)
-        targets = torch.full((observation.size,), -1, device=inputs.device)
+        targets = torch.full((len(inputs),), -1, device=inputs.device)
         return Reconstruction(inputs, targets, sum(p.cost for p in points), history, status)
 
     def _cost(
-        self,
-        observation: VerticalObservation,
-        model: VerticalNet,
-        number: int,
-        deltas: Tensor,
-        features: Tensor,
+        self, observation: VerticalObservation, number: int, deltas: Tensor, features: Tensor
     ) -> Callable[[Tensor], Tensor]:
         """What step 3 minimises over one worker's block of all examples."""
+        model, usage = observation.model, observation.usage
         net, weight = model.features[number], model.first[number].weight.detach()  # type: ignore[operator]
         parameters = {name: p.detach() for name, p in net.named_parameters()}
         totals = {n: observation.sent(f"features.{number}.{n}").sum(0) for n in parameters}
-        slopes, usage = deltas @ weight, observation.usage()
+        slopes = deltas @ weight
 
         def made(parameters: Tensors, block: Tensor) -> Tensor:
             found: Tensor = functional_call(net, parameters, (block,))

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gradveil._runner import Cell, CellFunction, Settings
-from gradveil.attacks import Attack, Lineups, ThreatModel
+from gradveil.attacks import Attack, ThreatModel
 from gradveil.catalog import build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.federated import Federation
@@ -20,7 +20,7 @@ from .._result import Releases
 from .._subject import Audited
 from ._attacks import run_attacks
 from ._bounds import Population, guarantee_of, population_of
-from ._details import lineups_of, measure_defense, told_apart
+from ._details import measure_defense, told_apart
 from ._guess import BlindGuess, blind_guess
 from ._plans import STILL, PublicPlans
 from ._training import DivergedError, evaluate_on, make_pool, trained_model
@@ -92,7 +92,6 @@ class Laboratory:
     def __init__(self, subject: Audited, attacks: Mapping[str, Attack], plan: Plan) -> None:
         self.subject, self.attacks, self.plan = subject, dict(attacks), plan
         self.plans = PublicPlans(subject, plan.seed)
-        self._lineups: dict[int, Lineups | None] = {}
 
     def after(self, defense: str, rounds: int) -> "Laboratory":
         """The same for the model after some rounds of training under a defense."""
@@ -101,12 +100,6 @@ class Laboratory:
         own = self.defense(defense, training=True)
         model = trained_model(self.subject, own, self.plan.federation, 0, rounds)
         return Laboratory(replace(self.subject, model=model), self.attacks, self.plan)
-
-    def lineups(self, trials: int) -> Lineups | None:
-        """Whom to tell apart, for so many messages."""
-        if trials not in self._lineups:
-            self._lineups[trials] = lineups_of(self.subject, self.plan.seed, trials)
-        return self._lineups[trials]
 
     @cached_property
     def population(self) -> Population:
@@ -165,8 +158,8 @@ def identify(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """What the exact attacker reaches, at one moment of the training."""
     now = laboratory.after(settings["defense"], settings["round"])
     defense = now.defense(settings["defense"])
-    lineups = now.lineups(TRIALS // 8 if defense.about.private else TRIALS)
-    found = told_apart(now.subject, defense, now.plan.seed, lineups)
+    trials = TRIALS // 8 if defense.about.private else TRIALS
+    found = told_apart(now.subject, defense, now.plan.seed, trials)
     return {"told_apart": None if found is None else asdict(found)}
 
 

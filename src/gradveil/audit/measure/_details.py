@@ -10,7 +10,7 @@ from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
-from gradveil.attacks import Lineups, draw_lineups
+from gradveil.attacks import identify_trials
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
@@ -38,7 +38,7 @@ TIMINGS = 9
 
 
 def told_apart(
-    subject: Audited, defense: Defense, seed: int, lineups: Lineups | None = None
+    subject: Audited, defense: Defense, seed: int, trials: int = TRIALS
 ) -> ToldApart | None:
     """The rate and the bits for one defense; `None` where they cannot be computed.
 
@@ -48,34 +48,8 @@ def told_apart(
     Args:
         subject: Model and data.
         defense: What the client does to its message.
-        seed: Of the candidates and the noise.
-        lineups: What `lineups_of` drew for this subject and seed, to try several defenses on the
-            same candidates; drawn here if `None`.
-    """
-    lineups = lineups_of(subject, seed) if lineups is None else lineups
-    if lineups is None:
-        return None
-    try:
-        report = lineups.report(defense, numbered_stream(seed, STREAM, 0))
-    except TypeError:  # no mechanism, or one without a likelihood
-        return None
-    assert report.rate is not None
-    assert report.rank is not None
-    return ToldApart(
-        report.candidates,
-        len(report.trials),
-        report.rate,
-        report.bits,
-        report.rank.mean,
-        report.error.mean,
-        candidate_choice(subject.known[1], subject.batch_size)[1],
-    )
-
-
-def lineups_of(subject: Audited, seed: int, trials: int = TRIALS) -> Lineups | None:
-    """The candidates for all defenses of an audit; `None` where there are fewer than two.
-
-    A large model gets fewer trials.
+        seed: Of the candidates, the same for all defenses, and the noise.
+        trials: Messages in all; fewer for large models.
     """
     examples = subject.known
     count, one_class = candidate_choice(examples[1], subject.batch_size)
@@ -83,18 +57,31 @@ def lineups_of(subject: Audited, seed: int, trials: int = TRIALS) -> Lineups | N
         return None
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
-    return draw_lineups(
-        subject.model,
-        subject.loss_fn,
-        examples,
-        num_classes=subject.data.num_classes,
-        candidates=count,
-        batch_size=subject.batch_size,
-        trials=trials,
-        per_draw=-(-trials // 2),
-        one_class=one_class,
-        local=subject.local,
-        generator=numbered_stream(seed, STREAM),
+    try:
+        report = identify_trials(
+            subject.model,
+            subject.loss_fn,
+            examples,
+            defense,
+            num_classes=subject.data.num_classes,
+            candidates=count,
+            batch_size=subject.batch_size,
+            trials=trials,
+            per_draw=-(-trials // 2),
+            one_class=one_class,
+            local=subject.local,
+            generator=numbered_stream(seed, STREAM),
+        )
+    except TypeError:  # no mechanism, or one without a likelihood
+        return None
+    return ToldApart(
+        report.candidates,
+        len(report.trials),
+        report.rate,
+        report.bits,
+        report.rank.mean,
+        report.error.mean,
+        one_class,
     )
 
 
