@@ -47,15 +47,13 @@ def agreed(posterior: _Posterior, starts: torch.Tensor) -> Refined:
 
 
 def test_candidates_that_explain_much_less_do_not_count(monkeypatch):
-    begun, good = [], opposite(3.0)
-    minimise = _Posterior._minimise
-    monkeypatch.setattr(
-        _Posterior,
-        "_minimise",
-        lambda self, cost, start, *rest: (
-            begun.append(start[0]) or minimise(self, cost, start, *rest)
-        ),
-    )
+    begun, good, minimise = [], opposite(3.0), _Posterior._minimise
+
+    def noted(self, cost, start, *rest):
+        begun.append(start[0])
+        return minimise(self, cost, start, *rest)
+
+    monkeypatch.setattr(_Posterior, "_minimise", noted)
     agreed(posterior_at(good[0]), good)
     assert error(begun[0], good[:2].mean(0)) < 1e-6
 

@@ -23,12 +23,6 @@ from ._observation import Observation, check_known, check_observation
 from ._priors import Energy, TotalVariation, check_prior, energy_of
 from ._targets import Run
 
-SWEEPS = 6
-"""How often columns and rows are fitted in turn."""
-
-KEPT = 0.05
-"""The share of the first, flat distribution of columns that is kept: nothing becomes impossible."""
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -66,9 +60,10 @@ def read_columns(sent: Tensor) -> Columns:
     choices = torch.cat([values.new_zeros(1), torch.logspace(-2, 2, 61).to(squares)])
     rows = squares.new_zeros(len(squares))
     weights = torch.full_like(values, 1 / len(values))
-    for _ in range(SWEEPS):
+    flat = 0.05  # the share of the first distribution that is kept: nothing becomes impossible
+    for _ in range(6):
         shares = (weights.log() - _costs(squares, values, rows)).softmax(1)
-        weights = (1 - KEPT) * shares.mean(0) + KEPT / len(values)
+        weights = (1 - flat) * shares.mean(0) + flat / len(values)
         mean = shares @ values
         rows = choices[_costs(squares.T, 1 / choices, 1 / mean).argmin(1)]
     spread = (shares @ values.square() - mean.square()).clamp(min=0).sqrt()
@@ -81,47 +76,35 @@ def _costs(squares: Tensor, values: Tensor, rows: Tensor) -> Tensor:
     return 0.5 * (squares.T @ levels.reciprocal() + levels.log().sum(0))
 
 
-GRID, FACTORS, PIXEL_SWEEPS = 65, 121, 40
-"""Values of a pixel, factors that are tried, and rounds in which the values' shares are fitted."""
-
-AT_EACH_END = 0.25
-"""The share of pixels that is expected at either end of the range: black and white."""
-
-EXPECTED_KEPT = 0.1
-"""The part of those expectations that is kept when the shares are fitted."""
-
-
 def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     """The likeliest value of every pixel, from u_j = |x_j| up to one factor.
 
     Noise levels do not tell the sign, and a factor is open. Both are settled by what is known of
-    images: their range, and that many of their pixels lie at its ends. The factor is the likeliest
-    one; then the shares of all values are fitted to the image itself (expectation maximisation).
+    images: their range, and that many of their pixels lie at its ends, black and white: a quarter
+    at each is expected. The factor is the likeliest one; then the shares of all values are fitted
+    to the image itself (expectation maximisation), with a tenth of what was expected kept.
 
     Args:
         columns: Of the matrix that reads the pixels.
         low: The least value of each pixel, one row.
         high: The largest one.
     """
-    places = torch.linspace(0, 1, GRID).to(low)
-    shares = torch.full_like(places, (1 - 2 * AT_EACH_END) / (GRID - 2))
-    shares[0] = shares[-1] = AT_EACH_END
+    places = torch.linspace(0, 1, 65).to(low)
+    shares = torch.full_like(places, 0.5 / (len(places) - 2))
+    shares[0] = shares[-1] = 0.25
     values = low[:, None] + (high - low)[:, None] * places
     logs = torch.linspace(-9, 9, 181).to(values)
     table = columns.costs(logs.exp())
-    tried = (_interpolated(table, logs, values, f) for f in _factors(columns, values))
-    costs = max(tried, key=lambda costs: float(_evidence(costs, shares)))
-    expected = shares
-    for _ in range(PIXEL_SWEEPS):
-        posterior = (shares.log() - costs).softmax(1)
-        shares = (1 - EXPECTED_KEPT) * posterior.mean(0) + EXPECTED_KEPT * expected
-    return values.gather(1, posterior.argmax(1, keepdim=True))[:, 0]
-
-
-def _factors(columns: Columns, values: Tensor) -> Tensor:
-    """Of u over |x|: such that the largest pixel is a typical column, up to a hundred times it."""
+    # of u over |x|: such that the largest pixel is a typical column, up to a hundred times it
     largest = columns.mean.median() / values.abs().max()
-    return largest * torch.logspace(-0.5, 2, FACTORS).to(values)
+    factors = largest * torch.logspace(-0.5, 2, 121).to(values)
+    tried = (_interpolated(table, logs, values, factor) for factor in factors)
+    costs = max(tried, key=lambda costs: float((shares.log() - costs).logsumexp(1).sum()))
+    expected = shares
+    for _ in range(40):
+        posterior = (shares.log() - costs).softmax(1)
+        shares = 0.9 * posterior.mean(0) + 0.1 * expected
+    return values.gather(1, posterior.argmax(1, keepdim=True))[:, 0]
 
 
 def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
@@ -134,18 +117,8 @@ def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -
     return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
 
 
-def _evidence(costs: Tensor, shares: Tensor) -> Tensor:
-    return (shares.log() - costs).logsumexp(1).sum()
-
-
-HOT, COLD_FROM = 10.0, 0.75
-"""The first temperature, and the share of the steps after which it is 1."""
-
-RENEWED, PROBES = 10, 16
-"""Every how many steps the slopes ‖∇a_j‖ are measured, and along how many directions."""
-
-OUTLIER = math.log(0.05) - 4
-"""The log-likelihood of a column that was read wrong, at any value."""
+COLD_FROM = 0.75
+"""The share of the steps after which the temperature is 1."""
 
 
 class FeatureCost:
@@ -153,8 +126,8 @@ class FeatureCost:
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
     fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
-    a mixture of three. The slopes are constants between their renewals. The temperature falls from
-    `HOT` to 1: at first signs are not yet decided.
+    a mixture of three. The slopes are constants between their renewals, every ten steps. The
+    temperature falls to 1: at first signs are not yet decided.
 
     Args:
         features: From the inputs to a, one row for each example.
@@ -172,7 +145,7 @@ class FeatureCost:
         energy: Energy,
         positive: float,
         seed: int = 0,
-        hot: float = HOT,
+        hot: float = 10.0,
     ) -> None:
         self.features, self.energy, self.positive = features, energy, positive
         self.seed, self.hot, self.calls = seed, hot, 0
@@ -182,7 +155,7 @@ class FeatureCost:
 
     def __call__(self, inputs: Tensor, progress: float) -> Tensor:
         """The cost of one candidate image at that share of the steps."""
-        if self.calls % RENEWED == 0:
+        if self.calls % 10 == 0:
             self.slopes = self._slopes(inputs.detach())
         self.calls += 1
         found = self.features(inputs)[0] / self.slopes
@@ -195,7 +168,7 @@ class FeatureCost:
             [
                 math.log(self.positive) - weight * (found - self.read).square(),
                 math.log(1 - self.positive) - weight * (found + self.read).square(),
-                torch.full_like(found, OUTLIER),
+                torch.full_like(found, math.log(0.05) - 4),  # read wrong, at any value
             ]
         )
         return self.energy(inputs) - cases.logsumexp(0).sum()
@@ -203,14 +176,10 @@ class FeatureCost:
     def _slopes(self, inputs: Tensor) -> Tensor:
         """‖∇a_j‖ from random directions, always the same ones."""
         generator = torch.Generator().manual_seed(self.seed)
-        directions = draw_probes(inputs, PROBES, generator)
+        directions = draw_probes(inputs, 16, generator)
         moved: Tensor = vmap(lambda v: jvp(self.features, (inputs,), (v,))[1])(directions)
         slopes = moved[:, 0].square().mean(0).sqrt()
         return slopes.clamp(min=1e-6 * float(slopes.mean()) + torch.finfo(slopes.dtype).tiny)
-
-
-LEAST = 1e-2
-"""The least standard deviation, over the root mean square of all: no level divides by 0."""
 
 
 class PlanLikelihood:
@@ -245,7 +214,11 @@ class PlanLikelihood:
         """μ(x) and Σ(x) in one row each, differentiable with respect to the inputs."""
         if self.observation.mechanism is not None:
             return self._rows(self.message(inputs), self.observation.mechanism)
-        measured = self._estimator(inputs)(self.message, inputs, self._probes())
+        estimator: Estimator = (PerExample if separates(self.message, inputs) else Sketch)(
+            self.probes
+        )
+        probes = torch.Generator().manual_seed(self.seed)
+        measured = estimator(self.message, inputs, probes)
         moments = Moments(
             {name: value.square() for name, value in measured.values.items()},
             measured.squared_sensitivities,
@@ -261,15 +234,9 @@ class PlanLikelihood:
                 f" plans a {type(mechanism).__name__}. Use `Adaptive`."
             )
         variances = flatten(mechanism.variance(values))
-        least = LEAST**2 * float(variances.detach().mean())
+        least = 1e-4 * float(variances.detach().mean())  # no level divides by 0
         tiny = torch.finfo(variances.dtype).tiny
         return flatten(mechanism.mean(values)), variances.clamp(min=max(least, tiny))
-
-    def _estimator(self, inputs: Tensor) -> Estimator:
-        return (PerExample if separates(self.message, inputs) else Sketch)(self.probes)
-
-    def _probes(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
 
 
 def plan_can_be_read(observation: Observation) -> bool:
@@ -289,13 +256,6 @@ def plan_can_be_read(observation: Observation) -> bool:
     )
 
 
-LEAST_ROWS = 8
-"""A column of fewer entries tells too little."""
-
-EXAMPLES = 4
-"""Random inputs at which the model is watched."""
-
-
 @dataclass(frozen=True)
 class Readable:
     """A linear layer whose input may be read off its noise levels."""
@@ -310,19 +270,19 @@ class Readable:
 def readable_layer(run: Run) -> Readable | None:
     """The layer that reads the image, else the largest one that meets each example once."""
     observation = run.observation
-    images = random_inputs(observation, EXAMPLES, run.generator)
+    images = random_inputs(observation, 4, run.generator)
     found = []
     for call in linear_calls(observation, images)[0]:
         sent = observation.sent.get(call.weight)
-        once = call.inputs.dim() == 2 and len(call.inputs) == EXAMPLES
-        if sent is not None and once and len(sent) >= LEAST_ROWS:
+        once = call.inputs.dim() == 2 and len(call.inputs) == len(images)
+        if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
             is_first = bool(call.inputs.shape == images.flatten(1).shape) and torch.equal(
                 call.inputs, images.flatten(1)
             )
             share = float((call.inputs > 0).double().mean())
             found.append(Readable(call, is_first, min(0.75, max(0.25, share))))
-    size = {id(one): one.call.layer.weight.numel() for one in found}
-    return max(found, key=lambda one: (one.is_first, size[id(one)]), default=None)
+    key = lambda one: (one.is_first, one.call.layer.weight.numel())  # noqa: E731
+    return max(found, key=key, default=None)
 
 
 def read_image(run: Run, layer: Readable, steps: int) -> Tensor | None:
@@ -354,8 +314,7 @@ def _invert(run: Run, layer: Readable, columns: Columns, steps: int) -> Tensor:
     seed = seed_from(run.generator)
     for share, rate, strength, hot in ((1.0, 0.3, 3.0, True), (1 / 3, 0.1, 6.0, False)):
         energy = TotalVariation(strength)
-        options = {} if hot else {"hot": 1.0}
-        cost = FeatureCost(features, columns, energy, layer.positive, seed, **options)
+        cost = FeatureCost(features, columns, energy, layer.positive, seed, 10.0 if hot else 1.0)
         count = max(1, math.ceil(share * steps))
         settled = COLD_FROM if hot else 0.0
         left = run.watch.left()

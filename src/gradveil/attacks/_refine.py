@@ -163,12 +163,6 @@ def _free(inputs: Tensor, descent: Tensor, low: Tensor | None, high: Tensor | No
     return free
 
 
-EXPLAINED = 1e-3
-"""A relative misfit below which a start is taken to have found the truth."""
-HOPELESS = 0.5
-"""A relative misfit above which second-order steps from a start are not tried."""
-
-
 @dataclass(frozen=True)
 class Stages:
     """What all stages of a finish share."""
@@ -184,38 +178,58 @@ class Stages:
         message = message_of(observation)
         return Objective(lambda inputs: message(inputs, self.labels), self.evidence, self.energy)
 
+    def misfit(self, inputs: Tensor) -> float:
+        """Of the model's own message."""
+        return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
+
+    def refine(
+        self, objective: Objective, start: Tensor, steps: int, watch: Watch, tolerance: float
+    ) -> Refined:
+        """Steps on one objective, in the observation's range."""
+        return refine(
+            objective,
+            start,
+            steps=steps,
+            products=self.finish.products,
+            low=self.observation.low,
+            high=self.observation.high,
+            watch=watch,
+            tolerance=tolerance,
+        )
+
 
 def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | None:
     """The best of the starts after its finish; the next is tried while none explains the message.
 
-    `None` where no start is near enough to the message for second-order steps to make sense.
+    Starts that leave more than half of the message unexplained are left out: second-order steps
+    need a start near the minimum. `None` where that is all of them. A relative misfit below 0.001
+    is taken for the truth.
     """
     best: Refined | None = None
-    objective = stages.objective(stages.observation)
     for start in starts:
-        if float(stages.evidence.misfit(objective.message(start))) > HOPELESS:
+        if stages.misfit(start) > 0.5:
             continue
         refined = refine_one(stages, start, watch)
         if best is None or refined.cost < best.cost:
             best = refined
-        explained = float(stages.evidence.misfit(objective.message(best.inputs))) < EXPLAINED
-        if explained or refined.status != FINISHED:
+        if stages.misfit(best.inputs) < 1e-3 or refined.status != FINISHED:
             break
     return best
 
 
 def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     """Through the widths and to the model itself; the start, if nothing on the way is better."""
-    own = stages.objective(stages.observation)
+    own, steps = stages.objective(stages.observation), stages.finish.steps
     best = Refined(start, float(own(start)))
     smoothed = _along_widths(stages, start, watch)
+    if smoothed.status != FINISHED:
+        return replace(best, status=smoothed.status)
     for begin in (smoothed.inputs, start):
-        if smoothed.status != FINISHED:
-            return Refined(best.inputs, best.cost, smoothed.status)
-        refined = _steps(stages, own, begin, watch, 1e-3)
-        better = refined if refined.cost < best.cost else best
-        if better is refined or refined.status != FINISHED:
-            return Refined(better.inputs, better.cost, refined.status)
+        refined = stages.refine(own, begin, steps, watch, 1e-3)
+        if refined.cost < best.cost:
+            return refined
+        if refined.status != FINISHED:
+            return replace(best, status=refined.status)
     return best
 
 
@@ -226,74 +240,38 @@ def _along_widths(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     smooth = stages.objective(twin.observation)
     for width in widths if twin.is_smoother else ():
         twin.set_width(width)
-        refined = _steps(stages, smooth, refined.inputs, watch, 0.05)
+        refined = stages.refine(smooth, refined.inputs, stages.finish.steps, watch, 0.05)
         if refined.status != FINISHED:
             break
     return refined
 
 
-def _steps(
-    stages: Stages, objective: Objective, inputs: Tensor, watch: Watch, tolerance: float
-) -> Refined:
-    return refine(
-        objective,
-        inputs,
-        steps=stages.finish.steps,
-        products=stages.finish.products,
-        low=stages.observation.low,
-        high=stages.observation.high,
-        watch=watch,
-        tolerance=tolerance,
-    )
-
-
-STEPS = 1
-"""Second-order steps for each fit: the next level goes on from there."""
-
-PRODUCTS = 15
-"""To find the direction that the message tells most of."""
-
-WIDTHS = (0.3, 0.003)
-"""Of the smooth twin's activations at the first and at the last level."""
-
-
 def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refined:
     """Half-quadratic splitting along falling levels τ: x ← argmin misfit + ‖x - D(x, τ)‖² / 2τ².
 
-    A network with kinks is replaced by its smooth twin but in the last fit. The result is D of the
-    last fit, nearer to the posterior's mean than to its mode. The start is kept where that explains
-    the message worse than noise allows: by one unit of misfit for each entry of the inputs.
+    One second-order step for each level: the next goes on from there. A network with kinks is
+    replaced by its smooth twin, whose width falls, but in the last fit. The result is D of the last
+    fit, nearer to the posterior's mean than to its mode. The start is kept where that explains the
+    message worse than noise allows: by one unit of misfit for each entry of the inputs.
     """
-    twin = SmoothTwin(stages.observation, WIDTHS[0])
+    first, last = 0.3, 0.003
+    twin = SmoothTwin(stages.observation, first)
     own = stages.objective(stages.observation)
     if energy.level is None:
         energy = replace(energy, level=_level(own, start, energy.start))
     inputs, levels = start, energy.levels()
     for number, level in enumerate(levels):
-        twin.set_width(WIDTHS[0] * (WIDTHS[1] / WIDTHS[0]) ** (number / len(levels)))
+        twin.set_width(first * (last / first) ** (number / len(levels)))
         objective = own if number == len(levels) - 1 else stages.objective(twin.observation)
         near = Near(replace(energy, level=level).guess(inputs), level)
-        refined = _fit(stages, replace(objective, energy=near), inputs, watch)
+        refined = stages.refine(replace(objective, energy=near), inputs, 1, watch, 1e-3)
         inputs = refined.inputs
         if refined.status != FINISHED:
             return Refined(start, float(own(start)), refined.status)
     inputs = clamp(energy.guess(inputs), stages.observation.low, stages.observation.high)
-    misfits = [float(stages.evidence.misfit(own.message(x))) for x in (inputs, start)]
-    kept = inputs if misfits[0] - misfits[1] < inputs.numel() else start
+    worse = stages.misfit(inputs) - stages.misfit(start)
+    kept = inputs if worse < inputs.numel() else start
     return Refined(kept, float(own(kept)))
-
-
-def _fit(stages: Stages, objective: Objective, inputs: Tensor, watch: Watch) -> Refined:
-    return refine(
-        objective,
-        inputs,
-        steps=STEPS,
-        products=stages.finish.products,
-        low=stages.observation.low,
-        high=stages.observation.high,
-        watch=watch,
-        tolerance=1e-3,
-    )
 
 
 def _level(objective: Objective, inputs: Tensor, start: float) -> float:
@@ -301,7 +279,7 @@ def _level(objective: Objective, inputs: Tensor, start: float) -> float:
     values, pull_back = vjp(objective.message, inputs)[:2]
     weight = objective.evidence.curvature(values.detach())
     row, value = torch.ones_like(inputs), 0.0
-    for _ in range(PRODUCTS):
+    for _ in range(15):
         row = row / row.norm()
         row = pull_back(weight * jvp(objective.message, (inputs,), (row,))[1])[0]
         value = float(row.norm())
