@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil.attacks import Observation
-from gradveil.attacks._head import head_of_update
+from gradveil.attacks._head import head_of
 from gradveil.attacks._peel_local import LocalHead, Visits
 from gradveil.messages import LocalSteps
 
@@ -44,7 +44,7 @@ def true_features(model: nn.Module, batch: tuple[Tensor, Tensor], local: LocalSt
 def local_head(observation: Observation, labels: Tensor) -> LocalHead:
     assert observation.local is not None
     visits = Visits.of(observation.local, observation.batch_size)
-    head = head_of_update(observation, seeded(), len(visits))
+    head = head_of(observation, seeded(), visits=len(visits))
     assert head is not None
     head.twin.set_width(1e-9)
     return LocalHead(head, labels, visits)

@@ -63,7 +63,7 @@ def test_a_head_that_is_not_solved_is_a_guess_in_range_with_an_honest_loss():
 
 
 def test_the_heads_equations_hold_at_the_truth():
-    from gradveil.attacks._head import HeadEquations, features_from
+    from gradveil.attacks._head import HeadEquations
 
     batch = smooth_images(3, 1, 8, 8)
     model = two_linear_layers()
@@ -75,12 +75,13 @@ def test_the_heads_equations_hold_at_the_truth():
     outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
     equations = HeadEquations(head, batch[1])
     assert float(equations.evidence.misfit(equations(outputs))) < 1e-10
-    torch.testing.assert_close(features_from(head, outputs, batch[1]), hidden, rtol=1e-3, atol=1e-4)
+    features = head.features(outputs, batch[1])[0]
+    torch.testing.assert_close(features, hidden, rtol=1e-3, atol=1e-4)
 
 
 def test_the_noise_of_features_is_read_off_the_message():
     """The layer's gradient shows the noise, and Δ what it makes of each example's features."""
-    from gradveil.attacks._head import ROUGH, features_from, features_noise
+    from gradveil.attacks._head import ROUGH
 
     batch, model, std = smooth_images(3, 1, 8, 8), two_linear_layers(), 2e-4
     hidden = model[:3](batch[0]).detach().double()
@@ -93,8 +94,8 @@ def test_the_noise_of_features_is_read_off_the_message():
         assert head is not None
         assert head.noise == pytest.approx(std, rel=0.05)
         head.sharpen()
-        errors = (features_from(head, outputs, batch[1]) - hidden).square().sum(1)
-        ratios.append(errors / features_noise(head, outputs, batch[1]))
+        features, noise = head.features(outputs, batch[1])
+        ratios.append((features - hidden).square().sum(1) / noise)
     assert float(torch.stack(ratios).mean()) == pytest.approx(1, abs=0.1)
 
 

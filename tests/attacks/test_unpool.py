@@ -24,7 +24,7 @@ from gradveil.scoring import score
 from .pooled_nets import small_net
 from .small import LOSS, RANGE, observed, seeded, smooth_images
 
-QUICK = Unpool().configured(steps=150)
+QUICK = Unpool(steps=150)
 
 
 def test_images_that_descent_does_not_find():
@@ -41,10 +41,11 @@ def test_images_that_descent_does_not_find():
     assert found.is_certain
 
 
-def test_a_pair_needs_the_sampled_positions():
+def test_a_pair_needs_the_sampled_positions(monkeypatch):
+    monkeypatch.setattr(_unpool, "FEATURES", Cooling(steps=8))
     batch = smooth_images(2, 3, 12, 12)
     observation = observed(small_net(), batch, labels="known")
-    hasty = replace(Unpool().configured(steps=60), features=Cooling(steps=8))
+    hasty = Unpool(steps=60)
     found = hasty.solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert float(score(found, batch, ssim=False).psnr.min()) > 24
@@ -80,7 +81,7 @@ def test_images_as_far_as_random_ones_are_not_certain(monkeypatch):
     observation = observed(small_net(), batch, labels="known")
     monkeypatch.setattr(Run, "random_misfit", lambda *_: 1e-9)
     monkeypatch.setattr(_unpool, "NEAR", 10.0)
-    hasty = Unpool().configured(steps=3)
+    hasty = Unpool(steps=3)
     found = hasty.solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert not found.is_certain
@@ -114,8 +115,8 @@ def test_settings_are_checked():
         Unpool(total_variation=-1.0)
     with pytest.raises(ValueError, match="sweeps"):
         Unpool(sweeps=-1)
-    with pytest.raises((TypeError, ValueError), match="features"):
-        Unpool(features="slow")
+    with pytest.raises(ValueError, match="steps"):
+        Unpool(steps=0)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from ._attack import (
 )
 from ._descent import Watch, clamp, sent_row
 from ._exact_search import Batch, Factors, Hunt, factors_of
-from ._model_layers import Call, input_layer, random_inputs
+from ._model_layers import Call, hooked, input_layer, random_inputs
 from ._observation import Observation, check_observation
 from ._targets import Run, labels_of, message_misfit
 
@@ -70,13 +70,9 @@ def output_gradients(
     shaped = inputs[places].double().reshape(-1, *observation.input_shape)
     shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
     loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0).double()
-    handle = call.layer.register_forward_hook(lambda _, __, outputs: outputs + shift)
-    try:
-        with torch.enable_grad():
-            value = loss(parameters or loss.parameters, shaped, labels[places])
-            return torch.autograd.grad(value, shift)[0][:count]
-    finally:
-        handle.remove()
+    with torch.enable_grad(), hooked(call.layer, lambda _, __, outputs: outputs + shift):
+        value = loss(parameters or loss.parameters, shaped, labels[places])
+    return torch.autograd.grad(value, shift)[0][:count]
 
 
 def of_each_label(

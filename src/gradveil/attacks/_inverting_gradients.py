@@ -141,7 +141,7 @@ class InvertingGradients(Attack):
         """
         peel, unpool, heads = self.peel, self.unpool, list[Tensor]()
         if unpool is not None and not run.watch.is_over():
-            unpool = unpool.configured(steps=min(unpool.images.steps, self.steps))
+            unpool = replace(unpool, steps=min(unpool.steps, self.steps))
             aside = replace(run, generator=run.generator.clone_state())  # peeling stays the same
             unpooled = unpool.solve(aside, heads)
             if unpooled is not None:

@@ -128,8 +128,7 @@ def smooth_images(observation: Observation, count: int, generator: torch.Generat
     noise = normal_like(blank.new_empty(shape), generator)
     noise = noise[:, 1:] * 0.4 + noise[:, :1]
     frequency = _frequencies(noise)
-    spectrum = torch.fft.fft2(noise) / frequency
-    drawn: Tensor = torch.fft.ifft2(spectrum).real[..., :rows, :columns]
+    drawn: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real[..., :rows, :columns]
     drawn = drawn / drawn.std()
     if observation.low is None or observation.high is None:
         return drawn
@@ -193,10 +192,6 @@ def _replace_activations(module: nn.Module, width: float) -> list[SmoothLeakyReL
     return made
 
 
-ITERATIONS = 60
-"""Of the least squares: enough for a condition number of about 10."""
-
-
 def determined_share(
     features: Callable[[Tensor], Tensor], inputs: Tensor, generator: torch.Generator
 ) -> float:
@@ -226,9 +221,8 @@ def determined_share(
             return 0.0
         multiply = _normal_matrix(found, inputs)
     directions = normal_like(inputs.detach(), generator).flatten(1)
-    seen, _ = conjugate_gradients(
-        multiply, multiply(directions), tolerance=1e-3, max_steps=ITERATIONS
-    )
+    # 60 steps are enough for a condition number of about 10
+    seen, _ = conjugate_gradients(multiply, multiply(directions), tolerance=1e-3, max_steps=60)
     missing = (seen - directions).square().sum(1) / directions.square().sum(1)
     return float(1 - missing.mean())
 
@@ -389,6 +383,7 @@ def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
 
 @contextmanager
 def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """With a forward hook; what it returns takes the place of the outputs."""
     handle = module.register_forward_hook(hook)
     try:
         yield
@@ -407,9 +402,8 @@ def features_of(
     loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
 
     def features(inputs: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        with hooked(layer, lambda _, arguments, __: seen.append(arguments[0])):
+        with recorded([(name, layer)]) as calls:
             loss.outputs(parameters or loss.parameters, inputs)
-        return seen[0]
+        return calls[0][2]
 
     return features

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
 from ._descent import Descent, Minimum, minimise
-from ._head import ROUGH, Head, features_from, features_noise, head_of, solve_head
+from ._head import ROUGH, Head, head_of, solve_head
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._observation import Observation
 from ._priors import total_variation
@@ -19,13 +19,9 @@ CLOSE = 1e-3
 """The same, from which on an image counts as found."""
 NEAR = 0.1
 """The misfit of the message, over the least of some random batches', where a guess may be right."""
-RANDOM = 8
-"""How many random inputs, or batches of them, a guess is compared with."""
 DETERMINED, WORTH = 0.99, 0.5
 """The share of an input that the features show (`determined_share`) where they determine it, and
 where finding it is tried at all."""
-AGAIN = 2
-"""Rounds for noisy features, at most."""
 ROUGH_SHARE = 0.4
 """Of the time, for heads with noise and for those of updates: their guesses are rough, or take so
 long that a short budget does not see their end, and a descent needs the rest."""
@@ -108,7 +104,7 @@ class Peel(Attack):
         share = shown_share(head, run)
         if share < WORTH:
             return None
-        rounds = self.rounds if head.noise == 0 else min(AGAIN, self.rounds)
+        rounds = self.rounds if head.noise == 0 else min(2, self.rounds)
         watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
         peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
         found = peel._guess(head, replace(run, watch=watch), known)
@@ -124,9 +120,8 @@ class Peel(Attack):
         inputs, most = run.noise(), False
         solved = status == FINISHED and outputs is not None
         if solved and outputs is not None:
-            features = features_from(head, outputs, run.labels).to(inputs)
-            noise = features_noise(head, outputs, run.labels).to(inputs)
-            inputs, misfits, status = self.invert(head.name, run, features, noise)
+            features, noise = (part.to(inputs) for part in head.features(outputs, run.labels))
+            inputs, misfits, status = self.invert(head.call.name, run, features, noise)
             most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = run.clamp(inputs)
         own = run.misfit(inputs)
@@ -144,7 +139,7 @@ class Peel(Attack):
         """
         own, best = features_of(name, run.observation), run.noise()
         with torch.no_grad():
-            others = own(random_inputs(run.observation, RANDOM, run.generator))
+            others = own(random_inputs(run.observation, 8, run.generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
             unit = (own(best) - features).square().sum(1).mean()
         misfits, status = torch.full_like(spread, torch.inf), FINISHED
@@ -188,6 +183,6 @@ class Peel(Attack):
 
 def shown_share(head: Head, run: Run) -> float:
     """How much of an input the features that the head reads determine (`determined_share`)."""
-    own = features_of(head.name, run.observation)
+    own = features_of(head.call.name, run.observation)
     probe = random_inputs(run.observation, 2, run.generator)
     return determined_share(own, probe, run.generator)

@@ -14,7 +14,7 @@ from gradveil.messages import LocalSteps, LocalUpdateMessage
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._descent import Watch
-from ._head import Head, head_of_update
+from ._head import Head, head_of
 from ._model_layers import features_of, random_examples
 from ._peel import CLOSE, DETERMINED, NEAR, ROUGH_SHARE, WORTH, Peel, Peeled, shown_share
 from ._targets import Run
@@ -62,10 +62,6 @@ class Visits:
             own = (self.examples == example).nonzero().flatten()
             found.setdefault(tuple(times[own].tolist()), []).append(own)
         return list(found.values())
-
-
-FEWEST = 8
-"""So many batches are drawn in any case."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ def simulate(
     run, found = training.run, []
     seen = run.observation
     for number in range(count):
-        if number >= FEWEST and run.watch.is_over():
+        if number >= 8 and run.watch.is_over():
             break
         inputs = random_examples(seen, len(run.labels), run.generator)
         if around is not None:
@@ -171,10 +167,6 @@ class Expected:
         return drawn
 
 
-LEAST = 3.0
-"""Singular values below so many times the first that must be 0 are left out."""
-
-
 class LocalHead:
     """What FedAvg's weight change says of its first linear layer u = W h + b and of all after it.
 
@@ -198,29 +190,19 @@ class LocalHead:
         assert local is not None
         self.head, self.visits, self.local = head, visits, local
         self.labels = [labels[step] for step in visits.steps]
-        change = head.sent("weight")
-        assert change is not None
+        change = head.weight
         sizes, rows = torch.linalg.svd(change, full_matrices=False)[1:]
-        rank = int((sizes[: len(visits)] > LEAST * sizes[len(visits)]).sum())
+        rank = int((sizes[: len(visits)] > 3 * sizes[len(visits)]).sum())
         self.basis = rows[:rank]
-        self.later = {name: self._parameters[name].detach() for name in head.later}
+        self.later = {name: head.loss.parameters[name].detach() for name in head.later}
         self.weight = head.layer.weight.detach() @ self.basis.T
         bias = head.layer.bias
         self.bias = self.weight.new_zeros(len(self.weight)) if bias is None else bias.detach()
-        self.sent = self._sent(change)
+        self.sent = {name: head.observation.sent[name] for name in self.later}
+        if head.bias is not None:
+            self.sent["own bias"] = head.bias
+        self.sent["own weight"] = change @ self.basis.T
         self.unit = 1.0
-
-    @property
-    def _parameters(self) -> Tensors:
-        return dict(self.head.observation.model.named_parameters())
-
-    def _sent(self, change: Tensor) -> Tensors:
-        """What was sent of the head, by the names that `played` gives its parts."""
-        sent = {name: self.head.observation.sent[name] for name in self.later}
-        bias = self.head.sent("bias")
-        if bias is not None:
-            sent["own bias"] = bias
-        return {**sent, "own weight": change @ self.basis.T}
 
     @property
     def rank(self) -> int:
@@ -271,20 +253,9 @@ class LocalHead:
             gradient = {**gradient, "own weight": delta.T @ own, "own bias": delta.sum(0)}
             if "own bias" not in self.sent:
                 gradient["own bias"] = torch.zeros_like(self.bias)
-            now, moving = _step(self.local, now, moving, gradient)
+            moving = {name: self.local.momentum * moving[name] + gradient[name] for name in now}
+            now = {name: now[name] - self.local.lr * moving[name] for name in now}
         return {name: now[name] - begun[name] for name in now}, torch.cat(deltas)
-
-
-def _step(
-    local: LocalSteps, now: Tensors, moving: Tensors, gradient: Tensors
-) -> tuple[Tensors, Tensors]:
-    """One step of SGD with momentum."""
-    moving = {name: local.momentum * moving[name] + gradient[name] for name in now}
-    return {name: now[name] - local.lr * moving[name] for name in now}, moving
-
-
-TRIALS = 5
-"""How often a step is shortened before the search ends."""
 
 
 def least_squares(
@@ -315,7 +286,7 @@ def least_squares(
         matrix, slope = jacobian.T @ jacobian, jacobian.T @ values
         sizes = matrix.diagonal() + 1e-4 * matrix.diagonal().mean()
         before = cost
-        for _ in range(TRIALS):
+        for _ in range(5):  # shorter and shorter
             if watch.is_over():
                 break
             step = torch.linalg.solve_ex(matrix + torch.diag(damping * sizes), slope)[0]
@@ -335,12 +306,6 @@ SOLVED = 1e-9
 """The squared residual of the head's equations that counts as 0."""
 ALMOST = 1e-2
 """That of inputs from whose own training the model's own equations are tried at once."""
-BATCHES = 48
-"""Random batches whose training is simulated."""
-AROUND = 0.3
-"""The share of random inputs that is added to a guess, to see what is expected around it."""
-START = 0.3
-"""How far from what is expected a search starts, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -357,10 +322,8 @@ class Annealing:
     """As in `Expected`."""
 
 
-BLIND = Annealing(2.0, 0.7, 12, 0.1, 0.1)
-"""Without a guess of the inputs."""
-NEARBY = Annealing(0.13, 0.5, 5, 0.01, 0.02)
-"""From one."""
+BLIND, NEARBY = Annealing(2.0, 0.7, 12, 0.1, 0.1), Annealing(0.13, 0.5, 5, 0.01, 0.02)
+"""Without a guess of the inputs, and from one."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +338,7 @@ class LocalSearch:
         expected = self._expected(None, BLIND.ridge)
         self.local.head.twin.set_width(BLIND.width * self._scale)
         self.local.measure(expected.mean)
-        row = self.local.start(expected.draw(START, self.training.run.generator))
+        row = self.local.start(expected.draw(0.3, self.training.run.generator))
         return self._end(self._anneal(row, expected, BLIND))
 
     def from_inputs(self, inputs: Tensor) -> tuple[Tensor, float]:
@@ -395,8 +358,8 @@ class LocalSearch:
         return float(self.local.head.outputs.square().mean().sqrt())
 
     def _expected(self, inputs: Tensor | None, ridge: float) -> Expected:
-        around = None if inputs is None else (inputs, AROUND)
-        drawn = simulate(self.training, self.local.basis, around, BATCHES)
+        around = None if inputs is None else (inputs, 0.3)
+        drawn = simulate(self.training, self.local.basis, around, 48)
         return Expected(drawn, self.local.visits, ridge)
 
     def _anneal(self, row: Tensor, expected: Expected, annealing: Annealing) -> Tensor:
@@ -426,17 +389,6 @@ class LocalSearch:
         return self.local.places(row), cost
 
 
-PASSES, EACH = 6, 25
-"""At most so often images are made of features and features of images; one for each so many steps
-of the attack."""
-HOPELESS = 0.5
-"""The misfit of the message above which no further passes follow the first three."""
-MANY = 3000
-"""Unknowns from which on whole Jacobians take too much time and memory."""
-EXPLAINED = 1e-3
-"""The misfit of the message up to which a guess can be sure."""
-
-
 def peel_local(peel: Peel, run: Run) -> Peeled | None:
     """The batch behind FedAvg's weight change; `None` where its head is not determined.
 
@@ -450,16 +402,16 @@ def peel_local(peel: Peel, run: Run) -> Peeled | None:
     visits = None if seen.local is None else Visits.of(seen.local, seen.batch_size)
     if visits is None or not visits.cover(seen.batch_size):
         return None
-    head = head_of_update(seen, run.generator, len(visits))
+    head = head_of(seen, run.generator, visits=len(visits))
     if head is None or not head.is_all:
         return None
     share = shown_share(head, run)
     if share < WORTH:
         return None
     equations = LocalHead(head, run.labels, visits)
-    if equations.unknowns > MANY:
+    if equations.unknowns > 3000:  # whole Jacobians take too much time and memory
         return None
-    training = Training(replace(run, watch=run.watch.part(ROUGH_SHARE)), visits, head.name)
+    training = Training(replace(run, watch=run.watch.part(ROUGH_SHARE)), visits, head.call.name)
     found = _Passes(peel, LocalSearch(training, equations)).run()
     return found and replace(found, sure=found.sure and share >= DETERMINED)
 
@@ -493,7 +445,7 @@ class _Passes:
                 if guess.status != FINISHED:
                     best = replace(best, status=guess.status)
                     break
-                if number >= 2 and best.loss > HOPELESS:
+                if number >= 2 and best.loss > 0.5:  # no more passes help
                     break
         except KeyboardInterrupt:
             best = best or self._guess(self.work.noise(), 0, FINISHED)
@@ -502,7 +454,8 @@ class _Passes:
 
     @property
     def _count(self) -> int:
-        return max(1, min(PASSES, self.peel.steps // EACH))
+        """One for each 25 steps of the attack, at most six."""
+        return max(1, min(6, self.peel.steps // 25))
 
     def _pass(self, latest: Tensor | None, number: int) -> Peeled | None:
         """One of them; `None` where time is over before there are images."""
@@ -544,5 +497,5 @@ class _Passes:
         An example of which a trained model is sure hardly shows in it: the misfit must be small by
         itself, too, not only beside that of random images.
         """
-        limit = min(EXPLAINED, NEAR * self.work.random_misfit())
+        limit = min(1e-3, NEAR * self.work.random_misfit())
         return guess.status == FINISHED and bool((misfits < CLOSE).all()) and guess.loss < limit

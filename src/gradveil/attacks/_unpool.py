@@ -1,13 +1,13 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_kind, check_not_negative_count
+from gradveil._checks import check_not_negative_count
 
 from ._attack import (
     FINISHED,
@@ -16,10 +16,9 @@ from ._attack import (
     Progress,
     Reconstruction,
     check_settings,
-    shorter,
 )
-from ._descent import Cost, Descent, Minimum, minimise
-from ._head import Head, features_from, head_of, solve_head
+from ._descent import Cost, Descent, minimise
+from ._head import Head, head_of, solve_head
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._observation import Observation
 from ._priors import TotalVariation
@@ -36,93 +35,56 @@ from ._unpool_equations import (
 from ._unpool_sampling import Sampler
 
 
-@dataclass(frozen=True)
-class ImageSearch:
-    """Minimises the expected misfit of a stage's equations over images x, a = lower stages of x.
-
-    The positions' probabilities are estimated again at every step (`Equations.estimate`), the
-    allowed errors fall on the way, and total variation keeps what is not determined smooth.
-
-    Args:
-        run: With the range of the images.
-        lower: The stages before the one of the equations.
-        equations: Of the first stage with a pool.
-        cooling: How the errors fall, over its steps.
-        energy: Of images.
-    """
-
-    run: Run
-    lower: Sequence[Stage]
-    equations: Equations
-    cooling: Cooling
-    energy: TotalVariation
-
-    def __call__(self, known: "_Known", samples: Tensor, deviation: Tensor) -> Minimum:
-        """From the middle of the range; the deviation is that of the stage's inputs.
-
-        The rate is that of a quarter of the range, about one standard deviation.
-        """
-        low, high = self.run.observation.low, self.run.observation.high
-        middle, width = samples.new_zeros(()), 1.0
-        if low is not None and high is not None:
-            middle, width = ((low + high) / 2).to(samples), float((high - low).mean()) / 4
-        start = middle.expand(1, len(known.outputs), *samples.shape[1:])
-        steps, left = self.cooling.steps, self.run.watch.left()
-        descent = Descent(steps, 0.4 * width, "adam", "cosine", time_budget=left, settled=1.0)
-        cost = self._cost(units(self.equations, deviation))
-        return minimise(cost, start, descent, low=low, high=high, progress=self.run.progress)
-
-    def _cost(self, unit: tuple[Tensor, Tensor]) -> Cost:
-        shares: list[Tensor] = []
-
-        def soft(features: Tensor) -> Tensor:
-            return torch.softmax(-self.equations.gaps(features) / unit[1], -1)
-
-        def cost(inputs: Tensor, progress: float) -> Tensor:
-            noise, blur = self.cooling.at_share(progress)
-            features = through(self.lower, inputs)
-            with torch.no_grad():
-                now = (
-                    shares[-1]
-                    if shares
-                    else torch.softmax(-self.equations.gaps(features) / unit[1], -1)
-                )
-                now = self.equations.estimate(features, now, unit[0] * noise, unit[1] * blur)
-            shares[:] = [now]
-            misfit = self._misfit(features, now, unit[0] * noise, unit[1] * blur)
-            return misfit + self.energy(inputs)
-
-        return cost
-
-    def _misfit(self, features: Tensor, shares: Tensor, noise: Tensor, blur: Tensor) -> Tensor:
-        """The expected -log-likelihood of the gradient and of the outputs."""
-        equations = self.equations
-        patches, gaps = equations.patches(features), equations.gaps(features) / blur
-        residual = equations.gradient - equations.delta(shares) @ patches.T
-        of_cells, sizes = patches.T[equations.cells], equations.weights[:, :, None]
-        products = of_cells @ of_cells.transpose(1, 2)
-        diagonal = products.diagonal(dim1=1, dim2=2)
-        expected = sizes * shares
-        spread = ((sizes.square() * shares).sum(0) * diagonal).sum()
-        spread = spread - torch.einsum("oki,kij,okj->", expected, products, expected)
-        values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
-        values = (values * equations.seen[:, :, None]).sum()
-        total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
-        return total
-
-
-SAMPLES = 128
-"""How many random images tell what features are like."""
-FEW = 16
-"""How many of them tell how large features are."""
+FEATURES, IMAGES = Cooling(), Cooling(200, (30.0, 0.1))
+"""How the allowed errors fall in the search for features, and in that for images."""
 NEAR = 0.1
 """The relative residual at the first pool up to which images count as found."""
 SURE = 0.05
 """The share of random inputs' misfit of the whole message below which images are certain."""
 
 
-def _image_cooling() -> Cooling:
-    return Cooling(200, (30.0, 0.1), (1.0, 0.03))
+def image_cost(
+    lower: Sequence[Stage], equations: Equations, deviation: Tensor, energy: TotalVariation
+) -> Cost:
+    """The expected misfit of a stage's equations for images x, a = lower stages of x.
+
+    The positions' probabilities are estimated again at every step (`Equations.estimate`), the
+    allowed errors fall on the way, and total variation keeps what is not determined smooth.
+
+    Args:
+        lower: The stages before the one of the equations.
+        equations: Of the first stage with a pool.
+        deviation: Of the stage's inputs.
+        energy: Of images.
+    """
+    unit, shares = units(equations, deviation), list[Tensor]()
+
+    def cost(inputs: Tensor, progress: float) -> Tensor:
+        factors = IMAGES.at_share(progress)
+        noise, blur = unit[0] * factors[0], unit[1] * factors[1]
+        features = through(lower, inputs)
+        with torch.no_grad():
+            if not shares:
+                shares.append(torch.softmax(-equations.gaps(features) / unit[1], -1))
+            shares[0] = equations.estimate(features, shares[0], noise, blur)
+        return _unlikeliness(equations, features, shares[0], noise, blur) + energy(inputs)
+
+    return cost
+
+
+def _unlikeliness(
+    equations: Equations, features: Tensor, shares: Tensor, noise: Tensor, blur: Tensor
+) -> Tensor:
+    """The expected -log-likelihood of the gradient and of the outputs."""
+    patches, gaps = equations.patches(features), equations.gaps(features) / blur
+    residual = equations.gradient - equations.delta(shares) @ patches.T
+    of_cells = patches.T[equations.cells]
+    products = of_cells @ of_cells.transpose(1, 2)
+    spread = (equations.covariance(shares) * products).sum()
+    values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
+    values = (values * equations.seen[:, :, None]).sum()
+    total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
+    return total
 
 
 @dataclass(frozen=True)
@@ -143,8 +105,7 @@ class Unpool(Attack):
     more entries for each input channel than the batch has places; elsewhere `solve` gives `None`.
 
     Args:
-        features: How the errors fall in step 2.
-        images: How they fall in step 3, over its first-order steps.
+        steps: Of step 3, first-order.
         total_variation: The strength of total variation, an energy in nats for each difference of
             one standard deviation.
         sweeps: At most how many times all positions are sampled in step 2, in at most half of the
@@ -152,23 +113,19 @@ class Unpool(Attack):
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost) of step 3.
 
-    >>> Unpool(total_variation=0.5).features.steps
-    40
+    >>> Unpool(total_variation=0.5).steps
+    200
     """
 
-    features: Cooling = field(default_factory=Cooling)
-    images: Cooling = field(default_factory=_image_cooling)
+    steps: int = 200
     total_variation: float = 1.0
     sweeps: int = 20
     time_budget: float | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        for name in ("features", "images"):
-            check_kind(getattr(self, name), name, Cooling, "Use `Cooling()`.")
-            check_count(getattr(self, name).steps, f"{name}.steps")
         check_not_negative_count(self.sweeps, "sweeps")
-        check_settings(self, not_negative=("total_variation",))
+        check_settings(self, counts=("steps",), not_negative=("total_variation",))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -183,26 +140,6 @@ class Unpool(Attack):
                 " determined. Use `InvertingGradients`."
             )
         return found
-
-    def configured(
-        self,
-        steps: int | None = None,
-        time_budget: float | None = None,
-        progress: Progress | None = None,
-    ) -> "Unpool":
-        """The attack with other settings: the steps are those of the images."""
-        images = self.images if steps is None else replace(self.images, steps=steps)
-        return replace(
-            self,
-            images=images,
-            progress=progress or self.progress,
-            time_budget=shorter(self.time_budget, time_budget),
-        )
-
-    @property
-    def work(self) -> float:
-        """The first-order steps of the images."""
-        return float(self.images.steps)
 
     def solve(self, run: Run, heads: list[Tensor] | None = None) -> Reconstruction | None:
         """The batch; `None` where the stages are not determined, or their solution not found.
@@ -219,7 +156,7 @@ class Unpool(Attack):
             return None
         if heads is not None:
             heads.append(outputs)
-        samples = smooth_images(seen, SAMPLES, run.generator)
+        samples = smooth_images(seen, 128, run.generator)  # what features are like
         shape = through(stages, samples[:1]).shape[1:]
         start = _Known(*_at_head(head, outputs, run.labels, shape), len(stages) - 1)
         known = self._peel(stages, run, start, samples)
@@ -229,7 +166,7 @@ class Unpool(Attack):
         own = run.misfit(inputs)
         fits = _misfit(stages, seen, known, inputs) < NEAR
         certain = fits and own < SURE * run.random_misfit()
-        history = [(self.images.steps, own)]
+        history = [(self.steps, own)]
         result = Reconstruction(inputs, run.labels, own, history, status, certain)
         return result if fits or status == INTERRUPTED else None
 
@@ -246,7 +183,7 @@ class Unpool(Attack):
                 return known
             if pooled:
                 prior = Kronecker.fit(features.double())
-                shares = search_inputs(equations, prior, self.features, run.watch)
+                shares = search_inputs(equations, prior, FEATURES, run.watch)
                 sampler = Sampler(equations, prior, run.generator)
                 inputs, worst = sampler.solve(shares, self.sweeps, run.watch.part(0.5))
             else:
@@ -263,11 +200,18 @@ class Unpool(Attack):
         if known.level < 0:
             return known.outputs.to(samples), FINISHED
         lower = stages[: known.level]
-        features = through(lower, samples[:FEW])
+        features = through(lower, samples[:16])
         equations = known.to(samples).equations(stages[known.level], run.observation, features)
         energy = TotalVariation(self.total_variation / float(samples.std()))
-        search = ImageSearch(run, lower, equations, self.images, energy)
-        minimum = search(known, samples, features.var(0).mean().sqrt())
+        cost = image_cost(lower, equations, features.var(0).mean().sqrt(), energy)
+        low, high, width = run.observation.low, run.observation.high, 4.0
+        start = samples.new_zeros(1, len(known.outputs), *samples.shape[1:])
+        if low is not None and high is not None:
+            start, width = start + ((low + high) / 2).to(start), float((high - low).mean())
+        # the rate is that of a quarter of the range, about one standard deviation
+        left = run.watch.left()
+        descent = Descent(self.steps, 0.1 * width, "adam", "cosine", time_budget=left, settled=1.0)
+        minimum = minimise(cost, start, descent, low=low, high=high, progress=run.progress)
         return minimum.inputs[0], minimum.status
 
 
@@ -294,7 +238,7 @@ def _determined(head: Head, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(head.name, seen)(probe)
+        features = features_of(head.call.name, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
@@ -316,7 +260,7 @@ def _at_head(
     head: Head, outputs: Tensor, labels: Tensor, shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """The features that the head reads and their gradients, as maps."""
-    features = features_from(head, outputs, labels)
+    features = head.features(outputs, labels)[0]
     slopes = head.gradients(outputs, labels)[1] @ head.layer.weight.detach()
     return features.view(-1, *shape), slopes.view(-1, *shape)
 

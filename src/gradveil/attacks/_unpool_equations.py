@@ -13,9 +13,6 @@ from gradveil._solve import conjugate_gradients
 from ._descent import Watch
 from ._model_layers import Stage
 
-_GROUPS = 9
-"""Into how many parts the cells are split, which take their positions one after the other."""
-
 
 class Equations:
     """The equations of a stage: the gradient of its kernel, and its outputs.
@@ -105,6 +102,13 @@ class Equations:
         """The expected δ when the positions have these probabilities."""
         return self.spread(self.weights[:, :, None] * shares)
 
+    def covariance(self, shares: Tensor) -> Tensor:
+        """Of δ within each cell, summed over channels: (cells, positions, positions)."""
+        sizes = self.weights[:, :, None]
+        squares = (sizes.square() * shares).sum(0)
+        expected = sizes * shares
+        return torch.diag_embed(squares) - torch.einsum("oki,okj->kij", expected, expected)
+
     def pulled_back(self, shares: Tensor) -> Tensor:
         """∂L/∂a, as maps."""
         return self.linear_transposed(self.delta(shares) / self.stage.scale[:, None])
@@ -126,7 +130,8 @@ class Equations:
         products = of_cells @ of_cells.transpose(1, 2)
         sizes = products.diagonal(dim1=1, dim2=2)
         residual, shares = self.gradient - self.delta(shares) @ patches.T, shares.clone()
-        for part in _parts(len(self.cells), self.cells.device):
+        everything = torch.arange(len(self.cells), device=self.cells.device)
+        for part in (everything[first::9] for first in range(min(9, len(everything)))):
             weights, columns = self.weights[:, part, None], of_cells[part]
             mine = weights * shares[:, part]
             fit = (residual @ columns.flatten(0, 1).T).unflatten(1, columns.shape[:2])
@@ -136,11 +141,6 @@ class Equations:
             change = weights * shares[:, part] - mine
             residual = residual - change.flatten(1) @ columns.flatten(0, 1)
         return shares
-
-
-def _parts(cells: int, device: torch.device) -> list[Tensor]:
-    everything = torch.arange(cells, device=device)
-    return [everything[first::_GROUPS] for first in range(min(_GROUPS, cells))]
 
 
 def _cells(count: int, size: tuple[int, int], pool: int) -> Tensor:
@@ -244,7 +244,7 @@ def _most_likely(
 ) -> Tensor:
     """The inputs that minimise the expected misfit plus the prior's energy, by a few products."""
     (noise, blur), (prior, precision) = errors, priors
-    delta, blocks = equations.delta(shares), _blocks(equations, shares)
+    delta, blocks = equations.delta(shares), equations.covariance(shares)
     trust = equations.spread(shares * equations.seen[:, :, None]) / blur**2
     known = equations.spread(shares * (equations.seen * equations.values)[:, :, None]) / blur**2
 
@@ -269,14 +269,6 @@ def _most_likely(
         cooling.products,
     )
     return start + step.view(start.shape)
-
-
-def _blocks(equations: Equations, shares: Tensor) -> Tensor:
-    """The covariance of δ within each cell, summed over channels: (cells, positions, positions)."""
-    sizes = equations.weights[:, :, None]
-    expected = sizes * shares
-    squares = (sizes.square() * shares).sum(0)
-    return torch.diag_embed(squares) - torch.einsum("oki,okj->kij", expected, expected)
 
 
 def _within_cells(equations: Equations, columns: Tensor, blocks: Tensor) -> Tensor:
@@ -328,23 +320,15 @@ def _reweighted(
 
 
 def _design(equations: Equations) -> Tensor:
-    """1 where an entry of the inputs is at that place of the patch at a position."""
-    places = math.prod(equations.size)
-    like = equations.gradient
-    single = torch.eye(places, dtype=like.dtype, device=like.device)
-    columns = unfold(
-        single.view(places, 1, *equations.size), equations.window, padding=equations.stage.padding
-    )
-    return _beside(columns, equations.count)
+    """1 where an entry of the inputs is at that place of the patch at a position.
 
-
-def _beside(columns: Tensor, count: int) -> Tensor:
-    """(entries, places in the patch, positions) of one image, block by block for all images."""
-    entries, places, positions = columns.shape
-    all_images = columns.new_zeros(count, entries, places, count, positions)
-    for image in range(count):
-        all_images[image, :, :, image] = columns
-    return all_images.reshape(count * entries, places, count * positions)
+    Shape (entries, places in the patch, positions), images one after the other.
+    """
+    like, places = equations.gradient, math.prod(equations.size)
+    single = torch.eye(places).to(like).view(places, 1, *equations.size)
+    columns = unfold(single, equations.window, padding=equations.stage.padding)
+    images = torch.eye(equations.count).to(like)
+    return torch.einsum("mn,esp->mesnp", images, columns).flatten(3).flatten(0, 1)
 
 
 def _ridged(matrix: Tensor, share: float) -> Tensor:
