@@ -63,7 +63,7 @@ def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return load_dataset(source)
 
-    for place in ("gradveil.data", "gradveil.federated._config"):
+    for place in ("gradveil.cli._train", "gradveil.federated._config"):
         monkeypatch.setattr(f"{place}.load_dataset", load)
     run("--epochs", "0.5")
     assert len(loaded) == 1

@@ -2,9 +2,8 @@
 
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -14,22 +13,30 @@ from gradveil._checks import check_count
 from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
-from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings, Subject
+from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
 from gradveil.audit.report import check_folder, output_folder
 from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps
 
 from ._audit_show import show_audit
-from ._loading import (
-    load_data,
-    load_loss,
-    load_model,
-    output_key,
-    split_public,
-    typed_attacks,
-    typed_defenses,
+from ._loading import load_subject, typed
+from ._options import (
+    AsFormat,
+    DataPath,
+    DatasetName,
+    Device,
+    Format,
+    LossName,
+    ModelName,
+    OutputKey,
+    Seed,
+    WeightsPath,
+    bar,
+    option,
+    options,
+    own_options,
+    useless,
 )
-from ._options import Format, bar, data_source, option, options, own_options, useless
 
 INTERRUPTED = 130
 OWN = own_options(
@@ -41,52 +48,13 @@ QUICK = ("gradient-noise", "optimal-noise")
 """The defenses of a quick audit."""
 
 
-class Match(str, Enum):
-    """The quantity that is equal for all defenses of an audit."""
-
-    utility = "utility"
-    scale = "scale"
-    error = "error"
-    training = "training"
-
-
-class Engine(str, Enum):
-    """The engine that runs the cells."""
-
-    local = "local"
-    ray = "ray"
-
-
-class MessageKind(str, Enum):
-    """The kind of message that clients send."""
-
-    gradient = "gradient"
-    update = "update"
-
-
 def run_audit(
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Your own data: an .npz file or a folder.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="cross-entropy, mse, bce, next-token, or package.module:function.",
-            show_default="cross-entropy",
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(help="The output that the loss takes, by key or number, of several."),
-    ] = None,
+    dataset: DatasetName = None,
+    data: DataPath = None,
+    model: ModelName = None,
+    weights: WeightsPath = None,
+    loss: LossName = None,
+    output: OutputKey = None,
     batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
     batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
     seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,
@@ -117,7 +85,7 @@ def run_audit(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Its rate.", show_default="0.001")] = None,
     match: Annotated[
-        Match | None,
+        Literal["utility", "scale", "error", "training"] | None,
         typer.Option(
             help="Defenses at one strength each, with this held equal, instead of over strengths."
         ),
@@ -137,8 +105,8 @@ def run_audit(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Of the attacks; 100 if left.")] = None,
     message: Annotated[
-        MessageKind, typer.Option(help="FedSGD's gradient or FedAvg's update.")
-    ] = MessageKind.gradient,
+        Literal["gradient", "update"], typer.Option(help="FedSGD's gradient or FedAvg's update.")
+    ] = "gradient",
     local_steps: Annotated[
         int | None, typer.Option(help="FedAvg's steps on a client.", show_default="2")
     ] = None,
@@ -149,7 +117,7 @@ def run_audit(
         float | None, typer.Option(help="Seconds; it ends with what is finished.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; all processors if left.")] = None,
-    engine: Annotated[Engine, typer.Option(help="Where it is run.")] = Engine.local,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where it is run.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     rounds: Annotated[
         int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
@@ -158,11 +126,11 @@ def run_audit(
     sample_rate: Annotated[
         float, typer.Option(help="Of Poisson sampling over these rounds; 1: all in all rounds.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
+    seed: Seed = 0,
+    device: Device = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
     quick: Annotated[bool, typer.Option(help="Two defenses, short attacks and trainings.")] = False,
-    format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
+    format: AsFormat = "table",
 ) -> None:
     """Tell which defense to use, how strong, and what it costs, measured on this model and data.
 
@@ -173,16 +141,16 @@ def run_audit(
     require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     for name, count in (("--batch-size", batch_size), ("--batches", batches)):
         check_count(count, name)
-    useless("--address", address, engine is Engine.ray, "without `--engine ray`")
+    useless("--address", address, engine == "ray", "without `--engine ray`")
     with option("--defense", "defenses"):
-        defenses = typed_defenses(defense) if defense else [*QUICK] if quick else None
+        defenses = typed("defense", defense) if defense else [*QUICK] if quick else None
         for one in defenses or []:
             audit.parse_defense(one)  # for its errors, before any work
     with option("--attack", "attacks"):
-        attacks = None if attack is None else typed_attacks(attack)
-        for typed in attacks or []:
-            if isinstance(typed, str):
-                build_attack(typed)  # for its errors, before any work
+        attacks = None if attack is None else typed("attack", attack)
+        for text in attacks or []:
+            if isinstance(text, str):
+                build_attack(text)  # for its errors, before any work
     with option("--goal", "goals"):
         goals = [Goal.parse(text) for text in goal or []]
     with options(OWN):
@@ -191,7 +159,7 @@ def run_audit(
             attacks,
             goals=goals,
             strengths=(3 if quick else 4) if strengths is None else strengths,
-            match=None if match is None else match.value,
+            match=match,
             scale=scale,
             ratio=ratio,
             threat=parse_threat(threat or []),
@@ -212,26 +180,18 @@ def run_audit(
         )
     with option("--out", "out"):
         check_folder(out)
-    said, source = data_source(dataset, data)
-    samples = load_data(said, source, device)
-    loss_fn = load_loss(loss, samples)
-    name, network = load_model(model, weights, samples, seed, device)
-    private, public = split_public(samples, batch_size * batches)
-    subject = Subject(
-        network, loss_fn, private, public, samples, output_key(output),
-        name=samples.name, model_name=name,
-        weights="untrained" if weights is None else weights.name,
-    )  # fmt: skip
-    named = {**OWN, "model": "--model", "targets": said, "inputs": said, "loss_fn": "--loss"}
-    with output_folder(out), options(named), bar(Console(stderr=True)) as progress:
+    subject, named = load_subject(
+        dataset, data, model, weights, loss, output, batch_size * batches, seed, device
+    )
+    with output_folder(out), options({**OWN, **named}), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,
             settings,
             folder=out / "cells",
             time_budget=time_budget,
-            engine=engine.value,
-            jobs=processors() if jobs is None and engine is Engine.local else jobs,
+            engine=engine,
+            jobs=processors() if jobs is None and engine == "local" else jobs,
             address=address,
             progress=progress,
             command=f"gradveil {shlex.join(sys.argv[1:])}",
@@ -241,20 +201,20 @@ def run_audit(
 
 def _finish(result: AuditResult, out: Path, format: Format) -> None:
     report = audit.write_results(result, out)
-    if format is Format.json:
+    if format == "json":
         print(result.to_json())
     else:
         console = Console()
         show_audit(result, console if console.is_terminal else Console(width=100))
     stopped = "" if result.complete else "It was stopped early; what is finished was written. "
-    print(f"{stopped}Report: {report}", file=sys.stderr if format is Format.json else sys.stdout)
+    print(f"{stopped}Report: {report}", file=sys.stderr if format == "json" else sys.stdout)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
 
-def local_training(message: MessageKind, steps: int | None, lr: float | None) -> LocalSteps | None:
+def local_training(message: str, steps: int | None, lr: float | None) -> LocalSteps | None:
     """FedAvg's local steps, or none where gradients are sent."""
-    sent = message is MessageKind.update
+    sent = message == "update"
     useless("--local-steps", steps, sent, "without `--message update`")
     useless("--local-lr", lr, sent, "without `--message update`")
     if not sent:
@@ -269,27 +229,20 @@ def parse_threat(parts: list[str]) -> ThreatModel:
     >>> parse_threat(["labels=counts,statistics=unknown"])
     ThreatModel(labels='counts', mechanism='known', statistics=False, server='honest')
     """
-    granted = {"labels": "known", "mechanism": "known", "statistics": "known"}
-    given: set[str] = set()
+    known = {"known": True, "unknown": False}
+    granted: dict[str, Any] = {}
     for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
         key, _, value = (word.strip() for word in part.partition("="))
-        if key not in granted or not value:
+        if key not in ("labels", "mechanism", "statistics") or not value or key in granted:
             raise ValueError(
-                f"Option `--threat` should read key=value with a key of {', '.join(granted)}."
-                f" Found {part!r}. Try labels=unknown."
+                "Option `--threat` should read key=value, each key of labels, mechanism, statistics"
+                f" once. Found {f'{key} twice' if key in granted else repr(part)}. Try labels=unknown."
             )
-        if key in given:
+        if key == "statistics" and value not in known:
             raise ValueError(
-                f"Option `--threat` should say each thing once. Found {key} twice, the second time"
-                f" as {part!r}. Leave one out."
+                "Option `--threat` should have statistics=known or statistics=unknown. Found"
+                f" statistics={value}."
             )
-        given.add(key)
-        granted[key] = value
-    if granted["statistics"] not in ("known", "unknown"):
-        raise ValueError(
-            "Option `--threat` should have statistics=known or statistics=unknown. Found"
-            f" statistics={granted['statistics']}."
-        )
-    statistics = granted["statistics"] == "known"
+        granted[key] = known[value] if key == "statistics" else value
     with option("--threat"):
-        return ThreatModel(granted["labels"], granted["mechanism"], statistics)
+        return ThreatModel(**{"mechanism": "known", **granted})

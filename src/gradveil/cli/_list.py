@@ -3,26 +3,22 @@
 import inspect
 import json
 from collections.abc import Callable
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, Entry
 
-from ._options import Format
+from ._options import AsFormat
 
 Row = dict[str, str]
 
 
-def list_names(
-    format: Annotated[Format, typer.Option(help="Tables, or JSON for machines.")] = Format.table,
-) -> None:
+def list_names(format: AsFormat = "table") -> None:
     """List data sets, models, defenses with their parameters, attacks and estimators."""
     groups = everything()
-    if format is Format.json:
+    if format == "json":
         print(json.dumps(groups, indent=1, ensure_ascii=False))
         return
     console = Console()

@@ -8,21 +8,41 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import check_finite, check_seed, device_of
-from gradveil.attacks import Attack
+from gradveil.audit import Subject
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
-from gradveil.defenses import Defense
 from gradveil.messages import LossFunction, check_model
 from gradveil.models import build_fitting_model, build_loss, default_model
 
-from ._options import option
+from ._options import data_source, option
 
 
-def load_data(name: str, source: str | Path, device: str) -> Dataset:
-    """A data set by name, or the user's own from a path; `name` is the option that says which."""
+def load_subject(
+    dataset: str | None,
+    data: Path | None,
+    model: str | None,
+    weights: Path | None,
+    loss: str | None,
+    output: str | None,
+    private: int,
+    seed: int,
+    device: str,
+) -> tuple[Subject, dict[str, str]]:
+    """What the options name, its first examples private, and the options of its parameters."""
+    said, source = data_source(dataset, data)
     place = device_of(device, "--device")
-    with option(name, "source", "limit"):
-        return load_dataset(source).to(place)
+    with option(said, "source", "limit"):
+        samples = load_dataset(source).to(place)
+    loss_fn = load_loss(loss, samples)
+    name, network = load_model(model, weights, samples, seed, device)
+    batch, public = split_public(samples, private)
+    subject = Subject(
+        network, loss_fn, batch, public, samples, output_key(output),
+        name=samples.name, model_name=name,
+        weights="untrained" if weights is None else weights.name,
+    )  # fmt: skip
+    named = {"model": "--model", "loss_fn": "--loss", "output": "--output"}
+    return subject, {**named, "targets": said, "inputs": said}
 
 
 def load_model(
@@ -73,19 +93,13 @@ def check_usable(model: nn.Module) -> None:
     check_finite(buffers, "the model's buffers")
 
 
-def typed_defenses(texts: Sequence[str]) -> list[str | Defense]:
+def typed(kind: str, texts: Sequence[str]) -> list[Any]:
     """What the user typed; import paths, which only the local user may give, are built here."""
-    return [_if_imported(text, "defense") or text for text in texts]
-
-
-def typed_attacks(texts: Sequence[str]) -> list[str | Attack]:
-    """The same for attacks."""
-    return [_if_imported(text, "attack") or text for text in texts]
-
-
-def _if_imported(text: str, kind: str) -> Any:
-    spec = Spec.parse(text, kind)
-    return spec.build(kind, allow_imports=True) if spec.imports else None
+    specs = [Spec.parse(text, kind) for text in texts]
+    return [
+        spec.build(kind, allow_imports=True) if spec.imports else text
+        for spec, text in zip(specs, texts, strict=True)
+    ]
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

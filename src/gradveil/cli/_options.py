@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -14,12 +15,31 @@ Tell = Callable[[str, float], None]
 """Takes (what is running, the share that is done)."""
 
 
-class Format(str, Enum):
-    """A table to read, or JSON for machines."""
+Format = Literal["table", "json"]
+"""Tables to read, or JSON for machines."""
 
-    table = "table"
-    json = "json"
-
+DatasetName = Annotated[
+    str | None,
+    typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
+]
+DataPath = Annotated[Path | None, typer.Option(help="Your own data: an .npz file or a folder.")]
+ModelName = Annotated[
+    str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
+]
+WeightsPath = Annotated[Path | None, typer.Option(help="A state dict (no code is run).")]
+LossName = Annotated[
+    str | None,
+    typer.Option(
+        help="cross-entropy, mse, bce, next-token, or package.module:function.",
+        show_default="cross-entropy",
+    ),
+]
+OutputKey = Annotated[
+    str | None, typer.Option(help="The output that the loss takes, by key or number, of several.")
+]
+Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Device = Annotated[str, typer.Option(help="As cpu or cuda:0.")]
+AsFormat = Annotated[Format, typer.Option(help="Tables, or JSON for machines.")]
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
 """What a mistake of the user's raises; everything else is a mistake of ours."""
@@ -83,7 +103,7 @@ def own_options(*names: str) -> dict[str, str]:
 def useless(name: str, value: object, needed: bool, where: str) -> None:
     """Refuse an option that would be ignored: it was given, and what needs it was not."""
     if value is not None and value is not False and not needed:
-        typed = f"{name}" if value is True else f"{name} {getattr(value, 'value', value)}"
+        typed = name if value is True else f"{name} {value}"
         raise ValueError(f"Option `{name}` should be left out {where}. Found `{typed}`.")
 
 
@@ -96,9 +116,7 @@ def check_values_given(words: Sequence[str]) -> None:
             raise ValueError(f"Option `{typed}` should have a value. Found ''. Leave it out.")
 
 
-def data_source(
-    dataset: str | None, data: str | Path | None, default: str = "mnist"
-) -> tuple[str, str | Path]:
+def data_source(dataset: str | None, data: str | Path | None) -> tuple[str, str | Path]:
     """The option that names the data, and what it says."""
     if dataset is not None and data is not None:
         raise ValueError(
@@ -107,7 +125,7 @@ def data_source(
         )
     if data is not None:
         return "--data", data
-    return "--dataset", default if dataset is None else dataset
+    return "--dataset", "mnist" if dataset is None else dataset
 
 
 def _again(error: Exception, text: str) -> Exception:

@@ -3,22 +3,45 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gradveil._checks import check_count
+from gradveil import federated
+from gradveil._checks import check_count, check_positive
 from gradveil._extras import require
+from gradveil.audit.report import check_folder
+from gradveil.data import load_dataset
+from gradveil.federated import (
+    SEEDED,
+    RoundMetrics,
+    Split,
+    TrainingConfig,
+    TrainingHistory,
+    count_rounds,
+    draw_curves,
+    initial_model,
+    privacy_statement,
+    private_defense,
+    split_data,
+)
 
-from ._options import Format, data_source, option, options, own_options, useless
-
-if TYPE_CHECKING:
-    from gradveil.federated import RoundMetrics, Split, TrainingConfig, TrainingHistory
-
+from ._loading import check_usable
+from ._options import (
+    AsFormat,
+    Device,
+    Format,
+    ModelName,
+    bar,
+    data_source,
+    option,
+    options,
+    own_options,
+    useless,
+)
 
 NAMES = {
     **own_options(
@@ -41,9 +64,7 @@ def train(
         typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist"),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Another word for --data.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-    ] = None,
+    model: ModelName = None,
     defense: Annotated[
         str, typer.Option(help="As in Python: 'optimal-noise(scale=0.1)'.")
     ] = "no-defense",
@@ -114,7 +135,7 @@ def train(
             show_default="0, noise from a secure generator",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu",
+    device: Device = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
     ] = None,
@@ -122,13 +143,11 @@ def train(
         int | None, typer.Option(help="Rounds between checkpoints.", show_default="8")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the folder's checkpoint.")] = False,
-    format: Annotated[Format, typer.Option(help="A table, or JSON for machines.")] = Format.table,
+    format: AsFormat = "table",
 ) -> None:
     """Train a model over clients that defend what they send."""
     if out is not None:
         require("the chart in --out", "gradveil[audit]", "matplotlib")
-    from gradveil.federated import TrainingConfig
-
     useless("--alpha", alpha, partition == "dirichlet", "without `--partition dirichlet`")
     for name, value in (("--local-lr", local_lr), ("--local-batch-size", local_batch_size)):
         useless(name, value, local_steps is not None, "without `--local-steps`")
@@ -165,26 +184,30 @@ def train(
         )
         every = 8 if checkpoint_every is None else checkpoint_every
         check_count(every, "--checkpoint-every")
-        examples = _checked_examples(config, said, out, resume)
+        useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
+        examples = _checked_examples(config, said, out)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
-        useless("--delta", delta, _is_private(config), "with a defense without (ε, δ)")
-        history = _with_progress(config, examples, out, resume, every)
+        private = private_defense(config, allow_imports=True) is not None
+        useless("--delta", delta, private, "with a defense without (ε, δ)")
+        with bar(Console(stderr=True)) as tell:
+            history = federated.train(
+                config,
+                examples,
+                out=out,
+                resume=resume,
+                checkpoint_every=every,
+                on_round=lambda row: tell(
+                    _round_words(row, config.secure), row.round / config.rounds
+                ),
+                allow_imports=True,
+            )
     if out is not None:
-        draw(history, out)
+        draw_curves(history, out / "curves.png")
     show(history, out, format)
 
 
-def _checked_examples(
-    config: "TrainingConfig", said: str, out: Path | None, resume: bool
-) -> "Split":
+def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Split:
     """The data, after all that the options name was built once, before anything is written."""
-    from gradveil.audit.report import check_folder
-    from gradveil.data import load_dataset
-    from gradveil.federated import initial_model, private_defense, split_data
-
-    from ._loading import check_usable
-
-    useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
     with option("--defense"):
         private_defense(config, allow_imports=True)
     with option(said, "source"):
@@ -198,18 +221,7 @@ def _checked_examples(
     return examples
 
 
-def _is_private(config: "TrainingConfig") -> bool:
-    from gradveil.federated import private_defense
-
-    return private_defense(config, allow_imports=True) is not None
-
-
-def _rounds(
-    config: "TrainingConfig", data: "Split", rounds: int | None, epochs: float | None
-) -> int:
-    from gradveil._checks import check_positive
-    from gradveil.federated import count_rounds
-
+def _rounds(config: TrainingConfig, data: Split, rounds: int | None, epochs: float | None) -> int:
     if rounds is not None and epochs is not None:
         raise ValueError(
             "Give `--rounds` or `--epochs`, not both. Found"
@@ -222,55 +234,15 @@ def _rounds(
     return count_rounds(epochs, len(data.targets), config)
 
 
-def _with_progress(
-    config: "TrainingConfig",
-    data: "Split",
-    out: Path | None,
-    resume: bool,
-    checkpoint_every: int,
-) -> "TrainingHistory":
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("starting", total=config.rounds)
-        latest = {"loss": "-", "accuracy": "-"}
-
-        def tell(row: "RoundMetrics") -> None:
-            seen = {"loss": row.loss, "accuracy": row.accuracy}
-            if row.epsilon is not None:
-                latest["ε" if config.secure else "simulated ε"] = f"{row.epsilon:.3g}"
-            latest.update({k: f"{v:.3f}" for k, v in seen.items() if v is not None})
-            text = "  ".join(f"{name} {value}" for name, value in latest.items())
-            progress.update(task, completed=row.round, description=text)
-
-        from gradveil.federated import train
-
-        return train(
-            config,
-            data,
-            out=out,
-            resume=resume,
-            checkpoint_every=checkpoint_every,
-            on_round=tell,
-            allow_imports=True,
-        )
+def _round_words(row: RoundMetrics, secure: bool) -> str:
+    epsilon = "ε" if secure else "simulated ε"
+    seen = (("loss", row.loss), ("accuracy", row.accuracy), (epsilon, row.epsilon))
+    return "  ".join(f"{name} {value:.3f}" for name, value in seen if value is not None)
 
 
-def draw(history: "TrainingHistory", out: Path) -> None:
-    """The curves of a run, as a picture in its folder."""
-    from gradveil.federated import draw_curves
-
-    draw_curves(history, out / "curves.png")
-
-
-def show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
+def show(history: TrainingHistory, out: Path | None, format: Format) -> None:
     """A table of some rounds and what they add up to, or everything as JSON."""
-    if format is Format.json:
+    if format == "json":
         print(json.dumps(dataclasses.asdict(history)))
         return
     names = ["round", "loss", "held_out_loss", "accuracy", "utility_first", "utility_second"]
@@ -286,29 +258,17 @@ def show(history: "TrainingHistory", out: Path | None, format: Format) -> None:
         if row.round % every == 0 or row.round == len(history.rounds):
             table.add_row(*[_cell(getattr(row, name)) for name in names])
     Console().print(table)
-    print(_summary(history))
-    for line in _privacy(history):
-        print(line)
-    if out is not None:
-        print(f"Results, curves and weights are in {out}.")
-
-
-def _summary(history: "TrainingHistory") -> str:
     sent = sum(row.bytes_sent for row in history.rounds)
-    text = f"{len(history.rounds)} rounds, {sent / 1e6:.1f} MB sent by clients"
-    if history.skipped:
-        text += f"; clients were skipped {history.skipped} times"
-    return text + "."
-
-
-def _privacy(history: "TrainingHistory") -> list[str]:
-    """What the account says, why the run ended, and what a seed means."""
-    from gradveil.federated import SEEDED, privacy_statement
-
-    lines = [privacy_statement(history), history.stopped]
+    skipped = f"; clients were skipped {history.skipped} times" if history.skipped else ""
+    lines: list[str | None] = [
+        f"{len(history.rounds)} rounds, {sent / 1e6:.1f} MB sent by clients{skipped}."
+    ]
+    lines += [privacy_statement(history), history.stopped]
     if history.privacy is None and not history.config["secure"]:
         lines.append(SEEDED)
-    return [line for line in lines if line is not None]
+    if out is not None:
+        lines.append(f"Results, curves and weights are in {out}.")
+    print("\n".join(line for line in lines if line is not None))
 
 
 def _cell(value: float | int | None) -> str:

@@ -27,7 +27,6 @@ from ._write import (
     check_folder,
     csv_text,
     output_folder,
-    prepare_folder,
     render_report,
     write_report,
     write_results,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gradveil._runner import Cell, Failure
 from gradveil.catalog import shown_name
-from gradveil.scoring import CANNOT_JUDGE, MARGIN
+from gradveil.scoring import CANNOT_JUDGE, MARGIN, Interval
 
 from .._result import AuditResult, BoundResult, DefenseResult, Frontier, Point, Undefended
 from ..measure import Budget
@@ -364,59 +364,45 @@ def _largest_error(result: AuditResult) -> str:
         return ""
     best = max(errors, key=lambda name: errors[name].mean)
     rivals = [n for n, e in errors.items() if n != best and e.high >= errors[best].low]
-    text = (
-        f"Judged by the strongest attack that was run on each, {best} left the largest error:"
-        f" {estimate(errors[best])}"
+    order = (
+        f". The interval overlaps that of {_list(rivals)}: their order is not settled."
+        if rivals
+        else ", above the interval of every other defense."
     )
-    if not rivals:
-        return f"{text}, above the interval of every other defense.{_at_what_price(result)}"
-    return (
-        f"{text}. The interval overlaps that of {_list(rivals)}: their order is not settled."
-        f"{_at_what_price(result)}"
-    )
-
-
-def _at_what_price(result: AuditResult) -> str:
     defended = [d for d in result.defenses if not d.is_undefended]
     utilities = {(number(d.utility_first), number(d.utility_second)) for d in defended}
-    return " The defenses differ in utility; the table shows both." if len(utilities) > 1 else ""
+    price = " The defenses differ in utility; the table shows both." if len(utilities) > 1 else ""
+    return (
+        f"Judged by the strongest attack that was run on each, {best} left the largest error:"
+        f" {estimate(errors[best])}{order}{price}"
+    )
 
 
 def _gains(result: AuditResult) -> str:
     """The bounds of optimal defenses over their twins'; equal utility only where losses agree."""
-    pairs = [(pair, _ratio(*pair)) for pair in twins(result)]
-    known = [(pair, ratio) for pair, ratio in pairs if ratio is not None]
-    if not known:
+    pairs = [
+        (classical, optimal, optimal.bound.trace_mse / classical.bound.trace_mse)
+        for classical, optimal in twins(result)
+        if classical.bound and optimal.bound and classical.bound.trace_mse > 0
+    ]
+    if not pairs:
         return ""
-    parts = [f"{pair[1].name} {number(ratio)} ×" for pair, ratio in known]
-    text = f"reference error over that of the classical form: {_list(parts)}."
+    ratios = [f"{optimal.name} {number(ratio)} ×" for _, optimal, ratio in pairs]
+    text = f"reference error over that of the classical form: {_list(ratios)}."
     if result.setup.match != "utility":
         return f"The {text}"
-    if all(_losses_agree(*pair) for pair, _ in known):
+    losses = [(_loss(classical), _loss(optimal)) for classical, optimal, _ in pairs]
+    if all(a and b and a.low <= b.high and b.low <= a.high for a, b in losses):
         return f"At equal utility, the {text}"
-    losses = [f"{a.name} {_loss(a)}, {b.name} {_loss(b)}" for (a, b), _ in known]
+    told = [f"{a.name} {estimate(_loss(a))}, {b.name} {estimate(_loss(b))}" for a, b, _ in pairs]
     return (
         f"Where as much of a step is kept (U1) and noise makes it vary as much (U2), the {text}"
-        f" The loss after training is not equal: {_list(losses)}."
+        f" The loss after training is not equal: {_list(told)}."
     )
 
 
-def _losses_agree(classical: DefenseResult, optimal: DefenseResult) -> bool:
-    """Whether the intervals of the loss after training overlap."""
-    if classical.training is None or optimal.training is None:
-        return False
-    a, b = classical.training.loss_after, optimal.training.loss_after
-    return a.low <= b.high and b.low <= a.high
-
-
-def _loss(defense: DefenseResult) -> str:
-    return number(defense.training.loss_after.mean) if defense.training else "not measured"
-
-
-def _ratio(classical: DefenseResult, optimal: DefenseResult) -> float | None:
-    if not (classical.bound and optimal.bound) or classical.bound.trace_mse <= 0:
-        return None
-    return optimal.bound.trace_mse / classical.bound.trace_mse
+def _loss(defense: DefenseResult) -> Interval | None:
+    return defense.training.loss_after if defense.training else None
 
 
 def _below(result: AuditResult) -> str:

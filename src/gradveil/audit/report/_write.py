@@ -144,8 +144,19 @@ def _plotly_bundle() -> Any:
 def output_folder(folder: Path, keep: bool = True) -> Iterator[None]:
     """A folder that can be written, for the work inside; if that fails, it leaves no trace."""
     made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    probe = folder / ".writable"
     try:
-        prepare_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(probe, "")
+            probe.unlink()
+        except OSError as error:
+            file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+            found = f"that `{file}` is a file" if file else f"`{error.strerror}` for `{folder}`"
+            raise type(error)(
+                f"Parameter `out` should be a folder that can be written. Found {found}. Choose"
+                " another."
+            ) from error
         yield
     except Exception:
         keep = False
@@ -158,28 +169,9 @@ def output_folder(folder: Path, keep: bool = True) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Require a folder that can be made and written; it is left as it was found."""
+    """Require a folder that can be made and written, before hours of work; it is left as it was."""
     with output_folder(folder, keep=False):
         pass
-
-
-def prepare_folder(folder: Path) -> None:
-    """Make the folder and find out that it can be written, before hours of work."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(
-            f"Parameter `out` should be a folder. Found that `{nearest}` is a file."
-        )
-    probe = folder / ".writable"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(probe, "")
-        probe.unlink()
-    except OSError as error:
-        raise type(error)(
-            f"Parameter `out` should be a folder that can be written. Found `{error.strerror}` for"
-            f" `{folder}`. Choose another."
-        ) from error
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:
