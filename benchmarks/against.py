@@ -29,7 +29,7 @@ from .cases import train
 from .inverse_fed import InverseFed
 from .tables import Out, report, tell, told
 
-PEER, GUESS = "inversefed", "guess"
+PEER, GUESS, TRUTH = "inversefed", "guess", "truth"
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ class Limits:
         least: Seconds that the peer gets at least; else as many as the slowest of ours took.
         mnist: The data of the name "mnist" in cases.
         cifar10: The same for "cifar10".
+        attacks: Ours, by name; those of the case if there are none.
     """
 
     batches: int = 8
@@ -145,11 +146,13 @@ class Limits:
     least: float = 0.0
     mnist: str = "mnist"
     cifar10: str = "cifar10"
+    attacks: Sequence[str] = ()
 
     def settings(self, case: AttackCase) -> list[dict[str, Any]]:
         """For `compare`, one batch each."""
         source = getattr(self, case.data)
-        own = {"steps": self.steps, "seconds": self.seconds, "least": self.least}
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("steps", "seconds", "least")}
+        own["attacks"] = [*(self.attacks or case.attacks)]
         count = len(_data(case.data, source))
         begin = count - self.batches * case.images
         if begin < 1:
@@ -174,7 +177,7 @@ def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
     public, model = _public(case, settings["source"], settings["begin"])
     batch = data.batch(first, case.images)
     found = {}
-    for name in case.attacks:
+    for name in settings["attacks"]:
         attack = build_attack(name).configured(settings["steps"], settings["seconds"])
         found[name] = _run(case, model, data, first, attack)
     budget = max(settings["least"], *(one["seconds"] for one in found.values()))
@@ -183,7 +186,7 @@ def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
     found[PEER] = _run(case, model, data, first, peer)
     guess = public.inputs.mean(0, keepdim=True).expand_as(batch[0])
     found[GUESS] = _scored(data, batch[0], guess)
-    return {**found, "truth": _scored(data, batch[0], batch[0])}
+    return {**found, TRUTH: _scored(data, batch[0], batch[0])}
 
 
 @lru_cache(2)
@@ -246,7 +249,7 @@ def rows_of(case: AttackCase, found: Sequence[Mapping[str, Any]]) -> Iterator[Ag
     def psnr(attack: str) -> list[Tensor]:
         return [torch.tensor(one[attack]["psnr"]) for one in found]
 
-    for attack in case.attacks:
+    for attack in [name for name in found[0] if name not in (PEER, GUESS, TRUTH)]:
         name = ("bench against", case.name, attack)
         yield AgainstRow(
             case=case.title,
@@ -271,12 +274,11 @@ def draw_pictures(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     for axis in axes.flat:
         axis.axis("off")
     for line, (title, one) in zip(axes, found.items(), strict=True):
-        for axis, name in zip(line, ("truth", GUESS, PEER, "strong", "adaptive"), strict=False):
-            if name not in one:
-                continue
+        ours = [name for name in one if name not in (TRUTH, GUESS, PEER)]
+        for axis, name in zip(line, (TRUTH, GUESS, PEER, *ours), strict=False):
             image = torch.tensor(one[name]["picture"]).permute(1, 2, 0).numpy()
             axis.imshow(image, cmap="gray", vmin=0, vmax=255)
-            note = title if name == "truth" else f"{name}, {one[name]['psnr'][0]:.1f} dB"
+            note = title if name == TRUTH else f"{name}, {one[name]['psnr'][0]:.1f} dB"
             axis.set_title(note, fontsize=6, wrap=True)
     save_figure(figure, path, tight=True)
 
@@ -321,6 +323,9 @@ def bench_speed(case: AttackCase, data: Dataset, steps: int = 10, repeats: int =
 
 def main(
     case: Annotated[list[str] | None, typer.Option(help="A case; repeatable. All of them.")] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="One of ours; repeatable. Those of the case.")
+    ] = None,
     speed: Annotated[bool, typer.Option(help="Only steps per second, beside the peer's.")] = False,
     batches: Annotated[int, typer.Option(help="Of each case: the last images.", min=1)] = 8,
     steps: Annotated[int | None, typer.Option(help="Steps of ours.", min=1)] = None,
@@ -331,7 +336,7 @@ def main(
     out: Out = None,
 ) -> None:
     """Our attacks, Geiping et al.'s method in the same time, and a blind guess."""
-    limits = Limits(batches, steps, seconds, least, mnist, cifar)
+    limits = Limits(batches, steps, seconds, least, mnist, cifar, attack or ())
     if speed:
         rows = told(
             bench_speed(one, _data(one.data, getattr(limits, one.data)))

@@ -160,7 +160,6 @@ def _share(case: Case, defense: Defense, reference: Moments | None, draws: int) 
 
 def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     """One panel for each model and batch: cost to the right, quality upwards."""
-    colors = (BLACK, SKY, BLUE, ORANGE, PURPLE, RED, GREEN)
     graded = [row for row in rows if row.share_of_optimum is not None]
     panels = list(dict.fromkeys((row.model, row.batch) for row in graded))
     names = list(dict.fromkeys(row.estimator for row in graded))
@@ -168,28 +167,18 @@ def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
     lines = -(-len(panels) // columns)
     figure = new_figure(3.4 * columns, 3.1 * lines)
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    markers = "oXPsD^v*<>"
+    looks = [*zip("oXPsD^v*", (BLACK, SKY, BLUE, ORANGE, PURPLE, RED, GREEN, "0.5"), strict=True)]
     for panel, axis in zip(panels, axes.flat, strict=False):
-        for index, name in enumerate(names):
+        for name, (marker, colour) in zip(names, looks, strict=False):
             points = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
-            axis.plot(
-                [row.time_ratio for row in points],
-                [row.share_of_optimum for row in points],
-                markers[index % len(markers)],
-                color=colors[index % len(colors)],
-                markersize=8,
-                label=name,
-            )
+            x, y = [r.time_ratio for r in points], [r.share_of_optimum for r in points]
+            axis.plot(x, y, marker, color=colour, markersize=8, label=name)
         axis.set_title(f"{panel[0]}\nbatch of {panel[1]}", fontsize=9)
-        axis.set_xscale("log")
+        axis.set(xscale="log", ylim=(0, 1.04), xlabel="time / one plain gradient")
         axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-        axis.set_ylim(0, 1.04)
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
-        axis.set_xlabel("time / one plain gradient")
-        axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel("share of the optimal bound")
     handles, labels = axes.flat[0].get_legend_handles_labels()

@@ -21,7 +21,6 @@ from gradveil._timing import time_ratios
 from gradveil.attacks import (
     Identify,
     Observation,
-    Reconstruction,
     ThreatModel,
     identify_trials,
     observe,
@@ -39,7 +38,7 @@ from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
-from gradveil.scoring import Scores, score
+from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
 from gradveil.shapes import Evidence, Public, model_given, shape_with
 from gradveil.theory import (
@@ -154,20 +153,27 @@ def _measured(text: str) -> Any:
     return made
 
 
+def batch_moments(
+    model: nn.Module, data: Dataset, public: Settings, **options: Any
+) -> list[Moments]:
+    """E g² and E‖∇g‖² of each of `batches` batches of `size` examples from `start` on."""
+    generator = options.pop("generator", None) or named_stream("studies", 0, "public moments", 0)
+    size = public["size"]
+    starts = range(public["start"], public["start"] + size * public["batches"], size)
+    batches = (data.batch(start, size) for start in starts)
+    return [
+        measure(
+            GradientMessage(model, cross_entropy, targets), inputs, generator=generator, **options
+        )
+        for inputs, targets in batches
+    ]
+
+
 def public_moments(
     model: nn.Module, data: Dataset, public: Settings, clip: float | None = None
 ) -> Moments:
-    """E g² and E‖∇g‖² over `batches` batches of `size` examples from `start` on."""
-    generator = named_stream("studies", 0, "public moments", 0)
-    size = public["size"]
-    return Moments.average(
-        measure(
-            GradientMessage(model, cross_entropy, targets), inputs, clip=clip, generator=generator
-        )
-        for inputs, targets in (
-            data.batch(public["start"] + size * index, size) for index in range(public["batches"])
-        )
-    )
+    """Their mean over all of these batches."""
+    return Moments.average(batch_moments(model, data, public, clip=clip))
 
 
 def attack(settings: Settings) -> dict[str, Any]:
@@ -184,9 +190,14 @@ def attack(settings: Settings) -> dict[str, Any]:
     reconstruction = build_attack(settings["attack"])(
         seen, named_stream("studies", seed, "attack", settings["start"])
     )
+    scores = score(reconstruction, batch, normalization=data)
+    names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
+    tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
     return {
-        **_scores(score(reconstruction, batch, normalization=data)),
-        **_outcome(reconstruction),
+        **{name: value.tolist() for name, value in tensors.items() if value is not None},
+        "loss": reconstruction.loss,
+        "status": reconstruction.status,
+        "history": [[*row] for row in reconstruction.history],
         "blank_mse": batch[0].square().flatten(1).mean(1).tolist(),
         "images": data.to_pixels(reconstruction.inputs).clamp(0, 1),
         "originals": data.to_pixels(batch[0]).clamp(0, 1),
@@ -210,20 +221,6 @@ def _observation(
         public_mechanism=mechanism,
         generator=named_stream("studies", settings["seed"], "defense", settings["start"]),
     )
-
-
-def _scores(scores: Scores) -> dict[str, Any]:
-    names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
-    tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
-    return {name: value.tolist() for name, value in tensors.items() if value is not None}
-
-
-def _outcome(reconstruction: Reconstruction) -> dict[str, Any]:
-    return {
-        "loss": reconstruction.loss,
-        "status": reconstruction.status,
-        "history": [[*row] for row in reconstruction.history],
-    }
 
 
 def identification(settings: Settings) -> dict[str, Any]:
@@ -328,12 +325,8 @@ def estimator_share(settings: Settings) -> dict[str, Any]:
     generator = named_stream("studies", settings["seed"], "probes", settings["start"])
     mechanism = defense.respond(case.message, case.inputs, generator).mechanism
     assert isinstance(mechanism, Mechanism)
-    return {"share": share_of_optimum(_reference(_without_estimator(settings)), mechanism)}
-
-
-def _without_estimator(settings: Settings) -> str:
     kept = {key: value for key, value in settings.items() if key not in ("estimator", "seed")}
-    return canonical_json(kept)
+    return {"share": share_of_optimum(_reference(canonical_json(kept)), mechanism)}
 
 
 @lru_cache(maxsize=32)
@@ -405,8 +398,13 @@ def public_plans(settings: Settings) -> dict[str, Any]:
 def _plans(text: str) -> dict[str, Mechanism]:
     """Every plan that is no function of the private batch."""
     settings = json.loads(text)
-    moments = _population(settings)
-    plans = {"limit/0": _planned(Moments.average(moments))}
+    population = {
+        "start": settings["public"], "size": settings["size"], "batches": settings["population"]
+    }  # fmt: skip
+    generator = named_stream("studies", settings["seed"], "public plans", 0)
+    data, net = dataset(settings["data"]), model(settings)
+    moments = batch_moments(net, data, population, generator=generator)
+    plans: dict[str, Mechanism] = {"limit/0": NOISE.plan(Moments.average(moments))}
     for count in settings["counts"]:
         mean = Evidence(Moments.average(moments[:count]))
         for name, exponents in NAIVE.items():
@@ -417,24 +415,9 @@ def _plans(text: str) -> dict[str, Mechanism]:
         plans[f"shrunk, {kind}/{settings['strange']}"] = _public(
             settings, kind, settings["strange"]
         )
-    return {**plans, **_without_data(settings)}
-
-
-def _planned(moments: Moments) -> Mechanism:
-    mechanism: Mechanism = NOISE.plan(moments)
-    return mechanism
-
-
-def _population(settings: Settings) -> list[Moments]:
-    """Moments of batches from where public examples begin."""
-    data, net, size = dataset(settings["data"]), model(settings), settings["size"]
-    generator = named_stream("studies", settings["seed"], "public plans", 0)
-    found = []
-    for number in range(settings["population"]):
-        inputs, targets = data.batch(settings["public"] + size * number, size)
-        message = GradientMessage(net, cross_entropy, targets)
-        found.append(measure(message, inputs, generator=generator))
-    return found
+    generator = named_stream("studies", settings["seed"], "public plans", 1)
+    given = model_given(*_anyone(settings), generator)
+    return {**plans, "model/0": NOISE.mechanism(given.shape, given.moments)}
 
 
 def _public(settings: Settings, kind: str, count: int) -> Mechanism:
@@ -481,17 +464,6 @@ def _pictures(like: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]
     return torch.stack(rolled), pictures.targets[picked]
 
 
-def _without_data(settings: Settings) -> dict[str, Mechanism]:
-    """The plan from the model alone."""
-    generator = named_stream("studies", settings["seed"], "public plans", 1)
-    given = model_given(*_anyone(settings), generator)
-    return {"model/0": NOISE.mechanism(given.shape, given.moments)}
-
-
-RIDGE = 0.01
-"""Of the prior of all cells that are published; it widens the prior (see `GaussianPrior.fit`)."""
-
-
 def bound(settings: Settings) -> dict[str, Any]:
     """The full Bayesian Cramér-Rao bound for one entry, and the utilities.
 
@@ -524,7 +496,7 @@ def bound(settings: Settings) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def _prior(name: str, samples: int) -> GaussianPrior:
-    return GaussianPrior.fit(dataset(name).inputs[-samples:], RIDGE)
+    return GaussianPrior.fit(dataset(name).inputs[-samples:], ridge=0.01)  # it widens the prior
 
 
 def candidate_bound(settings: Settings) -> dict[str, Any]:

@@ -12,37 +12,8 @@ from gradveil._files import write_atomically
 from gradveil._runner import Cell
 from gradveil.scoring import MARGIN
 
+from . import measures
 from .grids import NO_PLAN, PRIVATE, PUBLIC, contender_of
-from .measures import (
-    CAPPED_ERROR,
-    MINIMUM_GROUPS,
-    NOT_ASKED,
-    NOT_REPRODUCED,
-    NOT_TESTABLE,
-    NOT_TESTED,
-    REPRODUCED,
-    VERDICTS,
-    AttackMeasure,
-    Compare,
-    Judgement,
-    Measure,
-    attack_above_bound,
-    beyond_blank,
-    equal_loss,
-    final_losses_of,
-    fixed_levels,
-    fixed_loss,
-    growing_loss_gain,
-    judge,
-    large_loss_gain,
-    largest_difference,
-    layer_contrast,
-    level_gain,
-    mean_losses_of,
-    trained_losses_of,
-    undefended_gains,
-    withheld,
-)
 from .study import AllResults
 
 ERROR, DECIBEL, LOSS = "MSE, normalised units", "PSNR, dB", "loss, nats"
@@ -68,7 +39,7 @@ class Claim:
     text: str
     source: str
     unit: str
-    variants: Mapping[str, Measure | AttackMeasure | Absent]
+    variants: Mapping[str, measures.Measure | measures.AttackMeasure | Absent]
     margin: float | None = None
     """For claims of similarity: how much counts as similar."""
 
@@ -129,9 +100,13 @@ def counts_in_words(findings: Sequence["Finding"]) -> list[str]:
     lines = []
     for setting, heading in HEADINGS.items():
         found = [f.judgement.verdict for f in findings if f.setting == setting]
-        counts = {v: found.count(v) for v in (*VERDICTS, NOT_TESTED, NOT_ASKED)}
-        words = {NOT_ASKED: "without a question"}
-        told = [f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in VERDICTS[:2]]
+        counts = {
+            v: found.count(v) for v in (*measures.VERDICTS, measures.NOT_TESTED, measures.NOT_ASKED)
+        }
+        words = {measures.NOT_ASKED: "without a question"}
+        told = [
+            f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in measures.VERDICTS[:2]
+        ]
         lines.append(f"- {heading}: {', '.join(told)}.")
     return lines
 
@@ -147,15 +122,15 @@ def _settings_row(found: dict[str, "Finding"], notes: dict[str, int]) -> str:
 
 def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
     if finding is None:
-        return NOT_ASKED
+        return measures.NOT_ASKED
     found = finding.judgement
-    if found.verdict in (NOT_TESTED, NOT_ASKED):
+    if found.verdict in (measures.NOT_TESTED, measures.NOT_ASKED):
         return f"{found.verdict} ({notes.setdefault(found.reason, len(notes) + 1)})"
-    verdict = f"**{found.verdict}**" if found.verdict == NOT_REPRODUCED else found.verdict
+    verdict = f"**{found.verdict}**" if found.verdict == measures.NOT_REPRODUCED else found.verdict
     return f"{verdict} {difference_text(found)}".strip()
 
 
-def difference_text(found: Judgement, sign: str = "+", digits: int = 2) -> str:
+def difference_text(found: measures.Judgement, sign: str = "+", digits: int = 2) -> str:
     """The mean difference and its interval in few characters; nothing without pairs."""
     if found.mean is None:
         return ""
@@ -211,15 +186,15 @@ PHOTOS = (PAPER, MATCHED, CAPPED, AWARE, SAFE)
 
 
 def attacked(
-    compare: Compare,
+    compare: measures.Compare,
     study: str,
     aware: str,
     safe: str,
     variants: Sequence[str] = EVERY,
     *,
     metric: str = "mse",
-    safe_compare: Compare | None = None,
-) -> dict[str, AttackMeasure]:
+    safe_compare: measures.Compare | None = None,
+) -> dict[str, measures.AttackMeasure]:
     """One comparison of what attacks find, in several variants.
 
     Args:
@@ -232,18 +207,20 @@ def attacked(
         safe_compare: The comparison in the last setting, if it is another one.
     """
     measures = {
-        PAPER: AttackMeasure(compare, study, f"unmatched_{metric}"),
-        MATCHED: AttackMeasure(compare, study, metric),
-        CAPPED: AttackMeasure(compare, study, CAPPED_ERROR),
-        CONTROL: AttackMeasure(compare, aware, metric, "paper"),
-        TUNED: AttackMeasure(compare, aware, metric, "strong"),
-        AWARE: AttackMeasure(compare, aware, metric, "aware"),
-        SAFE: AttackMeasure(safe_compare or compare, safe, metric, "aware"),
+        PAPER: measures.AttackMeasure(compare, study, f"unmatched_{metric}"),
+        MATCHED: measures.AttackMeasure(compare, study, metric),
+        CAPPED: measures.AttackMeasure(compare, study, measures.CAPPED_ERROR),
+        CONTROL: measures.AttackMeasure(compare, aware, metric, "paper"),
+        TUNED: measures.AttackMeasure(compare, aware, metric, "strong"),
+        AWARE: measures.AttackMeasure(compare, aware, metric, "aware"),
+        SAFE: measures.AttackMeasure(safe_compare or compare, safe, metric, "aware"),
     }
     return {variant: measures[variant] for variant in variants}
 
 
-def trained(paper: Measure, safe: Measure) -> dict[str, Measure | Absent]:
+def trained(
+    paper: measures.Measure, safe: measures.Measure
+) -> dict[str, measures.Measure | Absent]:
     """A comparison of losses, which no attacker has a part in."""
     return {PAPER: paper, AWARE: NO_ATTACKER, SAFE: safe}
 
@@ -256,24 +233,27 @@ def _on_photos(study: str) -> tuple[str, str, str]:
     return study, f"cifar-adaptive-{study.split('-')[1]}", PHOTO_PLANS
 
 
-def _digits_tradeoff(family: str) -> dict[str, AttackMeasure]:
+def _digits_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
     study = f"mnist-{family}-tradeoff"
     return attacked(
-        equal_loss(family, study),
+        measures.equal_loss(family, study),
         *(study, f"adaptive-{family}", PUBLIC_PLANS),
-        safe_compare=equal_loss(family, PUBLIC_PLANS, trained=True),
+        safe_compare=measures.equal_loss(family, PUBLIC_PLANS, trained=True),
     )
 
 
-def _photos_tradeoff(family: str) -> dict[str, AttackMeasure]:
+def _photos_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
     """The attack that knows the defense is on another model, and has losses of its own."""
     study, aware, safe = _on_photos(f"cifar-{family}-tradeoff")
     measures = attacked(
-        equal_loss(family, study),
+        measures.equal_loss(family, study),
         *(study, aware, safe, PHOTOS),
-        safe_compare=equal_loss(family, safe, trained=True),
+        safe_compare=measures.equal_loss(family, safe, trained=True),
     )
-    return {**measures, AWARE: AttackMeasure(equal_loss(family, aware), aware, "mse", "aware")}
+    return {
+        **measures,
+        AWARE: measures.AttackMeasure(measures.equal_loss(family, aware), aware, "mse", "aware"),
+    }
 
 
 MNIST_CLAIMS: tuple[Claim, ...] = (
@@ -282,14 +262,14 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "At equal high ratios optimal pruning leaves a higher MSE than gradient pruning.",
         "5.1, Figure 2",
         ERROR,
-        attacked(level_gain("pruning"), *_on_digits("pruning")),
+        attacked(measures.level_gain("pruning"), *_on_digits("pruning")),
     ),
     Claim(
         "mnist-pruning-psnr",
         "At equal high ratios optimal pruning leaves a lower PSNR than gradient pruning.",
         "5.1, Figure 2",
         DECIBEL,
-        attacked(level_gain("pruning"), *_on_digits("pruning"), UNCAPPED, metric="psnr"),
+        attacked(measures.level_gain("pruning"), *_on_digits("pruning"), UNCAPPED, metric="psnr"),
     ),
     Claim(
         "mnist-pruning-similar",
@@ -297,7 +277,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figures 2 and 3",
         ERROR,
         attacked(
-            fixed_levels("pruning", 0.8, 0.9),
+            measures.fixed_levels("pruning", 0.8, 0.9),
             *_on_digits("pruning"),
             (PAPER, MATCHED, CONTROL, AWARE, SAFE),
         ),
@@ -309,8 +289,10 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 3",
         f"{LOSS}, mean over rounds",
         trained(
-            fixed_loss("mnist-pruning-training", "pruning", 0.8, 0.9, mean_losses_of),
-            fixed_loss(PUBLIC_PLANS, "pruning", 0.8, 0.9, mean_losses_of),
+            measures.fixed_loss(
+                "mnist-pruning-training", "pruning", 0.8, 0.9, measures.mean_losses_of
+            ),
+            measures.fixed_loss(PUBLIC_PLANS, "pruning", 0.8, 0.9, measures.mean_losses_of),
         ),
     ),
     Claim(
@@ -326,7 +308,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         " scale where they differ most).",
         "5.1, Figure 5",
         ERROR,
-        attacked(largest_difference("noise"), *_on_digits("noise"), UNCAPPED),
+        attacked(measures.largest_difference("noise"), *_on_digits("noise"), UNCAPPED),
         SIMILAR_ERROR,
     ),
     Claim(
@@ -335,8 +317,8 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 6",
         f"{LOSS}, mean over rounds",
         trained(
-            fixed_loss("mnist-noise-training", "noise", 0.1, 0.1, mean_losses_of),
-            fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.1, mean_losses_of),
+            measures.fixed_loss("mnist-noise-training", "noise", 0.1, 0.1, measures.mean_losses_of),
+            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.1, measures.mean_losses_of),
         ),
     ),
     Claim(
@@ -354,7 +336,11 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 8",
         ERROR,
         attacked(
-            fixed_levels("noise", 0.1, 0.05), "mnist-noise", PRIVATE_PLANS, PUBLIC_PLANS, PHOTOS
+            measures.fixed_levels("noise", 0.1, 0.05),
+            "mnist-noise",
+            PRIVATE_PLANS,
+            PUBLIC_PLANS,
+            PHOTOS,
         ),
     ),
     Claim(
@@ -363,8 +349,8 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 8",
         LOSS,
         trained(
-            fixed_loss("mnist-noise-tradeoff", "noise", 0.1, 0.05),
-            fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.05, final_losses_of),
+            measures.fixed_loss("mnist-noise-tradeoff", "noise", 0.1, 0.05),
+            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.05, measures.final_losses_of),
         ),
         SIMILAR_LOSS,
     ),
@@ -379,7 +365,7 @@ def _photo_pruning(ratio: float, source: str) -> tuple[Claim, Claim]:
             f"{percent}% optimal pruning leaves a higher error than 90% pruning ...",
             source,
             ERROR,
-            attacked(fixed_levels("pruning", ratio, 0.9), *_on_photos(study), PHOTOS),
+            attacked(measures.fixed_levels("pruning", ratio, 0.9), *_on_photos(study), PHOTOS),
         ),
         Claim(
             f"cifar-pruning-{percent}-utility",
@@ -387,8 +373,8 @@ def _photo_pruning(ratio: float, source: str) -> tuple[Claim, Claim]:
             source,
             LOSS,
             trained(
-                fixed_loss(study, "pruning", ratio, 0.9),
-                fixed_loss(PHOTO_PLANS, "pruning", ratio, 0.9, final_losses_of),
+                measures.fixed_loss(study, "pruning", ratio, 0.9),
+                measures.fixed_loss(PHOTO_PLANS, "pruning", ratio, 0.9, measures.final_losses_of),
             ),
         ),
     )
@@ -409,7 +395,9 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "Above a scale of 0.001 reconstructions of CIFAR-10 fail (worse than a grey image).",
         "5.2",
         ERROR,
-        attacked(beyond_blank(1e-3), *_on_photos("cifar-noise-error"), (PAPER, AWARE, SAFE)),
+        attacked(
+            measures.beyond_blank(1e-3), *_on_photos("cifar-noise-error"), (PAPER, AWARE, SAFE)
+        ),
     ),
     Claim(
         "cifar-noise-tradeoff",
@@ -425,8 +413,8 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "5.2, Figure 12",
         LOSS,
         trained(
-            growing_loss_gain("cifar-noise-utility"),
-            growing_loss_gain(PHOTO_PLANS, trained_losses_of),
+            measures.growing_loss_gain("cifar-noise-utility"),
+            measures.growing_loss_gain(PHOTO_PLANS, measures.trained_losses_of),
         ),
     ),
     Claim(
@@ -436,8 +424,8 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "appendix, Figure 12",
         LOSS,
         trained(
-            large_loss_gain("cifar-noise-utility", 1e-3),
-            large_loss_gain(PHOTO_PLANS, 1e-3, trained_losses_of),
+            measures.large_loss_gain("cifar-noise-utility", 1e-3),
+            measures.large_loss_gain(PHOTO_PLANS, 1e-3, measures.trained_losses_of),
         ),
     ),
     Claim(
@@ -445,7 +433,9 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "... and leaves a (slightly) higher error.",
         "appendix, Figure 13",
         ERROR,
-        attacked(level_gain("noise", above=1e-3), *_on_photos("cifar-noise-error"), PHOTOS),
+        attacked(
+            measures.level_gain("noise", above=1e-3), *_on_photos("cifar-noise-error"), PHOTOS
+        ),
     ),
 )
 
@@ -458,9 +448,9 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
             "appendix, Figure 14",
             "log₂ of the ratio of the most to the least noisy layer, beyond 1",
             {
-                PAPER: layer_contrast("mnist-layer-noise", kind),
+                PAPER: measures.layer_contrast("mnist-layer-noise", kind),
                 AWARE: Absent("the claim is about noise levels, not about what attackers find"),
-                SAFE: layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
+                SAFE: measures.layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
             },
         )
         for kind, plural in (("weight", "weights"), ("bias", "biases"))
@@ -471,9 +461,9 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
         "Theorem 1",
         "error / bound - 1, the attack and noise that come nearest",
         {
-            PAPER: attack_above_bound("bound-against-attacks"),
-            AWARE: attack_above_bound(AWARE_BOUND),
-            SAFE: attack_above_bound("bound-against-attacks", "candidate_bound", "error"),
+            PAPER: measures.attack_above_bound("bound-against-attacks"),
+            AWARE: measures.attack_above_bound(AWARE_BOUND),
+            SAFE: measures.attack_above_bound("bound-against-attacks", "candidate_bound", "error"),
         },
     ),
 )
@@ -487,7 +477,7 @@ class Finding:
 
     claim: Claim
     variant: str
-    judgement: Judgement
+    judgement: measures.Judgement
 
     @property
     def setting(self) -> str | None:
@@ -506,15 +496,15 @@ def find(results: AllResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]
 
 
 def _judged(
-    claim: Claim, measure: Measure | AttackMeasure | Absent, results: AllResults
-) -> Judgement:
+    claim: Claim, measure: measures.Measure | measures.AttackMeasure | Absent, results: AllResults
+) -> measures.Judgement:
     if isinstance(measure, Absent):
-        return Judgement(NOT_ASKED, None, None, None, None, 0, 0, measure.reason)
-    if not isinstance(measure, AttackMeasure):
-        return judge(measure(results), claim.margin)
+        return measures.Judgement(measures.NOT_ASKED, None, None, None, None, 0, 0, measure.reason)
+    if not isinstance(measure, measures.AttackMeasure):
+        return measures.judge(measure(results), claim.margin)
     units, half_width = measure.compared(results)
-    judgement = judge(units, claim.margin, half_width)
-    return withheld(judgement, measure.undefended(results))
+    judgement = measures.judge(units, claim.margin, half_width)
+    return measures.withheld(judgement, measure.undefended(results))
 
 
 def write_claims(results: AllResults, folder: Path) -> list[Finding]:
@@ -527,7 +517,7 @@ def write_claims(results: AllResults, folder: Path) -> list[Finding]:
 
 
 def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
-    """A table of verdicts, and what changes from one variant to another in words."""
+    """Tables of the verdicts in three settings and of all tests, and what they are made from."""
     lines = [
         "# The paper's claims",
         "",
@@ -547,8 +537,9 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         " bootstrap intervals that draw batches, seeds and images again, widened as few batches"
         " need it; the effect is"
         " the mean over the standard deviation of the independent pairs' differences. With fewer"
-        f" than {MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what attacks"
-        f" find is {NOT_TESTABLE} where the same attack on the undefended message does not beat a"
+        f" than {measures.MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what"
+        f" attacks find is {measures.NOT_TESTABLE} where the same attack on the undefended message"
+        " does not beat a"
         f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0, and has no near"
         " copy. At equal loss what the seeds of the losses leave open is part of the interval, and"
         " trainings that have learned nothing are not compared. There is no"
@@ -560,10 +551,6 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         "| claim | source | tested | verdict | difference | effect | pairs |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         *(_claims_row(finding) for finding in findings),
-        "",
-        "## Where the verdict depends on the attacker or on the score",
-        "",
-        *(_changes(findings) or ["Nowhere."]),
         "",
         "## Made from",
         "",
@@ -581,7 +568,7 @@ def _basis(results: AllResults) -> list[str]:
         batches = len({(s["start"], s["size"]) for s in settings})
         sizes = "/".join(sorted({str(s["size"]) for s in settings}))
         detail = f"; {batches} batches of {sizes}, attacked with {attacks}" if settings else ""
-        found = undefended_gains(results, name)
+        found = measures.undefended_gains(results, name)
         if found:
             detail += f"; without a defense {found} below the error of a blank image"
         if cells:
@@ -599,35 +586,6 @@ def _claims_row(finding: Finding) -> str:
         f"| {claim.text if first else ''} | {claim.source if first else ''} | {finding.variant} |"
         f" **{judgement.verdict}**: {judgement.reason} | {numbers} | {effect} | {judgement.pairs} |"
     )
-
-
-def _changes(findings: Sequence[Finding]) -> list[str]:
-    """A line for each variant whose verdict is not the one found as in the paper."""
-    base = {(f.claim.name, f.variant): f for f in findings}
-    lines = []
-    for finding in findings:
-        other = base.get((finding.claim.name, _compared_with(finding.variant)))
-        if other is None or other is finding:
-            continue
-        before, now = other.judgement, finding.judgement
-        if now.verdict == before.verdict or now.mean is None:
-            continue
-        flips = {before.verdict, now.verdict} == {REPRODUCED, NOT_REPRODUCED}
-        lines.append(
-            f"- {'**Flips.** ' if flips else ''}{finding.claim.text.replace('... ', '')}"
-            f" {other.variant.capitalize()}: {before.verdict}; {finding.variant}: {now.verdict},"
-            f" {now.reason} ({_interval(before)} against {_interval(now)}, {finding.claim.unit})."
-        )
-    return lines
-
-
-def _compared_with(variant: str) -> str:
-    """Stronger attacks with the paper's on the same batches; everything else with the paper."""
-    return CONTROL if variant in (TUNED, AWARE) else PAPER
-
-
-def _interval(judgement: Judgement) -> str:
-    return difference_text(judgement, sign="", digits=3) or "no pairs"
 
 
 def plain(finding: Finding) -> dict[str, Any]:

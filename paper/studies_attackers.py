@@ -12,23 +12,7 @@ from gradveil._runner import Cell, Settings
 from gradveil.catalog import Spec, build_attack
 from gradveil.scoring import against_guess, gain_over_guess
 
-from .figures import (
-    ATTACKER_TITLES,
-    AXES,
-    BLANK,
-    LOOKS,
-    MSE,
-    OTHERS,
-    Look,
-    blind_guess,
-    curve,
-    curves,
-    dots,
-    looks_of,
-    one_scale,
-    panels,
-    split,
-)
+from . import figures, numbers
 from .grids import (
     ATTACKERS,
     AWARE,
@@ -41,23 +25,6 @@ from .grids import (
     PRUNING,
     attacker_of,
     every,
-)
-from .numbers import (
-    Pair,
-    by_defense,
-    defense_spec,
-    grouped,
-    in_order,
-    is_optimal,
-    is_pruning,
-    label_of,
-    name_and_level,
-    nested,
-    number,
-    right_share,
-    select,
-    summarise,
-    units_of,
 )
 from .study import (
     MEANS,
@@ -76,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UNDEFENDED = "no-defense"
-MATCHED_MSE = MSE.replace(" (", "\n(matched, ")
+MATCHED_MSE = figures.MSE.replace(" (", "\n(matched, ")
 
 
 def adaptive_cells(data: str, family: str, preset: str) -> list[Cell]:
@@ -94,13 +61,14 @@ def adaptive_cells(data: str, family: str, preset: str) -> list[Cell]:
 
 def adaptive_numbers(results: Results) -> Table:
     """Means of each attacker, defense and level with intervals."""
-    cells = grouped(
-        select(results, "attack"), lambda s: (attacker_of(s), *name_and_level(s["defense"]))
+    cells = numbers.grouped(
+        numbers.select(results, "attack"),
+        lambda s: (attacker_of(s), *numbers.name_and_level(s["defense"])),
     )
     rows = [
-        (*key, metric, *summarise(cells[key], metric))
-        for metric in ("mse", "psnr", "ssim", "unmatched_mse", BLANK)
-        for key in in_order(cells)
+        (*key, metric, *numbers.summarise(cells[key], metric))
+        for metric in ("mse", "psnr", "ssim", "unmatched_mse", figures.BLANK)
+        for key in numbers.in_order(cells)
     ]
     return Table(("attacker", "defense", "level", "metric", *MEANS), rows)
 
@@ -111,17 +79,19 @@ def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
     Errors are shown at least up to 1.4 times that of a blind guess: pruning and noise have one
     range where no error is above it, as on photos.
     """
-    names = ATTACKER_TITLES if data == "mnist" else ("aware",)
+    names = figures.ATTACKER_TITLES if data == "mnist" else ("aware",)
     rows = {name: table.where(metric="mse", attacker=name) for name in names}
-    blanks = [number(row["mean"]) for row in table.where(metric=BLANK)]
+    blanks = [numbers.number(row["mean"]) for row in table.where(metric=figures.BLANK)]
     width = 2.6 if data == "mnist" else 3.4
-    with panels(stem, rows, AXES[family], MATCHED_MSE, width=width) as shown:
+    with figures.panels(stem, rows, figures.AXES[family], MATCHED_MSE, width=width) as shown:
         for axis, name, mine in shown:
-            curves(axis, mine, looks_of(FAMILIES[family]), percent=family == "pruning")
-            axis.set_title(ATTACKER_TITLES[name])
-            blind_guess(axis.axhline, blanks)
+            figures.curves(
+                axis, mine, figures.looks_of(FAMILIES[family]), percent=family == "pruning"
+            )
+            axis.set_title(figures.ATTACKER_TITLES[name])
+            figures.blind_guess(axis.axhline, blanks)
             axis.set_ylim(bottom=0.0)
-        one_scale([axis for axis, _, _ in shown], 1.4 * max(blanks, default=0.0))
+        figures.one_scale([axis for axis, _, _ in shown], 1.4 * max(blanks, default=0.0))
 
 
 NOISES = ("gradient-noise", "optimal-noise")
@@ -190,8 +160,8 @@ def bound_cells(preset: str) -> list[Cell]:
     grid = BOUND[preset]
     model = {"data": grid["data"], "model": CNN}
     scales = dict.fromkeys((*grid["scales"], *grid["more scales"]))
-    defenses = [defense_spec(name, scale) for scale in scales for name in NOISES]
-    public = {each: grid["public"] if is_optimal(each) else None for each in defenses}
+    defenses = [numbers.defense_spec(name, scale) for scale in scales for name in NOISES]
+    public = {each: grid["public"] if numbers.is_optimal(each) else None for each in defenses}
     attacked = defenses[: len(grid["scales"]) * len(NOISES)]
     cells = []
     for start in grid["starts"]:
@@ -215,28 +185,28 @@ def _known(attack: str) -> dict[str, str]:
 
 def bound_numbers(results: Results) -> Table:
     """Mean squared errors per entry, of the bounds, of attacks and of the prior's mean."""
-    attacks = grouped(
-        select(results, "attack"),
-        lambda s: (Spec.parse(s["attack"]).name, *name_and_level(s["defense"])),
+    attacks = numbers.grouped(
+        numbers.select(results, "attack"),
+        lambda s: (Spec.parse(s["attack"]).name, *numbers.name_and_level(s["defense"])),
     )
-    found = {key: summarise(pairs, "mse") for key, pairs in attacks.items()}
+    found = {key: numbers.summarise(pairs, "mse") for key, pairs in attacks.items()}
     for what, kind, value in (
         (THE_BOUND, "bound", "bound"),
         (PRIOR_MEAN, "bound", "prior_variance"),
         (CANDIDATES, "candidate_bound", "error"),
     ):
-        cells = by_defense(results, kind)
-        found |= {(what, *defense): summarise(cells[defense], value) for defense in cells}
-    order = sorted(in_order(found), key=lambda key: key[0] != THE_BOUND)
+        cells = numbers.by_defense(results, kind)
+        found |= {(what, *defense): numbers.summarise(cells[defense], value) for defense in cells}
+    order = sorted(numbers.in_order(found), key=lambda key: key[0] != THE_BOUND)
     rows: list[tuple[Entry, ...]] = [(*key, *found[key]) for key in order]
-    for settings, result in select(results, "learned_bound"):
+    for settings, result in numbers.select(results, "learned_bound"):
         for defense, own in result["bounds"].items():
             ends = (own["bound"], own["low"], own["high"], settings["batches"])
-            rows.append((LEARNED, *name_and_level(defense), *ends))
+            rows.append((LEARNED, *numbers.name_and_level(defense), *ends))
     return Table(("what", "defense", "level", *MEANS), rows)
 
 
-BOUND_LOOKS: dict[str, tuple[str, Look]] = {
+BOUND_LOOKS: dict[str, tuple[str, figures.Look]] = {
     PRIOR_MEAN: ("guessing the prior's mean", {"color": "0.5", "ls": ":", "marker": ""}),
     THE_BOUND: ("reference (Gaussian prior)", {"color": BLACK, "lw": 2.2, "marker": "_"}),
     LEARNED: ("learned prior (errs upwards)", {"color": BLACK, "ls": "--", "marker": "x"}),
@@ -244,12 +214,12 @@ BOUND_LOOKS: dict[str, tuple[str, Look]] = {
         "bound that holds: best of all attackers\nwith candidates (0 is drawn at 10⁻⁴)",
         {"color": BLACK, "ls": (0, (1, 1)), "lw": 2.2, "marker": "*", "markersize": 7},
     ),
-    "paper": ("Inverting Gradients (paper)", OTHERS[0]),
-    "strong": ("Inverting Gradients (tuned)", OTHERS[1]),
-    "adaptive": ("adaptive (knows the defense)", OTHERS[2]),
-    "dlg": ("DLG", OTHERS[3]),
-    "idlg": ("iDLG", OTHERS[4]),
-    "grad-inversion": ("GradInversion", OTHERS[5]),
+    "paper": ("Inverting Gradients (paper)", figures.OTHERS[0]),
+    "strong": ("Inverting Gradients (tuned)", figures.OTHERS[1]),
+    "adaptive": ("adaptive (knows the defense)", figures.OTHERS[2]),
+    "dlg": ("DLG", figures.OTHERS[3]),
+    "idlg": ("iDLG", figures.OTHERS[4]),
+    "grad-inversion": ("GradInversion", figures.OTHERS[5]),
 }
 """The label and the style of each curve, in the order of the legend."""
 FLOOR = 1e-4
@@ -260,17 +230,20 @@ def draw_bound(table: Table, stem: Path) -> None:
     """A panel for each kind of noise: the bounds in black, attacks in colours."""
     rows = {name: table.where(defense=name) for name in NOISES}
     label = "MSE per pixel (normalised units)"
-    with panels(stem, rows, AXES["noise"], label, height=3.9, legend=3) as shown:
+    with figures.panels(stem, rows, figures.AXES["noise"], label, height=3.9, legend=3) as shown:
         for axis, name, mine in shown:
-            curves(axis, [_above_floor(row) for row in mine], BOUND_LOOKS, by="what")
-            axis.set_title(label_of(name))
+            figures.curves(axis, [_above_floor(row) for row in mine], BOUND_LOOKS, by="what")
+            axis.set_title(numbers.label_of(name))
             axis.set_yscale("log")
 
 
 def _above_floor(row: Row) -> Row:
     """The row with nothing below what a logarithmic axis shows."""
     ends = {name: row[name] for name in ("mean", "low", "high")}
-    return {**row, **{n: None if e is None else max(number(e), FLOOR) for n, e in ends.items()}}
+    return {
+        **row,
+        **{n: None if e is None else max(numbers.number(e), FLOOR) for n, e in ends.items()},
+    }
 
 
 LEAKAGE = presets(
@@ -335,17 +308,19 @@ def leakage_cells(preset: str) -> list[Cell]:
 
 def leakage_numbers(results: Results) -> Table:
     """Errors and shares with intervals, the blind guess's, and whether the attack can judge."""
-    attacks = grouped(select(results, "attack"), _leakage_key)
-    found = grouped(select(results, "identification"), _leakage_key)
+    attacks = numbers.grouped(numbers.select(results, "attack"), _leakage_key)
+    found = numbers.grouped(numbers.select(results, "identification"), _leakage_key)
     rows: list[tuple[Any, ...]] = []
     for key in sorted({**attacks, **found}, key=_leakage_order):
         if key in attacks:
             undefended = attacks.get((*key[:2], UNDEFENDED, None), [])
-            errors, guess = (summarise(attacks[key], name) for name in ("mse", BLANK))
+            errors, guess = (
+                numbers.summarise(attacks[key], name) for name in ("mse", figures.BLANK)
+            )
             rows.append((*key, "mse", *errors, guess[0], _judges(undefended)))
         else:
             chance = 1 / found[key][0][0]["candidates"]
-            rows.append((*key, "share", *right_share(found[key]), chance, True))
+            rows.append((*key, "share", *numbers.right_share(found[key]), chance, True))
     columns = ("attacker", "trained", "defense", "level", "metric")
     return Table((*columns, *MEANS, "guess", "judges"), rows)
 
@@ -353,7 +328,7 @@ def leakage_numbers(results: Results) -> Table:
 def _leakage_key(settings: Settings) -> tuple[Any, ...]:
     knows = settings.get("mechanism") == "known"
     attacker = ("aware" if knows else "unaware") if "attack" in settings else IDENTIFY
-    return attacker, settings["trained"], *name_and_level(settings["defense"])
+    return attacker, settings["trained"], *numbers.name_and_level(settings["defense"])
 
 
 def _leakage_order(key: tuple[Any, ...]) -> tuple[int, bool, str, int]:
@@ -361,35 +336,37 @@ def _leakage_order(key: tuple[Any, ...]) -> tuple[int, bool, str, int]:
     return [*STAGED].index(attacker), defense != UNDEFENDED, defense, trained
 
 
-def _judges(undefended: list[Pair]) -> bool | None:
+def _judges(undefended: list[numbers.Pair]) -> bool | None:
     """Whether the attack on the undefended message beats a blind guess; None if it was not run."""
     if not undefended:
         return None
-    errors, guesses = (units_of(undefended, name) for name in ("mse", BLANK))
+    errors, guesses = (numbers.units_of(undefended, name) for name in ("mse", figures.BLANK))
     gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
-    return against_guess(nested(gains), torch.Generator().manual_seed(0)).works
+    return against_guess(numbers.nested(gains), torch.Generator().manual_seed(0)).works
 
 
 def draw_leakage(table: Table, stem: Path) -> None:
     """A panel for each attacker; where it cannot judge, the panel is grey and says so."""
     rows = {name: table.where(attacker=name) for name in STAGED}
-    with panels(stem, rows, "steps of training", width=2.8, height=3.0, legend=5) as shown:
+    with figures.panels(stem, rows, "steps of training", width=2.8, height=3.0, legend=5) as shown:
         for axis, attacker, mine in shown:
             _draw_stages(axis, mine)
             axis.set_title(STAGED[attacker])
             axis.set_ylabel("share of trials" if attacker == IDENTIFY else MATCHED_MSE)
-        one_scale([axis for axis, attacker, _ in shown if attacker != IDENTIFY])
+        figures.one_scale([axis for axis, attacker, _ in shown if attacker != IDENTIFY])
 
 
 def _draw_stages(axis: "Axes", rows: Sequence[Row]) -> None:
-    stages = sorted({int(number(row["trained"])) for row in rows})
-    placed = [{**row, "place": stages.index(int(number(row["trained"])))} for row in rows]
-    for place, (name, mine) in enumerate(split(placed, "defense").items()):
-        look = {**LOOKS[name], "ls": OTHERS[place]["ls"]}
-        curve(axis, mine, label_of(name), x="place", aside=3.5 * (place - 1.5), **look)
-    guesses = {number(row["place"]): number(row["guess"]) for row in placed}
+    stages = sorted({int(numbers.number(row["trained"])) for row in rows})
+    placed = [{**row, "place": stages.index(int(numbers.number(row["trained"])))} for row in rows]
+    for place, (name, mine) in enumerate(figures.split(placed, "defense").items()):
+        look = {**figures.LOOKS[name], "ls": figures.OTHERS[place]["ls"]}
+        figures.curve(
+            axis, mine, numbers.label_of(name), x="place", aside=3.5 * (place - 1.5), **look
+        )
+    guesses = {numbers.number(row["place"]): numbers.number(row["guess"]) for row in placed}
     axis.plot([*guesses], [*guesses.values()], color="0.45", ls=":", label="blind guess")
-    for at in {number(row["place"]) for row in placed if row["judges"] is False}:
+    for at in {numbers.number(row["place"]) for row in placed if row["judges"] is False}:
         axis.axvspan(at - 0.4, at + 0.4, color="0.9", lw=0, zorder=0)
         style: dict[str, Any] = {
             "rotation": 90,
@@ -403,7 +380,7 @@ def _draw_stages(axis: "Axes", rows: Sequence[Row]) -> None:
     axis.set(xlim=(-0.5, len(stages) - 0.5), ylim=(-0.05, None))
 
 
-SCORES: dict[str, Look] = {
+SCORES: dict[str, figures.Look] = {
     "unmatched_mse": {"color": ORANGE, "marker": "o", "label": "place by place (as in the paper)"},
     "mse": {"color": BLUE, "marker": "s", "label": "matched to the truth"},
 }
@@ -417,31 +394,32 @@ def matching_cells(preset: str) -> list[Cell]:
 
 def matching_numbers(results: Results) -> Table:
     """MSE before and after the best assignment of images, and the share of images out of place."""
-    cells = by_defense(results, "attack")
+    cells = numbers.by_defense(results, "attack")
     rows = []
     order = [UNDEFENDED, *PRUNING, *NOISE]
     for defense in sorted(cells, key=lambda d: (order.index(d[0]), d[1] or 0.0)):
         pairs = cells[defense]
         moved = [place != at for _, r in pairs for place, at in enumerate(r["assignment"])]
         away = sum(moved) / len(moved)
-        rows += [(*defense, score, *summarise(pairs, score), away) for score in SCORES]
+        rows += [(*defense, score, *numbers.summarise(pairs, score), away) for score in SCORES]
     return Table(("defense", "level", "metric", *MEANS, "out_of_place"), rows)
 
 
 def draw_matching(table: Table, stem: Path) -> None:
     """Two points for each defense and level."""
-    lines = split(table.where(), "defense", "level").items()
+    lines = figures.split(table.where(), "defense", "level").items()
     rows = {_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines}
     height = max(2.2, 0.22 * len(rows) + 0.9)
-    with panels(stem, {"": table.where()}, MSE, width=5.4, height=height) as shown:
+    with figures.panels(stem, {"": table.where()}, figures.MSE, width=5.4, height=height) as shown:
         for axis, _, _ in shown:
-            dots(axis, rows, SCORES)
+            figures.dots(axis, rows, SCORES)
 
 
 def _text(name: str, level: float | None) -> str:
     if level is None:
-        return label_of(name)
-    return f"{label_of(name)} {f'{level * 100:g}%' if is_pruning(name) else f'{level:g}'}"
+        return numbers.label_of(name)
+    shown = f"{level * 100:g}%" if numbers.is_pruning(name) else f"{level:g}"
+    return f"{numbers.label_of(name)} {shown}"
 
 
 def _adaptive() -> Iterator[Study]:

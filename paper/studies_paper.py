@@ -12,37 +12,8 @@ from torch import Tensor
 
 from gradveil._runner import Cell
 
-from .figures import (
-    AXES,
-    BLANK,
-    LOOKS,
-    MSE,
-    OTHERS,
-    PSNR,
-    blind_guess,
-    curves,
-    draw_images,
-    figure,
-    frontier_panel,
-    looks_of,
-    panels,
-    round_curve,
-    split,
-)
+from . import figures, numbers
 from .grids import CIFAR, CURVES, FAMILIES, MNIST, Grid
-from .numbers import (
-    Defended,
-    Unit,
-    by_defense,
-    defense_spec,
-    in_order,
-    level_text,
-    number,
-    select,
-    summarise,
-    summarise_loss,
-    summary,
-)
 from .study import MEANS, Results, Study, Table, cell_of
 
 GRIDS = {"mnist": MNIST, "cifar": CIFAR}
@@ -57,28 +28,32 @@ def reconstruction_cells(data: str, family: str, preset: str) -> list[Cell]:
 
 def reconstruction_numbers(results: Results) -> Table:
     """Errors place by place, as in the paper, and of matched images; and those of a blind guess."""
-    cells = by_defense(results, "attack")
+    cells = numbers.by_defense(results, "attack")
     rows = [
-        (*defense, metric, *summarise(cells[defense], metric))
-        for metric in ("unmatched_mse", "unmatched_psnr", "mse", "psnr", BLANK)
-        for defense in in_order(cells)
+        (*defense, metric, *numbers.summarise(cells[defense], metric))
+        for metric in ("unmatched_mse", "unmatched_psnr", "mse", "psnr", figures.BLANK)
+        for defense in numbers.in_order(cells)
     ]
     return Table(("defense", "level", "metric", *MEANS), rows)
 
 
 def draw_reconstruction(family: str, table: Table, stem: Path) -> None:
     """MSE to the left, PSNR to the right."""
-    labels = {"unmatched_mse": MSE, "unmatched_psnr": PSNR}
+    labels = {"unmatched_mse": figures.MSE, "unmatched_psnr": figures.PSNR}
     rows = {metric: table.where(metric=metric) for metric in labels}
-    with panels(stem, rows, AXES[family], height=3.1) as shown:
+    with figures.panels(stem, rows, figures.AXES[family], height=3.1) as shown:
         for axis, metric, mine in shown:
-            curves(axis, mine, looks_of([ALSO, *FAMILIES[family]]), percent=family == "pruning")
+            figures.curves(
+                axis, mine, figures.looks_of([ALSO, *FAMILIES[family]]), percent=family == "pruning"
+            )
             axis.set_ylabel(labels[metric])
             if metric == "unmatched_mse":
-                blind_guess(axis.axhline, [row["mean"] for row in table.where(metric=BLANK)])
+                figures.blind_guess(
+                    axis.axhline, [row["mean"] for row in table.where(metric=figures.BLANK)]
+                )
 
 
-RUNS: dict[str, tuple[Defended, ...]] = {
+RUNS: dict[str, tuple[numbers.Defended, ...]] = {
     "pruning": (("gradient-pruning", 0.8), ("gradient-pruning", 0.9), ("optimal-pruning", 0.8)),
     "noise": (("clamped-noise", 0.1), ("optimal-clamped-noise", 0.1)),
 }
@@ -93,21 +68,21 @@ def training_numbers(results: Results) -> Table:
     """The loss of each round, the mean of the last 8, with intervals over seeds."""
     losses = {
         defense: {(0, s["seed"]): r["losses"] for s, r in pairs}
-        for defense, pairs in by_defense(results, "training").items()
+        for defense, pairs in numbers.by_defense(results, "training").items()
     }
     return Table(("defense", "level", "round", *MEANS), smoothed_rows(losses, 8))
 
 
 def smoothed_rows(
-    curves: Mapping[tuple[Any, ...], Mapping[Unit, list[float]]], window: int
+    curves: Mapping[tuple[Any, ...], Mapping[numbers.Unit, list[float]]], window: int
 ) -> list[tuple[Any, ...]]:
     """For each key and round, the mean over seeds of the means of the last values."""
     rows = []
-    for key, units in curves.items():
+    for key, units in figures.curves.items():
         smooth = {unit: smoothed(values, window) for unit, values in units.items()}
         for place in range(min(len(values) for values in smooth.values())):
             here = {unit: values[place : place + 1] for unit, values in smooth.items()}
-            rows.append((*key, place + 1, *summary(here)))
+            rows.append((*key, place + 1, *numbers.summary(here)))
     return rows
 
 
@@ -121,12 +96,12 @@ def smoothed(values: Sequence[float], window: int) -> Tensor:
 def draw_training(table: Table, stem: Path) -> None:
     """A curve with a band for each defense."""
     label = "training loss (nats, mean of the last 8)"
-    with panels(stem, {"": table.where()}, "round", label, width=4.4, legend=2) as shown:
+    with figures.panels(stem, {"": table.where()}, "round", label, width=4.4, legend=2) as shown:
         for axis, _, rows in shown:
-            groups = split(rows, "defense", "level").items()
-            for ((name, level), mine), other in zip(groups, OTHERS, strict=False):
-                look = {"color": LOOKS[name]["color"], "ls": other["ls"]}
-                round_curve(axis, mine, level_text(name, level), look)
+            groups = figures.split(rows, "defense", "level").items()
+            for ((name, level), mine), other in zip(groups, figures.OTHERS, strict=False):
+                look = {"color": figures.LOOKS[name]["color"], "ls": other["ls"]}
+                figures.round_curve(axis, mine, numbers.level_text(name, level), look)
 
 
 def tradeoff_cells(data: str, family: str, preset: str) -> list[Cell]:
@@ -138,40 +113,42 @@ def tradeoff_cells(data: str, family: str, preset: str) -> list[Cell]:
 
 def tradeoff_numbers(results: Results) -> Table:
     """The error and the loss after 5 steps on one batch of each defense and level."""
-    attacks, losses = (by_defense(results, kind) for kind in ("attack", "short_training"))
+    attacks, losses = (numbers.by_defense(results, kind) for kind in ("attack", "short_training"))
     rows = [
         (
             *defense,
-            *summarise(attacks[defense], "unmatched_mse"),
-            *summarise(attacks[defense], "mse"),
-            *summarise_loss(losses[defense]),
-            summarise(attacks[defense], BLANK)[0],
+            *numbers.summarise(attacks[defense], "unmatched_mse"),
+            *numbers.summarise(attacks[defense], "mse"),
+            *numbers.summarise_loss(losses[defense]),
+            numbers.summarise(attacks[defense], figures.BLANK)[0],
         )
-        for defense in in_order(attacks)
+        for defense in numbers.in_order(attacks)
         if defense in losses
     ]
     means = [f"{name}_{part}" for name in ("error", "matched", "loss") for part in MEANS]
-    return Table(("defense", "level", *means, BLANK), rows)
+    return Table(("defense", "level", *means, figures.BLANK), rows)
 
 
 def draw_tradeoff(data: str, family: str, table: Table, stem: Path) -> None:
     """Error to the right, loss upwards, so that the lower right corner is best; with levels."""
     label = f"loss after 5 steps on {64 if data == 'mnist' else 8} samples (nats)"
-    with panels(stem, {"": table.where()}, MSE, label, width=4.4, height=3.4, legend=3) as shown:
+    with figures.panels(
+        stem, {"": table.where()}, figures.MSE, label, width=4.4, height=3.4, legend=3
+    ) as shown:
         for axis, _, rows in shown:
-            frontier_panel(axis, [{**row, "plan": ""} for row in rows], "error")
+            figures.frontier_panel(axis, [{**row, "plan": ""} for row in rows], "error")
             for row in rows:
                 above = row["defense"] == FAMILIES[family][1]
-                level = number(row["level"])
+                level = numbers.number(row["level"])
                 axis.annotate(
                     f"{level * 100:g}%" if family == "pruning" else f"{level:g}",
-                    (number(row["error_mean"]), number(row["loss_mean"])),
+                    (numbers.number(row["error_mean"]), numbers.number(row["loss_mean"])),
                     xytext=(4, 3) if above else (-4, -3),
                     textcoords="offset points",
                     ha="left" if above else "right",
                     va="bottom" if above else "top",
                     fontsize=6.5,
-                    color=LOOKS[str(row["defense"])]["color"],
+                    color=figures.LOOKS[str(row["defense"])]["color"],
                 )
 
 
@@ -183,17 +160,21 @@ def utility_cells(preset: str) -> list[Cell]:
 
 def utility_numbers(results: Results) -> Table:
     """The mean loss of each defense and scale with intervals over seeds."""
-    cells = by_defense(results, "short_training")
-    rows = [(*defense, *summarise_loss(cells[defense])) for defense in in_order(cells)]
+    cells = numbers.by_defense(results, "short_training")
+    rows = [
+        (*defense, *numbers.summarise_loss(cells[defense])) for defense in numbers.in_order(cells)
+    ]
     return Table(("defense", "level", *MEANS), rows)
 
 
 def draw_utility(table: Table, stem: Path) -> None:
     """One curve for each defense."""
     label = "loss after 5 steps on 8 samples (nats)"
-    with panels(stem, {"": table.where()}, AXES["noise"], label, width=4.0) as shown:
+    with figures.panels(
+        stem, {"": table.where()}, figures.AXES["noise"], label, width=4.0
+    ) as shown:
         for axis, _, rows in shown:
-            curves(axis, rows, looks_of(FAMILIES["noise"]))
+            figures.curves(axis, rows, figures.looks_of(FAMILIES["noise"]))
 
 
 IMAGES: dict[str, tuple[tuple[str, float], ...]] = {
@@ -208,7 +189,7 @@ def image_cells(data: str, family: str, preset: str) -> list[Cell]:
     grid: Grid = GRIDS[data][preset]
     size = 4 if data == "mnist" else grid.size
     grid = replace(grid, size=size, starts=tuple(range(0, 4, size)), noise_seeds=())
-    specs = [defense_spec(name, level, grid.estimator) for name, level in IMAGES[family]]
+    specs = [numbers.defense_spec(name, level, grid.estimator) for name, level in IMAGES[family]]
     return grid.attack_cells(specs)
 
 
@@ -220,14 +201,14 @@ def image_numbers(results: Results) -> Table:
     """
     rows: list[tuple[str | float | None, ...]] = []
     arrays: dict[str, Tensor] = {}
-    cells = by_defense({c: r for c, r in results.items() if "images" in r}, "attack")
+    cells = numbers.by_defense({c: r for c, r in results.items() if "images" in r}, "attack")
     starts = [{s["start"] for s, _ in pairs} for pairs in cells.values()]
     shown = sorted(set.intersection(*starts)) if starts else []
     for (name, level), pairs in cells.items() if shown else ():
         by_start = {s["start"]: r for s, r in pairs}
         attacked = [by_start[start] for start in shown]
         arrays["originals"] = torch.cat([r["originals"] for r in attacked])
-        arrays[level_text(name, level)] = torch.cat(
+        arrays[numbers.level_text(name, level)] = torch.cat(
             [r["images"][torch.tensor(r["assignment"])] for r in attacked]
         )
         errors = [(m, p) for r in attacked for m, p in zip(r["mse"], r["psnr"], strict=True)]
@@ -238,16 +219,16 @@ def image_numbers(results: Results) -> Table:
 def draw_pictures(table: Table, stem: Path) -> None:
     """The originals above, one row for each defense below."""
     notes = {
-        level_text(name, level): [
-            f"MSE {number(r['mse']):.2f}, {number(r['psnr']):.1f} dB" for r in mine
+        numbers.level_text(name, level): [
+            f"MSE {numbers.number(r['mse']):.2f}, {numbers.number(r['psnr']):.1f} dB" for r in mine
         ]
-        for (name, level), mine in split(table.where(), "defense", "level").items()
+        for (name, level), mine in figures.split(table.where(), "defense", "level").items()
     }
     lines = [
         (textwrap.fill(label, 20), images, notes.get(label, [""] * len(images)))
         for label, images in table.arrays.items()
     ]
-    draw_images(stem, lines)
+    figures.draw_images(stem, lines)
 
 
 def layer_noise_cells(preset: str) -> list[Cell]:
@@ -258,8 +239,8 @@ def layer_noise_cells(preset: str) -> list[Cell]:
 
 def layer_noise_numbers(results: Results) -> Table:
     """The mean standard deviation by layer and round, of the last 10, with intervals over seeds."""
-    levels: dict[tuple[str], dict[Unit, list[float]]] = {}
-    for settings, result in select(results, "training"):
+    levels: dict[tuple[str], dict[numbers.Unit, list[float]]] = {}
+    for settings, result in numbers.select(results, "training"):
         for layer, own in result["levels"].items():
             levels.setdefault((layer,), {})[(0, settings["seed"])] = own
     return Table(("layer", "round", *MEANS), smoothed_rows(levels, 10))
@@ -271,10 +252,14 @@ def draw_layer_noise(table: Table, stem: Path) -> None:
         kind: [row for row in table.where() if str(row["layer"]).endswith(kind)]
         for kind in ("weight", "bias")
     }
-    with panels(stem, rows, "round", "mean noise std (mean of the last 10)", height=3.0) as shown:
+    with figures.panels(
+        stem, rows, "round", "mean noise std (mean of the last 10)", height=3.0
+    ) as shown:
         for axis, kind, own in shown:
-            for place, (layer, mine) in enumerate(split(own, "layer").items()):
-                round_curve(axis, mine, layer.removesuffix(f".{kind}"), OTHERS[place % 8])
+            for place, (layer, mine) in enumerate(figures.split(own, "layer").items()):
+                figures.round_curve(
+                    axis, mine, layer.removesuffix(f".{kind}"), figures.OTHERS[place % 8]
+                )
             axis.set_title("weights" if kind == "weight" else "biases")
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
@@ -289,7 +274,7 @@ def layer_table_cells(preset: str) -> list[Cell]:
 
 def layer_table_numbers(results: Results) -> Table:
     """The number of parameters of each layer of the MNIST CNN, and their sum."""
-    sizes = [row for _, result in select(results, "layer_sizes") for row in result["sizes"]]
+    sizes = [row for _, result in numbers.select(results, "layer_sizes") for row in result["sizes"]]
     rows = [(str(name), int(count)) for name, count in sizes]
     if rows:
         rows.append(("all", sum(count for _, count in rows)))
@@ -298,9 +283,9 @@ def layer_table_numbers(results: Results) -> Table:
 
 def draw_layer_table(table: Table, stem: Path) -> None:
     """The table itself."""
-    with figure(stem, height=2.6) as (_, [axis]):
+    with figures.figure(stem, height=2.6) as (_, [axis]):
         axis.axis("off")
-        text = [[str(layer), f"{int(number(count)):,}"] for layer, count in table.rows]
+        text = [[str(layer), f"{int(numbers.number(count)):,}"] for layer, count in table.rows]
         if text:
             axis.table(text, colLabels=["layer", "parameters"], loc="center")
 

@@ -12,21 +12,7 @@ import torch
 from gradveil._drawing import BLUE, GREEN, ORANGE
 from gradveil._runner import Cell, Settings
 
-from .figures import (
-    ATTACKER_TITLES,
-    BLANK,
-    LOOKS,
-    MSE,
-    OTHERS,
-    Look,
-    blind_guess,
-    curves,
-    dots,
-    frontier_panel,
-    grouped_bars,
-    panels,
-    split,
-)
+from . import figures, numbers
 from .grids import (
     AWARE,
     CNN,
@@ -43,25 +29,6 @@ from .grids import (
     attacker_of,
     contender_of,
     every,
-)
-from .numbers import (
-    CHANCE,
-    Pair,
-    Runs,
-    by_defense,
-    defense_spec,
-    final_losses,
-    grouped,
-    in_order,
-    is_pruning,
-    label_of,
-    mean_correlation,
-    number,
-    right_share,
-    select,
-    summarise,
-    summary,
-    units_of,
 )
 from .study import MEANS, Results, Study, Table, first_batches_first, presets, product_cells
 
@@ -88,8 +55,8 @@ def fedavg_cells(preset: str) -> list[Cell]:
     """Attacks on weight changes after local steps, and trainings with the same defenses."""
     grid, local, rounds, seeds = FEDAVG[preset].values()
     scale = round(0.02 * local["lr"] * local["steps"], 12)  # in the size of an update
-    levels = {name: 0.9 if is_pruning(name) else scale for name in FEDAVG_NAMES}
-    specs = ["no-defense", *(defense_spec(name, level) for name, level in levels.items())]
+    levels = {name: 0.9 if numbers.is_pruning(name) else scale for name in FEDAVG_NAMES}
+    specs = ["no-defense", *(numbers.defense_spec(name, level) for name, level in levels.items())]
     training = {
         "data": grid.data,
         "model": grid.model,
@@ -115,28 +82,33 @@ def fedavg_cells(preset: str) -> list[Cell]:
 def fedavg_numbers(results: Results) -> Table:
     """The attack's error, a blind guess's and the loss at the end, with intervals."""
     rows = [
-        (*defense, metric, *summarise(pairs, value))
+        (*defense, metric, *numbers.summarise(pairs, value))
         for metric, kind, value in (
             ("mse", "attack", "mse"),
-            (BLANK, "attack", BLANK),
+            (figures.BLANK, "attack", figures.BLANK),
             ("loss", "training", "held_out_loss"),
         )
-        for defense, pairs in by_defense(results, kind).items()
+        for defense, pairs in numbers.by_defense(results, kind).items()
     ]
     return Table(("defense", "level", "metric", *MEANS), rows)
 
 
 def draw_fedavg(table: Table, stem: Path) -> None:
     """A point for each defense: the error to the left, the loss to the right."""
-    labels = {"mse": f"{MSE}, matched", "loss": "held-out loss (nats)"}
+    labels = {"mse": f"{figures.MSE}, matched", "loss": "held-out loss (nats)"}
     rows = {metric: table.where(metric=metric) for metric in labels}
-    with panels(stem, rows, width=3.6) as shown:
+    with figures.panels(stem, rows, width=3.6) as shown:
         for axis, metric, mine in shown:
-            names = {label_of(name): {name: own[0]} for name, own in split(mine, "defense").items()}
-            dots(axis, names, LOOKS)
+            names = {
+                numbers.label_of(name): {name: own[0]}
+                for name, own in figures.split(mine, "defense").items()
+            }
+            figures.dots(axis, names, figures.LOOKS)
             axis.set_xlabel(labels[metric])
             if metric == "mse":
-                blind_guess(axis.axvline, [row["mean"] for row in table.where(metric=BLANK)])
+                figures.blind_guess(
+                    axis.axvline, [row["mean"] for row in table.where(metric=figures.BLANK)]
+                )
 
 
 ORDER = (
@@ -155,7 +127,7 @@ ORDER = (
 )
 """Of defenses and plans, in tables and legends."""
 IDENTIFIED = "identified"
-FOUND = (*ATTACKER_TITLES, IDENTIFIED)
+FOUND = (*figures.ATTACKER_TITLES, IDENTIFIED)
 """What is found of MNIST; of photos it is by the attacker who knows the defense alone."""
 
 
@@ -167,24 +139,24 @@ def frontier_cells(grids: Mapping[str, Frontier], preset: str) -> list[Cell]:
 def frontier_numbers(found: tuple[str, ...], results: Results) -> Table:
     """A row for each defense, plan and level: its loss, and what each attacker found."""
     trained, told, attacks = (
-        grouped(select(results, kind), contender_of)
+        numbers.grouped(numbers.select(results, kind), contender_of)
         for kind in ("training", "identification", "attack")
     )
     attackers = [name for name in found if name != IDENTIFIED]
 
     def entries(contender: Contender) -> dict[str, Any]:
         runs = trained.get(contender, [])
-        by_attacker = grouped(attacks.get(contender, []), attacker_of)
+        by_attacker = numbers.grouped(attacks.get(contender, []), attacker_of)
         errors, psnrs = (
-            {name: summarise(by_attacker.get(name, []), metric) for name in attackers}
+            {name: numbers.summarise(by_attacker.get(name, []), metric) for name in attackers}
             for metric in ("mse", "psnr")
         )
         return {
-            **_means("loss", summary(final_losses(runs))),
-            **{name: summarise(runs, name)[0] for name in ("held_out_loss", "accuracy")},
+            **_means("loss", numbers.summary(numbers.final_losses(runs))),
+            **{name: numbers.summarise(runs, name)[0] for name in ("held_out_loss", "accuracy")},
             **{k: v for name in attackers for k, v in _means(name, errors[name]).items()},
             **{k: v for name in attackers for k, v in _means(f"{name}_psnr", psnrs[name]).items()},
-            BLANK: summarise(by_attacker.get("aware", []), BLANK)[0],
+            figures.BLANK: numbers.summarise(by_attacker.get("aware", []), figures.BLANK)[0],
             **(_told(told.get(contender, [])) if IDENTIFIED in found else {}),
         }
 
@@ -200,9 +172,12 @@ def _means(name: str, entries: tuple[float | None, ...]) -> dict[str, float | No
     return dict(zip([f"{name}_{part}" for part in MEANS], entries, strict=True))
 
 
-def _told(pairs: list[Pair]) -> dict[str, float | None]:
+def _told(pairs: list[numbers.Pair]) -> dict[str, float | None]:
     """The share of right answers with its interval, the number of trials, and the mean bits."""
-    return {**_means(IDENTIFIED, right_share(pairs)), "bits": summarise(pairs, "bits")[0]}
+    return {
+        **_means(IDENTIFIED, numbers.right_share(pairs)),
+        "bits": numbers.summarise(pairs, "bits")[0],
+    }
 
 
 def draw_frontier(found: tuple[str, ...], table: Table, stem: Path) -> None:
@@ -210,16 +185,18 @@ def draw_frontier(found: tuple[str, ...], table: Table, stem: Path) -> None:
     rows, loss = table.where(), "loss at the end of training"
     columns = min(2, len(found))
     size: dict[str, Any] = {"columns": columns, "width": 3.9, "height": 2.9, "legend": 3}
-    with panels(stem, dict.fromkeys(found, rows), "", loss, **size) as shown:
+    with figures.panels(stem, dict.fromkeys(found, rows), "", loss, **size) as shown:
         for axis, name, _ in shown:
             told = name == IDENTIFIED
             axis.set_title(
                 "told apart from other candidates,\nrest of the batch known"
                 if told
-                else ATTACKER_TITLES[name]
+                else figures.ATTACKER_TITLES[name]
             )
-            axis.set_xlabel("share of trials" if told else f"{MSE}, matched")
-            frontier_panel(axis, rows, name, guess=not told)
+            axis.set_xlabel("share of trials" if told else f"{figures.MSE}, matched")
+            figures.frontier_panel(axis, rows, name, guess=not told)
+            if told:
+                axis.set_xlim(-0.03, 1.05)
         attacked = [axis for axis, name, _ in shown if name != IDENTIFIED]
         end = max((axis.get_xlim()[1] for axis in attacked), default=1.0)
         for axis in attacked:
@@ -275,10 +252,10 @@ PREDICTION = presets(
 )
 _RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}  # tuned coarsely without a defense
 COSTS = ("U2", "total power", "curvature", "Adam's step")
-COMPARED: dict[str, tuple[str, Look]] = {
-    "all": ("all amounts of noise", OTHERS[0]),
-    "equal bound": ("at equal trace bound", OTHERS[1]),
-    "learned": ("the same, runs that learned nothing left out", OTHERS[2]),
+COMPARED: dict[str, tuple[str, figures.Look]] = {
+    "all": ("all amounts of noise", figures.OTHERS[0]),
+    "equal bound": ("at equal trace bound", figures.OTHERS[1]),
+    "learned": ("the same, runs that learned nothing left out", figures.OTHERS[2]),
 }
 
 
@@ -306,16 +283,20 @@ def prediction_numbers(results: Results) -> Table:
     the order of shapes at one trace bound.
     """
     rows = []
-    by_optimizer = grouped(select(results, "training_prediction"), lambda s: str(s["optimizer"]))
+    by_optimizer = numbers.grouped(
+        numbers.select(results, "training_prediction"), lambda s: str(s["optimizer"])
+    )
     for optimizer, pairs in by_optimizer.items():
         for place, steps in enumerate(pairs[0][0]["steps"]):
-            learned = [pair for pair in pairs if _loss(pair[1], place) < CHANCE]
+            learned = [pair for pair in pairs if _loss(pair[1], place) < numbers.CHANCE]
             for compared in COMPARED:
                 mine = learned if compared == "learned" else pairs
                 key = _seed if compared == "all" else _seed_and_scale
-                groups = [group for group in grouped(mine, key).values() if len(group) > 2]
+                groups = [group for group in numbers.grouped(mine, key).values() if len(group) > 2]
                 for cost in COSTS:
-                    found = mean_correlation([_runs(group, cost, place) for group in groups])
+                    found = numbers.mean_correlation(
+                        [_runs(group, cost, place) for group in groups]
+                    )
                     rows.append((optimizer, steps, compared, cost, *found, len(mine)))
     return Table(("optimizer", "steps", "compared", "utility", *MEANS), rows)
 
@@ -328,10 +309,10 @@ def _seed(settings: Settings) -> tuple[int, float]:
     return settings["seed"], 0.0
 
 
-def _runs(pairs: list[Pair], cost: str, place: int) -> Runs:
+def _runs(pairs: list[numbers.Pair], cost: str, place: int) -> numbers.Runs:
     costs = torch.tensor([result["costs"][cost] for _, result in pairs])
     losses = torch.tensor([_loss(result, place) for _, result in pairs])
-    return Runs(costs, losses, [str(settings["shape"]) for settings, _ in pairs])
+    return numbers.Runs(costs, losses, [str(settings["shape"]) for settings, _ in pairs])
 
 
 def _loss(result: Mapping[str, Any], place: int) -> float:
@@ -342,10 +323,10 @@ def _loss(result: Mapping[str, Any], place: int) -> float:
 
 def draw_prediction(table: Table, stem: Path) -> None:
     """A panel for each optimizer: bars by utility, over all runs and over comparable ones."""
-    rows, label = split(table.where(), "optimizer"), "rank correlation with the loss"
-    with panels(stem, rows, "", label, width=3.0) as shown:
+    rows, label = figures.split(table.where(), "optimizer"), "rank correlation with the loss"
+    with figures.panels(stem, rows, "", label, width=3.0) as shown:
         for axis, optimizer, own in shown:
-            last = max(number(row["steps"]) for row in own)
+            last = max(numbers.number(row["steps"]) for row in own)
             costs = {
                 cost.replace(" ", "\n"): {
                     str(row["compared"]): row
@@ -354,12 +335,12 @@ def draw_prediction(table: Table, stem: Path) -> None:
                 }
                 for cost in COSTS
             }
-            grouped_bars(axis, costs, COMPARED)
+            figures.grouped_bars(axis, costs, COMPARED)
             axis.set(title=f"{optimizer}, after {last:g} steps", ylim=(-1, 1.05))
 
 
 PLAIN, ISOTROPIC = "plain", "isotropic"
-WAYS: dict[str, tuple[str, Look]] = {
+WAYS: dict[str, tuple[str, figures.Look]] = {
     ISOTROPIC: ("isotropic noise (DP-SGD)", {"color": BLUE, "marker": "o", "ls": "-"}),
     "shaped": (
         "noise shaped by public examples",
@@ -425,17 +406,19 @@ def private_cells(preset: str) -> list[Cell]:
 
 def private_numbers(results: Results) -> Table:
     """Loss and accuracy at equal ε, means over seeds; differences of losses are paired by seed."""
-    groups = grouped(select(results, "private_training"), lambda s: (s["way"], s["epsilon"]))
+    groups = numbers.grouped(
+        numbers.select(results, "private_training"), lambda s: (s["way"], s["epsilon"])
+    )
     rows = []
-    for way, epsilon in in_order(groups):
+    for way, epsilon in numbers.in_order(groups):
         pairs, base = groups[way, epsilon], groups.get((ISOTROPIC, epsilon), [])
         first = pairs[0][1]
         known = (way, epsilon, first["noise_multiplier"], first["epsilon_opacus"])
-        rows += [(*known, name, *summarise(pairs, name)) for name in ("accuracy", "loss")]
-        ours, theirs = units_of(pairs, "loss"), units_of(base, "loss")
+        rows += [(*known, name, *numbers.summarise(pairs, name)) for name in ("accuracy", "loss")]
+        ours, theirs = numbers.units_of(pairs, "loss"), numbers.units_of(base, "loss")
         paired = {unit: ours[unit] - theirs[unit] for unit in ours if unit in theirs}
         if way not in (PLAIN, ISOTROPIC) and paired:
-            rows.append((*known, "difference", *summary(paired)))
+            rows.append((*known, "difference", *numbers.summary(paired)))
     columns = ("way", "level", "noise_multiplier", "epsilon_opacus")
     return Table((*columns, "metric", *MEANS), rows)
 
@@ -448,9 +431,9 @@ def draw_private(table: Table, stem: Path) -> None:
         "difference": "loss less that of\nisotropic noise (nats)",
     }
     rows = {metric: table.where(metric=metric) for metric in labels}
-    with panels(stem, rows, "ε (smaller protects more)", width=2.8) as shown:
+    with figures.panels(stem, rows, "ε (smaller protects more)", width=2.8) as shown:
         for axis, metric, mine in shown:
-            curves(axis, mine, WAYS, by="way")
+            figures.curves(axis, mine, WAYS, by="way")
             axis.set_ylabel(labels[metric])
             if metric == "difference":
                 axis.axhline(0.0, color=BLUE, lw=1)

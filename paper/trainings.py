@@ -30,7 +30,7 @@ from gradveil.sensitivity import Moments, measure
 from gradveil.shapes import Shape, rms_shape
 from gradveil.theory import expected_decrease, fisher_trace, utility
 
-from .cells import dataset, from_examples, model
+from .cells import batch_moments, dataset, from_examples, model
 
 _CONFIG = ("model", "defense", "clients", "batch_size", "rounds", "optimizer", "lr", "seed")
 _LOCAL = ("local_steps", "local_lr", "local_batch_size")
@@ -167,7 +167,7 @@ class Planner:
 
 def plan(settings: Settings, data: Dataset, net: nn.Module) -> Planner:
     """A planner at the model's weights, with the trace of isotropic noise of `scale`."""
-    moments = _public_moments(settings["public"], data, net)
+    moments = batch_moments(net, data, settings["public"], examples=True)
     half = len(moments) // 2
     planned, judges = Moments.average(moments[:half]), moments[half:]
     wanted = fmean(fisher_trace(judge, Mechanism(settings["scale"])) for judge in judges)
@@ -210,21 +210,6 @@ def _costs(moments: Moments, mechanism: Mechanism, settings: Settings) -> dict[s
         "curvature": float(total(h * variances[n] for n, h in curvatures.items())),
         "Adam's step": -adam,
     }
-
-
-def _public_moments(public: Settings, data: Dataset, net: nn.Module) -> list[Moments]:
-    generator = named_stream("studies", 0, "public moments", 0)
-    size = public["size"]
-    batches = (data.batch(public["start"] + size * k, size) for k in range(public["batches"]))
-    return [
-        measure(
-            GradientMessage(net, cross_entropy, targets), inputs, generator=generator, examples=True
-        )
-        for inputs, targets in batches
-    ]
-
-
-MOMENTUM = 0.9
 
 
 def training_prediction(settings: Settings) -> dict[str, Any]:
@@ -285,7 +270,7 @@ def _optimizer(settings: Settings, net: nn.Module) -> torch.optim.Optimizer:
     lr, parameters = settings["lr"], net.parameters()
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr)
-    momentum = MOMENTUM if settings["optimizer"] == "momentum" else 0.0
+    momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
