@@ -30,6 +30,7 @@ from gradveil.sensitivity import Moments, measure
 from gradveil.shapes import Shape, rms_shape
 from gradveil.theory import expected_decrease, fisher_trace, utility
 
+from .adam import adam_variances
 from .cells import batch_moments, dataset, from_examples, model
 
 _CONFIG = ("model", "defense", "clients", "batch_size", "rounds", "optimizer", "lr", "seed")
@@ -187,12 +188,11 @@ def shape_of(name: str, moments: Moments, trace: float = 1.0) -> Tensors:
         return constant_like(1.0, moments.squared_values)
     if name == "total power":  # s: at a given Σ_i Σ_ii nothing reveals less
         moments = replace(moments, squared_values=constant_like(1.0, moments.squared_values))
-    defense = OptimalNoise(
-        None if name == "adam" else 1.0,
-        target_error=moments.input_size / trace if name == "adam" else None,
-        utility=name if name in ("curvature", "adam") else "variance",
-        granularity="layer" if name == "layers" else "parameter",
-    )
+    if name == "curvature":
+        moments = replace(moments, squared_values=moments.known_squared_example_values)
+    if name == "adam":
+        return adam_variances(moments, trace)
+    defense = OptimalNoise(1.0, granularity="layer" if name == "layers" else "parameter")
     std = defense.plan(moments).std
     assert isinstance(std, dict)
     power = 4 if name == "steep" else 2  # (s/|g|)², or s/|g|

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradveil._typing import Tensors
 
@@ -54,3 +54,11 @@ def _paired(
             f" Found {type(values).__name__} and {type(target).__name__}."
         )
     return [(values[name], wanted) for name, wanted in target.items()]
+
+
+def add_to_grad(model: nn.Module, sent: Mapping[str, Tensor]) -> None:
+    """Add what was sent to `.grad`, as `loss.backward()` adds the gradient."""
+    for name, parameter in model.named_parameters():
+        if name in sent:
+            old, new = parameter.grad, sent[name].detach()
+            parameter.grad = new.clone() if old is None else old + new

@@ -219,7 +219,7 @@ def test_what_training_gains_may_be_held_equal():
     result = small_audit(
         table(),
         table_model(),
-        defenses=["gradient-noise", "optimal-noise", "optimal-noise(utility='curvature')"],
+        defenses=["gradient-noise", "optimal-noise"],
         match="training",
         scale=0.05,
         attacks=[],

@@ -130,9 +130,6 @@ NOISY: dict[str, Callable[[], Defense]] = {
     "layer-wise noise": lambda: OptimalNoise(
         0.3, granularity="layer", estimator=Exact(), source="private"
     ),
-    "noise for Adam": lambda: OptimalNoise(
-        0.3, utility="adam", estimator=Exact(), source="private"
-    ),
     "DP-SGD": lambda: ClampedNoise(0.3, clip=1.0),
     "optimal DP-SGD": lambda: OptimalClampedNoise(
         0.3, clip=1.0, estimator=Exact(), source="private"

@@ -77,8 +77,8 @@ def test_a_users_defense_is_called_by_the_words_of_its_class() -> None:
     class MyDPThing(Defense):
         pass
 
-    class Titled(Defense):
-        label = "a name of its own"
+    class Titled(Defense, label="a name of its own"):
+        pass
 
     louder = LouderNoise(0.1)
     said = louder.about

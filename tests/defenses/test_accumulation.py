@@ -26,7 +26,7 @@ from gradveil import (
     Rounding,
     measure,
 )
-from gradveil.defenses._accumulation import _added, _mix_known
+from gradveil.defenses._accumulation import _added, _mix_squares
 from gradveil.sensitivity import Exact
 
 SIZES = (5, 3, 7, 1)
@@ -38,7 +38,6 @@ DEFENSES: dict[str, Callable[[], Defense]] = {
     "budget": lambda: OptimalNoise(utility_budget=1e-3, estimator=EXACT, source="private"),
     "target": lambda: OptimalNoise(target_error=0.5, estimator=EXACT, source="private"),
     "layers": lambda: OptimalNoise(0.1, granularity="layer", estimator=EXACT, source="private"),
-    "curvature": lambda: OptimalNoise(0.1, utility="curvature", estimator=EXACT, source="private"),
     "clamped-noise": lambda: ClampedNoise(0.1, clip=0.02),
     "optimal clamped-noise": lambda: OptimalClampedNoise(
         0.1, clip=0.02, estimator=EXACT, source="private"
@@ -272,7 +271,7 @@ def test_dropout_is_drawn_anew_for_each_micro_batch() -> None:
 def test_squares_that_get_too_small_are_not_lost() -> None:
     least = torch.finfo(torch.float32).tiny
     a, b = {"w": torch.tensor([least, 0.0, 1.0])}, {"w": torch.tensor([0.0, 0.0, 1.0])}
-    mixed = _mix_known(a, 1e-12, b, 0.25)
+    mixed = _mix_squares(a, 1e-12, b, 0.25)
     assert mixed is not None
     torch.testing.assert_close(mixed["w"], torch.tensor([least, 0.0, 0.25]))
 

@@ -15,7 +15,7 @@ from gradveil import (
     OptimalRounding,
     measure,
 )
-from gradveil.defenses import _levels
+from gradveil.defenses import _noise
 from tests.zoo import named
 
 from .cases import Sweep, moments_of, powers, row
@@ -169,7 +169,7 @@ def test_large_tensors_are_taken_in_pieces(
     moments = Sweep("plain").moments()
     defense = OptimalNoise(0.1, granularity=granularity)
     whole = powers(defense.plan(moments))
-    monkeypatch.setattr(_levels, "PIECE", 1)
+    monkeypatch.setattr(_noise, "PIECE", 1)
     assert torch.equal(powers(defense.plan(moments)), whole)
 
 

@@ -1,14 +1,12 @@
 """Theorem 2 and Eq. 10: at equal second-order utility nothing reveals less."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradveil import GradientMessage, GradientPruning, Moments, OptimalNoise, measure
-from gradveil.mechanisms import Mechanism
+from gradveil import GradientMessage, Moments, OptimalNoise, measure
 from gradveil.models import build_model
 from gradveil.theory import fisher_trace, share_of_optimum
 
@@ -164,79 +162,3 @@ def test_a_target_for_layers_is_met_on_all_examples() -> None:
     mechanism = defense.plan(defense.observe(gradient, inputs, generator)[1])
     exact = measure(gradient, inputs, "exact")
     assert inputs.numel() / fisher_trace(exact, mechanism) == pytest.approx(0.5, rel=0.5)
-
-
-def by_curvature(sweep: Sweep, seed: int = 0) -> Moments:
-    """Moments whose h_i = E g_{b,i}² have nothing to do with their g_i²."""
-    return replace(
-        sweep.moments(seed),
-        squared_example_values={n: v.square() for n, v in sweep.values(seed + 50).items()},
-    )
-
-
-def priced_by_curvature(moments: Moments) -> Moments:
-    """h in the place of g²: the assertions on U2 then are on Σ h_i Σ_ii."""
-    return replace(moments, squared_values=moments.known_squared_example_values)
-
-
-@pytest.mark.parametrize("sweep", SWEEPS, ids=str)
-def test_no_noise_of_equal_curvature_cost_reveals_less(sweep: Sweep) -> None:
-    """KKT and perturbation for Σ_ii ∝ s_i / √h_i, and Cauchy's equality."""
-    moments = by_curvature(sweep)
-    mechanism = OptimalNoise(0.1, utility="curvature", **FREE).plan(moments)
-    judge = priced_by_curvature(moments)
-    assert_noise_is_stationary(judge, mechanism)
-    assert_no_better_noise(judge, mechanism, perturbed(powers(mechanism)))
-    by_variance = powers(OptimalNoise(0.1, **FREE, source="private").plan(moments))
-    assert_no_better_noise(judge, mechanism, iter([by_variance]))
-    product = fisher_trace(judge, mechanism) * noise_price(judge, mechanism)
-    roots = (row(judge.squared_values) * row(judge.known_squared_sensitivities)).sqrt()
-    assert product == pytest.approx(float(roots.sum()) ** 2, rel=EXACT, abs=0)
-
-
-def test_layers_are_the_best_for_the_curvature_with_one_level_per_tensor() -> None:
-    moments = by_curvature(SWEEPS[0], 4)
-    mechanism = OptimalNoise(
-        0.1, granularity="layer", utility="curvature", **FREE, source="private"
-    ).plan(moments)
-    rivals = one_per_tensor(powers(mechanism), moments, seed=4)
-    assert_no_better_noise(priced_by_curvature(moments), mechanism, rivals)
-
-
-def test_the_curvature_plan_does_not_depend_on_the_values() -> None:
-    moments = by_curvature(SWEEPS[0])
-    other = replace(moments, squared_values=SWEEPS[0].moments(9).squared_values)
-    first, second = (OptimalNoise(0.1, utility="curvature").plan(m) for m in (moments, other))
-    torch.testing.assert_close(powers(first), powers(second), rtol=EXACT, atol=0.0)
-
-
-def test_the_curvature_is_measured_when_it_is_needed() -> None:
-    """The defended step plans from E g_{b,i}² of the batch, as a plan from its moments does."""
-    model = build_model("mlp", sizes=[6, 8, 3]).double()
-    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    gradient = GradientMessage(model, torch.nn.functional.cross_entropy, torch.arange(5) % 3)
-    defense = OptimalNoise(0.1, utility="curvature", estimator="exact", source="private")
-    expected = defense.plan(measure(gradient, inputs, "exact", examples=True))
-    found = defense.respond(gradient, inputs, torch.Generator().manual_seed(0)).mechanism
-    assert isinstance(found, Mechanism)
-    torch.testing.assert_close(powers(found), powers(expected), rtol=1e-9, atol=0.0)
-
-
-def test_moments_without_curvature_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"should hold squared gradients.*examples=True"):
-        OptimalNoise(0.1, utility="curvature").plan(SWEEPS[0].moments())
-    with pytest.raises(
-        ValueError, match=r"`utility` should be one of \['variance', 'curvature', 'adam'\]"
-    ):
-        OptimalNoise(0.1, utility="power")
-
-
-def test_noise_on_what_pruning_keeps_may_be_planned_for_the_curvature() -> None:
-    moments = by_curvature(SWEEPS[7])
-    noise = OptimalNoise(0.1, utility="curvature", **FREE)
-    pruning = GradientPruning(0.5, noise=noise)
-    assert pruning.about.needs.curvature
-    assert not GradientPruning(0.5, noise=OptimalNoise(0.1)).about.needs.curvature
-    kept = row(pruning.plan(moments).keep) > 0
-    ratios = powers(pruning.plan(moments))[kept] / powers(noise.plan(moments))[kept]
-    torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios), rtol=EXACT, atol=0.0)

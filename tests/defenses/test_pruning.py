@@ -18,7 +18,7 @@ from gradveil import (
     reconstruction_bound,
     utility,
 )
-from gradveil.defenses._levels import keep_lowest
+from gradveil.defenses._pruning import keep_lowest
 from gradveil.mechanisms import Mechanism
 from gradveil.theory import fisher_trace
 from tests.mechanisms.statistics import assert_mean, draws

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gradveil._tensors import flatten, unflatten
-from gradveil.defenses._levels import keep_lowest, keep_within
+from gradveil.defenses._pruning import keep_lowest, keep_within
 
 from .cases import SWEEPS
 

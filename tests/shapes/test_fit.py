@@ -6,8 +6,7 @@ from torch import Tensor
 
 from gradveil import Moments
 from gradveil.shapes import Evidence, fit_shape, gather
-from gradveil.shapes._evidence import pool
-from gradveil.shapes._fit import choose_exponents, levels_of
+from gradveil.shapes._fit import choose_exponents, levels_of, pool
 
 from .cases import SIZE, a_message, a_model, clouds, generator
 

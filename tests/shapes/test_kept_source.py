@@ -26,7 +26,6 @@ from gradveil.shapes import KeptSource, ModelSource
 INNER: list[Defense] = [
     OptimalNoise(0.1),
     OptimalNoise(0.1, granularity="layer"),
-    OptimalNoise(0.1, utility="curvature"),
     OptimalClampedNoise(0.1, clip=0.01),
     OptimalPruning(0.5),
     OptimalPruning(0.5, noise=OptimalNoise(0.1)),
@@ -237,7 +236,7 @@ def test_one_source_serves_several_defenses(monkeypatch):
     assert len(made) == 1
     for name, std in stds[0].items():
         torch.testing.assert_close(2 * std, stds[1][name])
-    OptimalNoise(0.1, utility="curvature", source=source).respond(message, inputs, generator())
+    OptimalNoise(target_error=0.1, source=source).respond(message, inputs, generator())
     assert len(made) == 2
 
 

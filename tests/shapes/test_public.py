@@ -10,9 +10,8 @@ from gradveil import GradientMessage, OptimalNoise, measure
 from gradveil._tensors import total
 from gradveil.mechanisms import Mechanism
 from gradveil.shapes import Needs, Public, Shape, gather, model_given, trust_in
-from gradveil.shapes._evidence import pool
-from gradveil.shapes._public import moments_for
-from gradveil.shapes._trust import check_outputs, freshness
+from gradveil.shapes._fit import moments_for, pool
+from gradveil.shapes._model import check_outputs, freshness
 
 from .cases import SIZE, a_message, a_model, clouds, exact, generator, mean_gain, others
 
@@ -144,24 +143,6 @@ def test_amounts_are_for_the_size_of_the_private_batch(reduction):
     assert float(total(made.known_squared_sensitivities.values())) == pytest.approx(
         wanted, rel=1e-4
     )
-
-
-def test_curvature_takes_the_place_of_the_squares():
-    model = a_model()
-    given = planned(model, clouds(64, 1), curvature=True)
-    mechanism = OptimalNoise(0.1, utility="curvature").made(given)
-    assert isinstance(mechanism, Mechanism)
-    held = [
-        measure(a_message(model, t), x, "exact", examples=True)
-        for x, t in (clouds(SIZE, 7000 + k) for k in range(8))
-    ]
-    gains = []
-    for each in held:
-        h, s = each.known_squared_example_values, each.known_squared_sensitivities
-        v = {n: std.square() for n, std in mechanism.std.items()}
-        shaped = total(s[n] / v[n] for n in s) * total(h[n] * v[n] for n in s)
-        gains.append(float(total(s.values()) * total(h.values()) / shaped))
-    assert sum(gains) / 8 > 1.0
 
 
 def test_public_batches_may_be_fewer_than_the_private_examples():

@@ -35,14 +35,6 @@ def test_noise_has_variances_in_this_shape():
     assert power == pytest.approx(0.01, rel=1e-5)
 
 
-def test_noise_for_the_curvature_has_this_shape_too():
-    first, second = (
-        OptimalNoise(0.1, utility=u).mechanism(a_shape(), moments(LIKE))
-        for u in ("variance", "curvature")
-    )
-    assert all(torch.equal(first.std[name], second.std[name]) for name in LIKE)
-
-
 def test_pruning_cuts_the_largest_levels():
     keep = OptimalPruning(0.25).mechanism(a_shape(), moments(LIKE)).keep
     assert keep["w"].tolist()[3] == [0.0, 1.0, 0.0]

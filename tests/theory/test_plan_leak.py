@@ -17,7 +17,7 @@ from gradveil import (
     Rounding,
     measure,
 )
-from gradveil.defenses import _levels
+from gradveil.defenses import _noise
 from gradveil.messages import Message
 from gradveil.sensitivity import Exact, Sketch
 from gradveil.theory import plan_information, plan_information_trace
@@ -90,7 +90,7 @@ def test_with_it_the_information_is_that_of_the_whole_gaussian() -> None:
 
 def test_large_tensors_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = plan_information(smooth, batch(), optimal())
-    monkeypatch.setattr(_levels, "PIECE", 1)
+    monkeypatch.setattr(_noise, "PIECE", 1)
     torch.testing.assert_close(plan_information(smooth, batch(), optimal()), whole)
 
 

@@ -129,7 +129,6 @@ def plan_channel(
                 estimate,
                 estimator,
                 generator=generator,
-                examples=_looks_at_curvature(observation.defense),
             )[1]
             sensitivities = moments.squared_sensitivities
         if mechanism is None:
@@ -150,10 +149,6 @@ def depends_on_inputs(observation: Observation) -> bool:
 
 def _looks_at_sensitivities(defense: Defense | None) -> bool:
     return defense is not None and defense.about.needs.sensitivities
-
-
-def _looks_at_curvature(defense: Defense | None) -> bool:
-    return defense is not None and defense.about.needs.curvature
 
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:

@@ -13,10 +13,8 @@ tensor([0.1000, 0.2000])
 """
 
 from ._base import About, Defended, Defense
-from ._compression import QSGD, ErrorFeedback, LaplaceNoise, SignCompression
-from ._fixed import NoDefense
+from ._fixed import QSGD, LaplaceNoise, NoDefense, OptimalRounding, Rounding, SignCompression
 from ._input_defenses import InstaHide, MixUp, Pixelization
-from ._levels import keep_within  # for our own packages, as all that is not in `__all__`
 from ._noise import (
     ClampedNoise,
     GradientNoise,
@@ -24,13 +22,16 @@ from ._noise import (
     OptimalClampedNoise,
     OptimalNoise,
     allowed_trace,
+    capped,
+    least_square,
+    raise_to_least,
+    sensitivity_shape,
 )
-from ._outpost import Outpost
 from ._private_noise import PrivateNoise
-from ._pruning import GradientPruning, OptimalPruning, PruningDefense
-from ._rounding import OptimalRounding, Rounding
-from ._soteria import Soteria
+from ._pruning import GradientPruning, OptimalPruning, PruningDefense, keep_within
+from ._rivals import ErrorFeedback, Outpost, Soteria
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
     "QSGD",
     "About",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_choice, check_finite, check_structure
 from gradveil._random import advance, generator_or_fresh, seed_from
+from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
 from gradveil.sensitivity import Moments
@@ -24,17 +25,8 @@ class Accumulation:
 
     Adds up g = Σ_k w_k g_k(x_k) and its moments over micro-batches x_k. These share no inputs, so
     ∇_x g has the blocks w_k ∇g_k, and ‖∇_x g_i‖² = Σ_k w_k² ‖∇g_k,i‖²: exact, whatever happens
-    inside of a micro-batch. The squares of the values are those of the sum, g_i². Squares of single
-    examples are a mean, or a sum, as the loss itself is: h_i = Σ_k w_k h_k,i.
-
-    A shape that is not private is made once, at the end, for a batch of all examples.
-
-    Args:
-        defense: What defends the step.
-        model: The model whose `.grad` is added to.
-        loss_fn: A mean or a sum over examples.
-        generator: For probes, noise and dropout.
-        reduction: "mean" or "sum", where the loss does not say so itself.
+    inside of a micro-batch. The squares of the values are those of the sum, g_i². A shape that is
+    not private is made once, at the end, for a batch of all examples.
     """
 
     def __init__(
@@ -57,7 +49,7 @@ class Accumulation:
         self._reduction, self._is_open, self._is_tested = reduction, False, False
         self._sum: tuple[Tensors, Moments] | None = None
         self._last: tuple[GradientMessage, Tensor] | None = None
-        self._versions = _versions(model)
+        self._versions = self._weights()
 
     def __enter__(self) -> "Accumulation":
         if self._is_open or self._sum is not None:
@@ -65,7 +57,7 @@ class Accumulation:
                 "An accumulation should be entered once. Found it in use. Call"
                 " `defense.accumulate` again for each step."
             )
-        self._is_open, self._versions = True, _versions(self._model)
+        self._is_open, self._versions = True, self._weights()
         return self
 
     def add(self, inputs: Tensor, targets: Any) -> None:
@@ -82,8 +74,7 @@ class Accumulation:
         self._check_unmoved()
         if self.examples:
             advance(self._generator)  # a micro-batch has dropout of its own
-        seed = seed_from(self._generator)
-        message = kind(self._model, self._loss_fn, targets, seed=seed)
+        message = kind(self._model, self._loss_fn, targets, seed=seed_from(self._generator))
         reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
         past = fresh = 1.0
         count = self.examples + len(inputs)
@@ -122,32 +113,24 @@ class Accumulation:
     def _checked_reduction(self, message: GradientMessage, inputs: Tensor) -> str:
         """How micro-batches are weighted; tested on the first that has two examples."""
         stated = self._reduction or message.reduction
-        _check_countable(message, stated)
+        if stated != "sum":
+            _check_countable(message)
         if stated is not None and (self._is_tested or len(inputs) < 2):
             return stated
         reduction = _reduction_at(message, inputs, stated)
         self._is_tested = len(inputs) > 1
         return reduction
 
+    def _weights(self) -> list[tuple[int, int]]:
+        """Which tensors the parameters are, and how often each was changed in place."""
+        return [(id(parameter), parameter._version) for parameter in self._model.parameters()]
+
     def _check_unmoved(self) -> None:
-        if _versions(self._model) != self._versions:
+        if self._weights() != self._versions:
             raise RuntimeError(
                 "The weights should stay as they are while micro-batches are added. Found that they"
                 " changed in the block. Step the optimizer after it; nothing was added to `.grad`."
             )
-
-
-def add_to_grad(model: nn.Module, sent: Tensors) -> None:
-    """Add what was sent to `.grad`, as `loss.backward()` adds the gradient."""
-    for name, parameter in model.named_parameters():
-        if name in sent:
-            old, new = parameter.grad, sent[name].detach()
-            parameter.grad = new.clone() if old is None else old + new
-
-
-def _versions(model: nn.Module) -> list[tuple[int, int]]:
-    """Which tensors the parameters are, and how often each was changed in place."""
-    return [(id(parameter), parameter._version) for parameter in model.parameters()]
 
 
 def _added(
@@ -158,18 +141,14 @@ def _added(
     check_structure(values, before, "message(inputs)", "the micro-batches before")
     mixed = _mix(before, past, values, fresh)
     seen = {n: v.to(a.like[n].dtype) for n, v in mixed.items()}
+    squares = {
+        field: _mix_squares(getattr(a, field), past**2, getattr(b, field), fresh**2)
+        for field in ("squared_sensitivities", "second_squares")
+    }
     moments = replace(
-        a,
-        squared_values=Moments.of_values(seen, 1).squared_values,
-        squared_sensitivities=_mix_known(
-            a.squared_sensitivities, past**2, b.squared_sensitivities, fresh**2
-        ),
-        second_squares=_mix_known(a.second_squares, past**2, b.second_squares, fresh**2),
-        squared_example_values=_mix_known(
-            a.squared_example_values, past, b.squared_example_values, fresh
-        ),
-        input_size=a.input_size + b.input_size,
+        Moments.of_values(seen, a.input_size + b.input_size),
         hidden=max(a.hidden, b.hidden),
+        **squares,  # type: ignore[arg-type]
     )
     return mixed, moments
 
@@ -178,7 +157,7 @@ def _mix(a: Tensors, weight_a: float, b: Tensors, weight_b: float) -> Tensors:
     return {name: (weight_a * a[name]).add_(b[name], alpha=weight_b) for name in a}
 
 
-def _mix_known(
+def _mix_squares(
     a: Tensors | None, weight_a: float, b: Tensors | None, weight_b: float
 ) -> Tensors | None:
     """Sums of squares; one that gets too small for a float stays the least positive number."""
@@ -192,28 +171,29 @@ def _mix_known(
     return mixed
 
 
-_IGNORED = -100
-"""The target that PyTorch's losses leave out by default."""
+def _check_countable(message: GradientMessage) -> None:
+    """Require a mean in which every example of the batch counts the same.
 
-
-def _check_countable(message: GradientMessage, reduction: str | None) -> None:
-    """Require a loss in which every example of the batch counts the same.
-
-    A mean with class weights or with ignored targets is divided by something else than the number
-    of examples, which a micro-batch alone does not know.
+    One with class weights or with ignored targets is divided by something else than the number of
+    examples, which a micro-batch alone does not know.
     """
-    if reduction == "sum":
+    loss_fn: Any = message.loss.loss_fn
+    targets, options = message.targets, {}
+    if isinstance(loss_fn, functools.partial):
+        loss_fn, options = loss_fn.func, loss_fn.keywords
+    elif isinstance(loss_fn, nn.Module):
+        options = vars(loss_fn) | dict(loss_fn.named_buffers())
+    functions = (nn.functional.cross_entropy, nn.functional.nll_loss)
+    if loss_fn not in functions and not isinstance(loss_fn, (nn.CrossEntropyLoss, nn.NLLLoss)):
         return
-    loss_fn = message.loss.loss_fn
-    if _is_cross_entropy(loss_fn) and _option(loss_fn, "weight") is not None:
+    if options.get("weight") is not None:
         raise ValueError(
             "Parameter `loss_fn` should count every example the same, to be accumulated. Found a"
             " mean with class weights. Use reduction='sum' and divide the learning rate."
         )
-    targets, ignored = message.targets, _option(loss_fn, "ignore_index")
-    if _is_cross_entropy(loss_fn) and isinstance(targets, Tensor):
-        index = _IGNORED if ignored is None else ignored
-        if not targets.is_floating_point() and bool((targets == index).any()):
+    if isinstance(targets, Tensor) and not targets.is_floating_point():
+        index = options.get("ignore_index", -100)  # PyTorch's own
+        if bool((targets == index).any()):
             raise ValueError(
                 "Parameter `targets` should have no ignored entries, to be accumulated. Found"
                 f" {int((targets == index).sum())} times {index}, so that the mean is not one over"
@@ -226,30 +206,28 @@ def _reduction_at(message: GradientMessage, inputs: Tensor, stated: str | None) 
 
     L = (L_1 + (n - 1) L_rest) / n for a mean, L = L_1 + L_rest for a sum.
     """
-    losses = _split_losses(message, inputs)
-    fitting = ["mean", "sum"] if losses is None else _fitting(*losses, len(inputs))
+    losses, count = _split_losses(message, inputs), len(inputs)
+    fitting = ["mean", "sum"]
+    if losses is not None:
+        whole, first, rest = losses
+        expected = {"mean": (first + (count - 1) * rest) / count, "sum": first + rest}
+        scale = 1e-3 * max(abs(whole), abs(first), abs(rest))
+        fitting = [name for name, value in expected.items() if abs(value - whole) <= scale]
     if stated is None and len(fitting) == 2:
         raise ValueError(
             "Parameter `reduction` should be 'mean' or 'sum' for a loss that does not say which it"
             " is. Found None, and a micro-batch that does not tell. Pass it to `accumulate`."
         )
     if losses is not None and (not fitting or stated not in (None, *fitting)):
-        whole, first, rest = losses
         raise ValueError(
             f"Parameter `loss_fn` should be a {stated or 'mean or a sum'} over examples, to be"
-            f" accumulated. Found {whole:.6g} for {len(inputs)} examples, {first:.6g} for the first"
+            f" accumulated. Found {whole:.6g} for {count} examples, {first:.6g} for the first"
             f" alone and {rest:.6g} for the others. Use another loss, or one batch."
         )
     return stated or fitting[0]
 
 
-def _fitting(whole: float, first: float, rest: float, count: int) -> list[str]:
-    expected = {"mean": (first + (count - 1) * rest) / count, "sum": first + rest}
-    scale = max(abs(whole), abs(first), abs(rest))
-    return [name for name, value in expected.items() if abs(value - whole) <= 1e-3 * scale]
-
-
-def _split_losses(message: GradientMessage, inputs: Tensor) -> tuple[float, float, float] | None:
+def _split_losses(message: GradientMessage, inputs: Tensor) -> tuple[float, ...] | None:
     """The loss of all examples, of the first and of the others; `None` where it cannot be cut."""
     targets, loss = message.targets, message.loss
     if len(inputs) < 2 or not isinstance(targets, Tensor) or len(targets) != len(inputs):
@@ -263,17 +241,4 @@ def _split_losses(message: GradientMessage, inputs: Tensor) -> tuple[float, floa
             losses = [float(loss.loss_of_outputs(outputs[cut], targets[cut])) for cut in cuts]
         except (RuntimeError, ValueError, IndexError):  # not made for a single example
             return None
-    return (losses[0], losses[1], losses[2]) if all(map(math.isfinite, losses)) else None
-
-
-def _is_cross_entropy(loss_fn: Any) -> bool:
-    inner = loss_fn.func if isinstance(loss_fn, functools.partial) else loss_fn
-    if isinstance(inner, torch.nn.Module):
-        return isinstance(inner, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
-    return inner in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
-
-
-def _option(loss_fn: Any, name: str) -> Any:
-    if isinstance(loss_fn, functools.partial):
-        return loss_fn.keywords.get(name)
-    return getattr(loss_fn, name, None)
+    return tuple(losses) if all(map(math.isfinite, losses)) else None

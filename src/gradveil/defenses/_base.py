@@ -4,19 +4,14 @@ import re
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import (
-    check_choice,
-    check_inputs,
-    check_kind,
-    check_tensor,
-    check_values,
-)
+from gradveil._checks import check_choice, check_inputs, check_kind, check_tensor, check_values
 from gradveil._random import advance, generator_or_fresh, seed_from
+from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import (
@@ -29,20 +24,12 @@ from gradveil.messages import (
     takes_tokens,
     values_of,
 )
-from gradveil.sensitivity import (
-    Estimator,
-    Moments,
-    check_moments,
-    measure_with_values,
-)
+from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
 from gradveil.shapes import FromServer, Given, ModelSource, Needs, Shape, Source
 
-from ._accumulation import Accumulation, add_to_grad
+from ._accumulation import Accumulation
 
 Own = TypeVar("Own", bound="Defense")
-
-SOURCES = ("model", "private", "server")
-"""What a source can be called by: made-up examples, the batch itself, a shape that is sent."""
 
 
 class Defended(NamedTuple):
@@ -110,7 +97,9 @@ class Defense:
     evenly; its bound, its utility and its strongest attacker come for free. One that is no
     mechanism overrides `respond` instead, and clients, audits and attacks all see what that sends.
     `__call__` only returns what `respond` sends: a subclass with a `__call__` of its own is refused
-    when it is defined, because one of the two would be ignored.
+    when it is defined, because one of the two would be ignored. What a class knows about itself it
+    says where it is defined: ``class Tenth(Defense, label="a tenth", amount="share")``; see `About`
+    for the words.
 
     A defense keeps nothing from one call to the next: what there is to keep, its source keeps. One
     of another kind that remembers something has `state_dict`, `load_state_dict` and `reset`.
@@ -137,13 +126,12 @@ class Defense:
     clip: float | None = None
     """The option of this name: a threshold of entries, or of norms; `None` without one."""
 
-    label: str
-    """What tables call it; where a class does not say so, the words of its name."""
+    _known: ClassVar[dict[str, Any]] = {}
+    """What the class says of itself, of the fields of `About`."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "label" not in vars(cls):
-            cls.label = words_of(cls.__name__)
+    def __init_subclass__(cls, **known: Any) -> None:
+        super().__init_subclass__()
+        cls._known = {**cls._known, "label": words_of(cls.__name__), **known}
         if cls.__call__ is not Defense.__call__:
             raise TypeError(
                 "A defense should have no `__call__` of its own: what it returns is `respond(...)"
@@ -159,18 +147,24 @@ class Defense:
     @cached_property
     def about(self) -> About:
         """What is asked about it."""
-        needs, label = self.needs, self.label
-        private = (self.source == "private" and needs.moments) or self._steps_unlike()
-        source = "private" if private else self._source_name() if needs.moments else ""
-        usual = not steps_unlike(self, Defense)
-        return About(label, label, needs, source, private, private, usual, clamp=self.clip)
+        needs = self.needs
+        ours = next(c for c in type(self).__mro__ if c.__module__.startswith("gradveil."))
+        unknown = self._steps_unlike(ours)  # a user's class: nobody knows what it looks at
+        private = (self.source == "private" and needs.moments) or unknown
+        named = self.source if isinstance(self.source, str) else self.source.name
+        found = {
+            "family": self._known["label"],
+            "source": "private" if private else named if needs.moments else "",
+            "varies": private,
+            "clamp": self.clip,
+        }
+        usual = not self._steps_unlike(Defense)
+        return About(needs=needs, private=private, usual=usual, **{**found, **self._known})
 
-    def _source_name(self) -> str:
-        return self.source if isinstance(self.source, str) else self.source.name
-
-    def _steps_unlike(self) -> bool:
-        """Whether its class observes or responds in a way that nobody knows what it looks at."""
-        return steps_unlike(self, Defense)
+    def _steps_unlike(self, base: type) -> bool:
+        """Whether its class observes or responds in another way than this base class."""
+        own = type(self)
+        return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
 
     def shape(self, moments: Moments) -> Shape:
         """How noise is spread for a message with these moments; here evenly."""
@@ -224,14 +218,10 @@ class Defense:
         if not (self.about.private and needs.moments and needs.sensitivities):
             values = checked_values(message, inputs)
             return values, Moments.of_values(values, inputs.numel())
-        few = self.granularity == "layer" and not needs.judged
+        few = self.granularity == "layer" and self.estimator == "auto" and not needs.judged
+        estimator = "layers" if few else self.estimator
         return measure_with_values(
-            message,
-            inputs,
-            "layers" if few and self.estimator == "auto" else self.estimator,
-            generator=generator,
-            judged=needs.judged,
-            examples=needs.curvature,
+            message, inputs, estimator, generator=generator, judged=needs.judged
         )
 
     def given(
@@ -252,10 +242,11 @@ class Defense:
 
     def made(self, given: Given) -> AnyMechanism:
         """The mechanism of what a source gives; once for what it keeps."""
-        key = _options(self)
-        if key not in given.made:
-            given.made[key] = self, self.mechanism(given.shape, given.moments)
-        return given.made[key][1]
+        key, made = _options(self), given.shape.made
+        if key not in made:
+            made[key] = self, self.mechanism(given.shape, given.moments)  # itself: ids are its key
+        mechanism: AnyMechanism = made[key][1]
+        return mechanism
 
     @property
     def origin(self) -> Source:
@@ -266,11 +257,10 @@ class Defense:
         """
         if isinstance(self.source, Source):
             return self.source
-        made: Source | None = vars(self).get("_origin")
-        if made is None:
-            made = FromServer() if self.source == "server" else ModelSource()
-            vars(self)["_origin"] = made
-        return made
+        if "_origin" not in vars(self):
+            vars(self)["_origin"] = FromServer() if self.source == "server" else ModelSource()
+        origin: Source = vars(self)["_origin"]
+        return origin
 
     def backward(
         self,
@@ -412,17 +402,11 @@ class Defense:
         return self.about.needs.moments and not self.about.private
 
 
-def steps_unlike(defense: Defense, base: type) -> bool:
-    """Whether its class observes or responds in another way than this base class."""
-    own = type(defense)
-    return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
-
-
 def check_source(defense: Defense) -> None:
     """Require a source that a defense can take shapes from."""
     source = defense.source
     if not isinstance(source, Source):
-        check_choice(source, "source", SOURCES)
+        check_choice(source, "source", ("model", "private", "server"))
     if not isinstance(source, str) or source == "server":
         defense.origin.check(defense.about.needs)
 
@@ -451,9 +435,10 @@ def _options(defense: Defense) -> Any:
     """What tells its mechanisms from others'; objects by identity."""
     if not is_dataclass(defense):
         return id(defense)
-    plain = (bool, int, float, str, type(None))
     own: list[Any] = [type(defense)]
     for option in (getattr(defense, f.name) for f in fields(defense) if f.name != "source"):
-        nested = _options(option) if isinstance(option, Defense) else id(option)
-        own.append(option if isinstance(option, plain) else nested)
+        if isinstance(option, (bool, int, float, str, type(None))):
+            own.append(option)
+        else:
+            own.append(_options(option) if isinstance(option, Defense) else id(option))
     return tuple(own)

@@ -18,11 +18,8 @@ from gradveil.messages import LossFunction, MappedMessage, Message, movable
 from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
-from ._base import checked_values, steps_unlike
+from ._base import checked_values
 from ._fixed import FixedDefense, NoDefense
-
-LARGEST_WEIGHT = 0.65
-"""The largest weight of one example, as the authors have it."""
 
 
 class InputDefense(FixedDefense):
@@ -35,9 +32,6 @@ class InputDefense(FixedDefense):
     of change and message (`prepared`). Utilities are those of the changed message, beside which
     nothing is lost: what the change costs shows in training.
     """
-
-    def _steps_unlike(self) -> bool:
-        return steps_unlike(self, InputDefense)
 
     @abstractmethod
     def prepared(self, message: Message) -> Message:
@@ -108,7 +102,7 @@ class Pixelization(InputDefense):
 
 
 @dataclass(frozen=True)
-class MixUp(InputDefense):
+class MixUp(InputDefense, label="MixUp"):
     """x̃_b = w x_b + (1 - w) x_{b+1}, L̃ = w L(x̃, y_b) + (1 - w) L(x̃, y_{b+1}) (Zhang et al. 2018).
 
     Example b is mixed with the next one of the batch, the last with the first. Zhang et al. draw
@@ -131,8 +125,6 @@ class MixUp(InputDefense):
     ['layers.1.bias', 'layers.1.weight']
     """
 
-    label = "MixUp"
-
     weight: float = 0.7
 
     def __post_init__(self) -> None:
@@ -144,7 +136,7 @@ class MixUp(InputDefense):
 
 
 @dataclass(frozen=True)
-class InstaHide(InputDefense):
+class InstaHide(InputDefense, label="InstaHide"):
     """x̃_b = σ_b ⊙ Σ_j w_j x_{b+j}, loss mixed with the same w (Huang et al. 2020).
 
     Signs σ_b of ±1 for each entry, w random with Σ_j w_j = 1 and w_j ≤ 0.65, the other examples
@@ -169,8 +161,6 @@ class InstaHide(InputDefense):
     ['layers.1.bias', 'layers.1.weight']
     """
 
-    label = "InstaHide"
-
     images: int = 4
     seed: int = 0
 
@@ -188,7 +178,7 @@ class InstaHide(InputDefense):
         while True:
             parts = stream.random(self.images)
             weights: list[float] = (parts / parts.sum()).tolist()
-            if self.images == 1 or max(weights) <= LARGEST_WEIGHT:
+            if self.images == 1 or max(weights) <= 0.65:  # as the authors have it
                 return weights
 
     def _masked(self, inputs: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
 from ._accumulation import Accumulation
-from ._base import About, Defended, steps_unlike
+from ._base import About, Defended
 from ._fixed import FixedDefense
 
 LEAST_CLIP = 1e-10
@@ -46,7 +46,7 @@ LEAST_ON_GRID = 1e-4
 
 
 @dataclass(frozen=True)
-class PrivateNoise(FixedDefense):
+class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
     """y = (1/B) (Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖) + z C Σ^{1/2} ε), ε ~ N(0, I).
 
     g_b is the gradient of the loss of example b alone, Σ = diag(r) / mean(r) for a public shape r.
@@ -146,11 +146,7 @@ class PrivateNoise(FixedDefense):
             f" {self.noise_multiplier:g}; an accountant tells ε"
             + ("" if self.grid else "; in exact arithmetic: its noise is continuous")
         )
-        about = super().about  # norms are clipped: no entry is clamped
-        return replace(about, amount="noise_multiplier", clamp=None, formal_privacy=formal)
-
-    def _steps_unlike(self) -> bool:
-        return steps_unlike(self, PrivateNoise)
+        return replace(super().about, formal_privacy=formal)
 
     def prepared(self, message: Message) -> Message:
         """The message with its examples clipped, or clipped as a whole."""

@@ -16,27 +16,25 @@ from gradveil._checks import (
 )
 from gradveil._tensors import flatten, total, unflatten
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments, check_moments, named
+from gradveil.sensitivity import Estimator, Moments, named
 from gradveil.shapes import Needs, Shape, Source
 from gradveil.theory import GaussianPrior
 
 from ._base import About, Defense, check_source
-from ._levels import (
+from ._noise import (
+    GradientNoise,
+    NoiseDefense,
+    OptimalNoise,
+    allowed_trace,
     check_shape_options,
-    in_order,
-    keep_lowest,
-    keep_within,
     per_layer,
+    roots,
     sensitivity_shape,
 )
-from ._noise import GradientNoise, NoiseDefense, OptimalNoise, allowed_trace, roots
-
-LIMIT_MARGIN = 1.5
-"""By how much a pruned entry's limit is widened: the client's sensitivities are estimates, too."""
 
 
 @dataclass(frozen=True)
-class PruningDefense(Defense, ABC):
+class PruningDefense(Defense, ABC, amount="ratio"):
     """Sends the entries with the lowest scores and 0 for the others.
 
     Exactly one of the three:
@@ -94,7 +92,7 @@ class PruningDefense(Defense, ABC):
     def about(self) -> About:
         about, family = super().about, "pruning" if self.noise is None else "noisy pruning"
         label = about.label.replace("pruning", family)
-        return replace(about, label=label, family=family, amount="ratio")
+        return replace(about, label=label, family=family)
 
     @cached_property
     def needs(self) -> Needs:
@@ -105,7 +103,6 @@ class PruningDefense(Defense, ABC):
         return replace(
             super().needs,
             sensitivities=noise.sensitivities or target,
-            curvature=noise.curvature,
             judged=noise.judged or target,
             examples=(own if self.utility_budget is None else "utility_budget") or noise.examples,
         )
@@ -116,7 +113,6 @@ class PruningDefense(Defense, ABC):
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Keep the lowest scores, noise on what is kept."""
-        check_moments(moments)
         keep = unflatten(self._kept(shape, moments), moments.like)
         if self.noise is None:
             return Mechanism(std=constant_like(0.0, moments.like), keep=keep)
@@ -156,7 +152,7 @@ class PruningDefense(Defense, ABC):
 
 
 @dataclass(frozen=True)
-class GradientPruning(PruningDefense):
+class GradientPruning(PruningDefense, label="pruning"):
     """Prunes the entries of smallest E g_i² (Eq. 17). No guarantee unless `noise` is added.
 
     Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
@@ -170,8 +166,6 @@ class GradientPruning(PruningDefense):
     >>> GradientPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """
-
-    label = "pruning"
 
     source: Source | str = "private"
 
@@ -200,7 +194,7 @@ class GradientPruning(PruningDefense):
 
 
 @dataclass(frozen=True)
-class OptimalPruning(PruningDefense):
+class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity=True):
     """Prunes the entries of LARGEST r_i² = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
 
     At a given first-order utility Σ_kept g_i² the information Σ_kept s_i² is least when the
@@ -233,10 +227,6 @@ class OptimalPruning(PruningDefense):
         check_shape_options(self.granularity, 1.0, self.floor)
 
     @cached_property
-    def about(self) -> About:
-        return replace(super().about, twin=GradientPruning, prunes_by_sensitivity=True)
-
-    @cached_property
     def needs(self) -> Needs:
         return replace(super().needs, sensitivities=True)
 
@@ -257,7 +247,8 @@ class OptimalPruning(PruningDefense):
         ratios = (sensitivity[~pruned] / kept).sort().values
         share = 0.98 if self.noise is None else 0.5
         threshold = ratios[int(share * (len(ratios) - 1))].clamp(min=1e-30)
-        return (LIMIT_MARGIN * sensitivity / threshold).clamp(min=float(kept.median()))
+        # half as much again: the client's sensitivities are estimates, too
+        return (1.5 * sensitivity / threshold).clamp(min=float(kept.median()))
 
     def scores(self, shape: Shape, moments: Moments) -> Tensor:
         """r_i; infinite where the entry is 0."""
@@ -265,3 +256,48 @@ class OptimalPruning(PruningDefense):
         if self.granularity == "layer":
             return flatten(per_layer(levels, squares))
         return torch.where(flatten(squares) > 0, flatten(levels), torch.inf)
+
+
+def keep_lowest(scores: Tensor, count: int, ties: Tensor | None = None) -> Tensor:
+    """1 for the `count` lowest scores, 0 elsewhere.
+
+    Of equal scores the entries of the lowest `ties` are kept, where there are any, and then the
+    earlier ones. One selection instead of a sort: everything below the count-th score, then ties.
+    """
+    if count == 0:
+        return torch.zeros_like(scores)
+    threshold = scores.kthvalue(count).values
+    below, tied = scores < threshold, scores == threshold
+    missing = count - int(below.sum())
+    if ties is None or int(tied.sum()) == missing:
+        return (below | (tied & (tied.cumsum(0) <= missing))).to(scores.dtype)
+    kept = below.to(scores.dtype)
+    kept[tied] = keep_lowest(ties[tied], missing).to(scores.dtype)
+    return kept
+
+
+def in_order(scores: Tensor, ties: Tensor | None = None) -> Tensor:
+    """The entries by rising scores; of equal ones those of the lowest `ties` first."""
+    if ties is None:
+        return scores.argsort(stable=True)
+    first = ties.argsort(stable=True)
+    return first[scores[first].argsort(stable=True)]
+
+
+def keep_within(
+    scores: Tensor, weights: Tensor, budget: float, ties: Tensor | None = None
+) -> Tensor:
+    """Keep in the order of rising scores until Σ weights · keep = budget.
+
+    The fractional knapsack: the entry on the borderline is kept with the probability that meets
+    the budget in expectation.
+
+    >>> keep_within(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), budget=1.5)
+    tensor([0.5000, 1.0000, 0.0000])
+    """
+    order = in_order(scores, ties)
+    sorted_weights = weights[order].double()
+    before = sorted_weights.cumsum(0) - sorted_weights
+    share = ((budget - before) / sorted_weights.clamp(min=1e-300)).clamp(0, 1)
+    share = torch.where(sorted_weights > 0, share, 0.0)
+    return torch.empty_like(scores).scatter_(0, order, share.to(scores.dtype))

@@ -1,16 +1,13 @@
 """Shapes: how noise is spread over a message, and the sources that they come from."""
 
-from ._evidence import Evidence, gather  # for our own packages, as all that is not in `__all__`
-from ._fit import fit_shape, shape_with
-from ._model import ModelSource, model_given
-from ._public import Public
-from ._rms import rms_shape
+from ._fit import Evidence, fit_shape, gather, shape_with
+from ._model import ModelSource, model_given, synthetic, trust_in
+from ._public import Public, rms_shape
 from ._server import FromServer
 from ._shape import Shape
 from ._source import Given, KeptSource, Needs, Source, check_state
-from ._synthetic import synthetic
-from ._trust import trust_in
 
+# What `__all__` does not list is for our own packages.
 __all__ = [
     "FromServer",
     "Given",

@@ -1,6 +1,7 @@
 """The shape of noise that public batches prove to be better than isotropic."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import log
 from typing import NamedTuple
 
@@ -9,22 +10,188 @@ from torch import Tensor
 
 from gradveil._checks import check_count, check_kind, check_ratio, check_structure
 from gradveil._tensors import total
-from gradveil.sensitivity import Moments
+from gradveil._typing import Tensors
+from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
+from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
 
-from ._evidence import Evidence, entries_of, pool
 from ._shape import Factors, Shape
 
-STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""The exponents that are tried."""
-
-MOST = (1.0, 0.6, 0.6, 0.6)
-"""The largest exponents of tensors, rows, columns, entries. At 1 a shape from examples of another
-kind loses to isotropic noise on a fresh model, where nothing tells that they are."""
-
-MOST_FOLDS = 8
-"""At most so many parts of the batches are left out in turn."""
-
 Exponents = tuple[float, float, float, float]
+"""Of tensors, rows, columns and entries."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Moments of one batch, with what its single examples add to them where that is known.
+
+    One batch gradient g = Σ_b c_b is a poor estimate of E g²: it is one draw. Over batches of n
+    examples E g² = n E c_b² + n (n - 1) (E c_b)², and all of the examples tell of E c_b².
+
+    >>> from gradveil import Moments
+    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=3)
+    >>> Evidence(moments, examples=4).examples
+    4
+    """
+
+    moments: Moments
+    """g² and s² of the batch."""
+    values: Tensors | None = None
+    """g; `None` where examples do not add up."""
+    example_squares: Tensors | None = None
+    """Σ_b c_b², beside the values."""
+    examples: int = 1
+    """In the batch."""
+    is_sum: bool = False
+    """Whether the message is a sum over examples, and not a mean."""
+
+    def __post_init__(self) -> None:
+        check_moments(self.moments)
+        check_count(self.examples, "examples")
+
+
+def gather(
+    message: Message,
+    inputs: Tensor,
+    generator: torch.Generator,
+    estimator: Estimator | str = "auto",
+    *,
+    judged: bool = False,
+    examples: bool = True,
+) -> Evidence:
+    """Measure a message at a public batch, and its examples one by one where they add up.
+
+    What it says of the rows of a table of tokens is spread over all rows: tokens that do not occur
+    here may occur elsewhere.
+
+    Args:
+        message: The message of these examples.
+        inputs: The examples.
+        generator: For the probes.
+        estimator: How sensitivities are measured.
+        judged: Measure them twice, as `measure` does.
+        examples: Whether to take examples one by one, at the price of some more gradients.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 4, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> gather(message, torch.rand(2, 3, generator=generator), generator).examples
+    2
+    """
+    alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
+    values, moments = measure_with_values(
+        message, inputs, estimator, generator=generator, judged=judged, examples=alone
+    )
+    moments = replace(moments, squared_values=over_rows(moments.squared_values, message, inputs))
+    if not alone or moments.squared_example_values is None:
+        return Evidence(moments, examples=len(inputs))
+    if isinstance(message, TokenGradient):  # over batches, the gradients of a row have no mean
+        rows = message.tables(inputs)
+        values = {n: torch.zeros_like(v) if n in rows else v for n, v in values.items()}
+    is_sum = getattr(message, "reduction", None) == "sum"
+    squares = over_rows(moments.squared_example_values, message, inputs)
+    squares = _times(squares, 1.0 if is_sum else 1 / len(inputs))
+    return Evidence(moments, values, squares, len(inputs), is_sum)
+
+
+class Pooled(NamedTuple):
+    """S and G: what stands for E‖∇g_i‖² and E g_i²."""
+
+    slopes: Tensors
+    squares: Tensors
+
+
+def pool(batches: Sequence[Evidence], size: int, *, equally: bool = True) -> Pooled:
+    """S and G for messages of `size` examples, from public batches.
+
+    G = n E c_b² + n (n - 1) (E c_b)² over all examples b where they add up, the second square
+    without its bias; else the mean of g² over batches.
+
+    Args:
+        batches: What public batches say.
+        size: n.
+        equally: Divide each batch by its own mean of s² and of g² first. After training a few
+            examples have most of all gradients, and should not decide alone on a shape; the amount
+            of noise is for the plain means.
+    """
+
+    def mean(many: Sequence[Mapping[str, Tensor]]) -> Tensors:
+        return mean_of([_times(one, _scale(one) if equally else 1.0) for one in many])
+
+    slopes = mean([b.moments.known_squared_sensitivities for b in batches])
+    if any(b.example_squares is None for b in batches):
+        return Pooled(slopes, mean([b.moments.squared_values for b in batches]))
+    return Pooled(slopes, _from_examples(batches, size, equally))
+
+
+def _from_examples(batches: Sequence[Evidence], size: int, equally: bool) -> Tensors:
+    """With g of a batch of B, Q = E Σ_b c_b² and M = (E g)²: G = Q B/n + (1 - 1/n) M.
+
+    That is E g² for batches of n in place of B, of a loss that is a mean. With K batches the mean
+    ḡ has E ḡ² = M + (Q - M/B)/K, from which M follows.
+    """
+    count, examples = len(batches), batches[0].examples
+    spreads = [b.example_squares or {} for b in batches]
+    weights = [_scale(spread) if equally else 1.0 for spread in spreads]
+    spread = mean_of([_times(s, w) for s, w in zip(spreads, weights, strict=True)])
+    mean = mean_of([_times(b.values or {}, w**0.5) for b, w in zip(batches, weights, strict=True)])
+    known = 1 - 1 / (examples * count)
+    squares = {}
+    for name, own in spread.items():
+        found = (mean[name].square() - own / count).clamp(min=0) / known if known else 0.0
+        squares[name] = own * (examples / size) + (1 - 1 / size) * found
+    return squares
+
+
+def _scale(squares: Mapping[str, Tensor]) -> float:
+    """1 over the mean; 0 where all is 0."""
+    size = sum(square.numel() for square in squares.values())
+    whole = float(total(squares.values()))
+    return size / whole if whole > 0 else 0.0
+
+
+def _times(tensors: Mapping[str, Tensor], factor: float) -> Tensors:
+    return {name: tensor.detach() * factor for name, tensor in tensors.items()}
+
+
+def mean_of(many: Sequence[Tensors]) -> Tensors:
+    """The mean over batches, tensor by tensor."""
+    return {name: torch.stack([one[name] for one in many]).mean(0) for name in many[0]}
+
+
+def moments_for(batches: Sequence[Evidence], size: int) -> Moments:
+    """E g_i² and E‖∇g_i‖² of the batches, for messages of `size` examples.
+
+    s² of a mean falls with the number of examples, of a sum it grows.
+    """
+    first = batches[0]
+    ratio = size / first.examples
+    factor = ratio if first.is_sum else 1 / ratio
+    slopes, squares = pool(batches, size, equally=False)
+    if first.is_sum:
+        squares = _times(squares, ratio**2)
+    seconds = [b.moments.second_squares for b in batches]
+    judge = mean_of([s for s in seconds if s]) if all(seconds) else None
+    return Moments(
+        squared_values=_positive(squares),
+        squared_sensitivities=_times(slopes, factor),
+        input_size=size * (first.moments.input_size // first.examples),
+        second_squares=None if judge is None else _times(judge, factor),
+        hidden=max(b.moments.hidden for b in batches),
+        estimator=first.moments.estimator,
+    )
+
+
+def _positive(squares: Tensors) -> Tensors:
+    """Not below a share of the tensor's mean, nor of the message's; 0 only where all is.
+
+    No entry is 0 only because it is on the public examples.
+    """
+    count = sum(square.numel() for square in squares.values())
+    whole = float(total(squares.values())) / max(count, 1)
+    return {n: s.clamp(min=1e-6 * max(float(s.mean()), 1e-6 * whole)) for n, s in squares.items()}
 
 
 def fit_shape(
@@ -33,7 +200,6 @@ def fit_shape(
     size: int | None = None,
     trust: float = 1.0,
     entries: bool = True,
-    curvature: bool = False,
 ) -> Shape:
     """r = √(E s² / E g²), shrunk towards isotropic as far as the batches themselves demand it.
 
@@ -53,7 +219,6 @@ def fit_shape(
         trust: In [0, 1], multiplies the exponents; below 1 for examples of another kind.
         entries: Whether entries may differ by more than their rows and columns. Without, a shape
             takes few numbers.
-        curvature: Take the curvature h (`Moments.squared_example_values`) in the place of g².
 
     >>> import torch
     >>> from gradveil import Moments
@@ -65,84 +230,8 @@ def fit_shape(
     known = _checked(batches)
     size = known[0].examples if size is None else size
     check_count(size, "size")
-    exponents = choose_exponents(known, size, entries=entries, curvature=curvature)
-    return shape_with(known, size, [trust * e for e in exponents], curvature=curvature)
-
-
-def choose_exponents(
-    batches: Sequence[Evidence], size: int, *, entries: bool = True, curvature: bool = False
-) -> Exponents:
-    """The exponents of tensors, rows, columns and entries that do best on left-out batches."""
-    if len(batches) < 2:
-        return (0.0, 0.0, 0.0, 0.0)
-    parts = min(len(batches), MOST_FOLDS)
-    folds = [range(start, len(batches), parts) for start in range(parts)]
-    trial = Trial(batches, folds, size, curvature=curvature)
-    best, found = 0.0, [0.0] * 4
-    for _ in range(2):
-        for place in range(4 if entries else 3):
-            for step in STEPS:
-                tried = [*found[:place], min(step, MOST[place]), *found[place + 1 :]]
-                score = trial.score(tried)
-                if score > best:
-                    best, found = score, tried
-    return (found[0], found[1], found[2], found[3])
-
-
-def shape_with(
-    batches: Sequence[Evidence],
-    size: int,
-    exponents: Sequence[float],
-    *,
-    curvature: bool = False,
-) -> Shape:
-    """The shape of all of the batches with given exponents of tensors, rows, columns and entries.
-
-    (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
-    each tensor; see `fit_shape` for the other arguments.
-
-    >>> import torch
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> from gradveil.shapes import gather
-    >>> batches = [gather(message, torch.rand(2, 3), generator) for _ in range(2)]
-    >>> type(shape_with(batches, 2, [1.0, 0.0, 0.0, 0.0])).__name__
-    'Shape'
-    """
-    pooled = pool(batches, size, curvature=curvature)
-    levels = levels_of(*pooled)
-    return Shape(
-        {name: _factors(levels[name], exponents, like) for name, like in pooled.squares.items()}
-    )
-
-
-def _factors(levels: "Levels", exponents: Sequence[float], like: Tensor) -> Factors:
-    """As few numbers as the exponents leave, in shapes that broadcast to the parameter."""
-    tensor, rows, columns, entries = (
-        power * level for power, level in zip(exponents, levels, strict=True)
-    )
-    if exponents[3]:
-        return (_exp(tensor + rows + columns + entries).reshape(like.shape),)
-    ones = (1,) * (like.dim() - 1)
-    if not exponents[1] or not like.dim():
-        factors = [_exp(tensor).reshape((1,) * like.dim())]
-    else:
-        factors = [_exp(tensor + rows).reshape(-1, *ones)]
-    if exponents[2] and as_matrix(like).shape[1] > 1:
-        factors.append(_exp(columns).reshape(1, *like.shape[1:]))
-    return tuple(factors)
-
-
-WIDEST_LOG = log(1e12)
-
-
-def _exp(logarithm: Tensor) -> Tensor:
-    """Finite and positive whatever the units."""
-    return logarithm.nan_to_num(0.0, WIDEST_LOG, -WIDEST_LOG).clamp(-WIDEST_LOG, WIDEST_LOG).exp()
+    exponents = choose_exponents(known, size, entries=entries)
+    return shape_with(known, size, [trust * e for e in exponents])
 
 
 def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
@@ -160,9 +249,65 @@ def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
     return known
 
 
-LEAST_OF_MEAN = 1e-4
-"""The least of a mean square that counts, over the mean of its tensor: a dead unit of the public
-examples may live on private ones."""
+def choose_exponents(batches: Sequence[Evidence], size: int, *, entries: bool = True) -> Exponents:
+    """The exponents that do best on left-out batches, at most eight parts of them in turn.
+
+    Those of rows, columns and entries are at most 0.6: at 1 a shape from examples of another kind
+    loses to isotropic noise on a fresh model, where nothing tells that they are.
+    """
+    if len(batches) < 2:
+        return (0.0, 0.0, 0.0, 0.0)
+    parts = min(len(batches), 8)
+    trial = Trial(batches, [range(start, len(batches), parts) for start in range(parts)], size)
+    best, found = 0.0, [0.0] * 4
+    for _ in range(2):
+        for place, most in enumerate((1.0, 0.6, 0.6, 0.6) if entries else (1.0, 0.6, 0.6)):
+            for step in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+                tried = [*found[:place], min(step, most), *found[place + 1 :]]
+                score = trial.score(tried)
+                if score > best:
+                    best, found = score, tried
+    return (found[0], found[1], found[2], found[3])
+
+
+def shape_with(batches: Sequence[Evidence], size: int, exponents: Sequence[float]) -> Shape:
+    """The shape of all of the batches with given exponents of tensors, rows, columns and entries.
+
+    (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
+    each tensor; see `fit_shape` for the other arguments.
+
+    >>> from gradveil import Moments
+    >>> moments = Moments({"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)}, input_size=3)
+    >>> shape_with([Evidence(moments)], 1, [1.0, 1.0, 1.0, 0.0]).numbers
+    4
+    """
+    pooled = pool(batches, size)
+    levels = levels_of(*pooled)
+    return Shape(
+        {name: _factors(levels[name], exponents, like) for name, like in pooled.squares.items()}
+    )
+
+
+def _factors(levels: "Levels", exponents: Sequence[float], like: Tensor) -> Factors:
+    """As few numbers as the exponents leave, in shapes that broadcast to the parameter."""
+    tensor, rows, columns, entries = (
+        power * level for power, level in zip(exponents, levels, strict=True)
+    )
+    if exponents[3]:
+        return (_exp(tensor + rows + columns + entries).reshape(like.shape),)
+    if not exponents[1] or not like.dim():
+        factors = [_exp(tensor).reshape((1,) * like.dim())]
+    else:
+        factors = [_exp(tensor + rows).reshape(-1, *(1,) * (like.dim() - 1))]
+    if exponents[2] and as_matrix(like).shape[1] > 1:
+        factors.append(_exp(columns).reshape(1, *like.shape[1:]))
+    return tuple(factors)
+
+
+def _exp(logarithm: Tensor) -> Tensor:
+    """Finite and positive whatever the units."""
+    widest = log(1e12)
+    return logarithm.nan_to_num(0.0, widest, -widest).clamp(-widest, widest).exp()
 
 
 class Levels(NamedTuple):
@@ -181,7 +326,8 @@ class Levels(NamedTuple):
 
 def levels_of(slopes: Mapping[str, Tensor], squares: Mapping[str, Tensor]) -> dict[str, Levels]:
     """The levels of √(S_i / G_i), tensor by tensor, relative to the whole message."""
-    whole = _half_log(_mean(slopes), _mean(squares))
+    size = max(1, sum(slope.numel() for slope in slopes.values()))
+    whole = _half_log(total(slopes.values()) / size, total(squares.values()) / size)
     return {name: _levels(slope, squares[name], whole) for name, slope in slopes.items()}
 
 
@@ -202,9 +348,9 @@ def _levels(slope: Tensor, square: Tensor, whole: Tensor) -> Levels:
 
 
 def _relative(matrix: Tensor) -> Tensor:
-    """Over its mean, and not below `LEAST_OF_MEAN`."""
+    """Over its mean, and not below 1e-4: a dead unit may live on private examples."""
     mean = matrix.mean(dtype=torch.float64).clamp(min=1e-300)
-    return (matrix / mean).to(matrix.dtype).clamp(min=LEAST_OF_MEAN)
+    return (matrix / mean).to(matrix.dtype).clamp(min=1e-4)
 
 
 def _half_log(slope: Tensor, square: Tensor) -> Tensor:
@@ -212,17 +358,6 @@ def _half_log(slope: Tensor, square: Tensor) -> Tensor:
     least = torch.finfo(slope.dtype).tiny
     return (slope.clamp(min=least).log() - square.clamp(min=least).log()) / 2
 
-
-def _mean(tensors: Mapping[str, Tensor]) -> Tensor:
-    size = sum(tensor.numel() for tensor in tensors.values())
-    return total(tensors.values()) / max(size, 1)
-
-
-SAMPLE = 2**15
-"""At most about so many entries of a message, evenly spread, stand for all."""
-
-STANDARD_ERRORS = 0.5
-"""Of the mean, by which a gain has to be above 1."""
 
 DOUBT = (0.0, 0.4, 0.1, 0.4)
 """By how much log gain has to rise, over the number of batches, for each unit of the exponents of
@@ -238,36 +373,31 @@ class Trial:
         batches: At least two.
         folds: The numbers of the batches that are left out together.
         size: Examples in a private batch.
-        curvature: Judge by the curvature h in the place of g².
     """
 
     def __init__(
-        self,
-        batches: Sequence[Evidence],
-        folds: Sequence[Iterable[int]],
-        size: int,
-        *,
-        curvature: bool = False,
+        self, batches: Sequence[Evidence], folds: Sequence[Iterable[int]], size: int
     ) -> None:
-        first = batches[0].moments.squared_values
-        chosen, self._weights = _sample(first)
+        chosen, self._weights = _sample(batches[0].moments.squared_values)
         held = [[*fold] for fold in folds]
         self._logs, owners = [], []
         for number, fold in enumerate(held):
             rest = [batch for place, batch in enumerate(batches) if place not in fold]
-            self._logs.append(_logs(levels_of(*pool(rest, size, curvature=curvature)), chosen))
+            self._logs.append(_logs(levels_of(*pool(rest, size)), chosen))
             owners += [number] * len(fold)
         self._owners = torch.tensor(owners)
-        order = [batches[place] for fold in held for place in fold]
-        self._squares = torch.stack([entries_of(b.squares(curvature), chosen) for b in order])
-        self._slopes = torch.stack(
-            [entries_of(b.moments.known_squared_sensitivities, chosen) for b in order]
-        )
+        order = [batches[place].moments for fold in held for place in fold]
+        self._squares = torch.stack([_entries(m.squared_values, chosen) for m in order])
+        slopes = [_entries(m.known_squared_sensitivities, chosen) for m in order]
+        self._slopes = torch.stack(slopes)
 
     def score(self, exponents: Sequence[float]) -> float:
-        """The mean of log gain over left-out batches less its margin; 0 for isotropic noise."""
+        """The mean of log gain over left-out batches less its margin; 0 for isotropic noise.
+
+        The margin is half of a standard error, and `DOUBT`.
+        """
         gains = self.gains(exponents)
-        chance = STANDARD_ERRORS * float(gains.std()) / len(gains) ** 0.5
+        chance = 0.5 * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
         score: float = float(gains.mean()) - chance - doubt
         return score
@@ -284,16 +414,21 @@ class Trial:
 
 
 def _sample(like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-    """Which entries stand for all, by name, and how many each of them stands for."""
+    """Which entries, about 2¹⁵ and evenly spread, stand for all, and for how many each does."""
     size = sum(value.numel() for value in like.values())
     chosen, weights = {}, []
     for name, value in like.items():
-        step = max(1, min(size // SAMPLE, value.numel() // 64))
+        step = max(1, min(size // 2**15, value.numel() // 64))
         index = torch.arange(0, value.numel(), step, device=value.device)
         chosen[name] = index
         share = value.numel() / max(len(index), 1)
         weights.append(torch.full((len(index),), share, dtype=torch.float64, device=value.device))
     return chosen, torch.cat(weights)
+
+
+def _entries(tensors: Mapping[str, Tensor], chosen: Mapping[str, Tensor]) -> Tensor:
+    """The chosen entries of each tensor in one row, in float64."""
+    return torch.cat([tensors[n].reshape(-1)[index].double() for n, index in chosen.items()])
 
 
 def _logs(levels: dict[str, Levels], chosen: dict[str, Tensor]) -> Tensor:

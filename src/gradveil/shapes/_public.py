@@ -1,27 +1,29 @@
 """Public examples as a source of shapes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_count, check_inputs, check_tensor
 from gradveil._random import seed_from
-from gradveil._tensors import total
 from gradveil._typing import Tensors
-from gradveil.messages import Message, MovableMessage, check_match, gradient_of, movable
-from gradveil.sensitivity import Moments
+from gradveil.messages import (
+    GradientMessage,
+    Message,
+    check_match,
+    example_gradients,
+    gradient_of,
+    movable,
+)
 
-from ._evidence import Evidence, gather, mean_of, pool
-from ._fit import fit_shape
+from ._fit import fit_shape, gather, moments_for
+from ._model import trust_in
+from ._shape import Shape
 from ._source import Given, KeptSource, Needs
-from ._trust import trust_in
 
 MOST_NUMBERS = 2**28
 """That the evidence of all batches may hold; a large model gets fewer batches, two at least."""
-
-LEAST_SQUARE = 1e-6
-"""The least E g_i² over the mean of its tensor: no entry is 0 only because public examples are."""
 
 
 class Public(KeptSource):
@@ -86,53 +88,18 @@ class Public(KeptSource):
         own, size = movable(message), len(inputs)
         public, targets = _shuffled(inputs, self.examples, generator)
         each = min(self.batch_size or size, max(1, len(public) // 2))
-        most = max(2, MOST_NUMBERS // (4 * _numbers_in(own)))
+        parameters: Tensors = getattr(own, "parameters", {})
+        numbers = sum(p.numel() for p in parameters.values()) or 1
+        whole = min(len(public) // each, max(2, MOST_NUMBERS // (4 * numbers))) * each
         batches = [
             gather(own.of(t), x, generator, needs.estimator, judged=needs.judged)
-            for x, t in _batches(public, targets, each)[:most]
+            for x, t in zip(public[:whole].split(each), targets[:whole].split(each), strict=True)
         ]
         trust = trust_in(own.of(targets), public, generator)
-        shape = fit_shape(batches, size=size, trust=trust, curvature=needs.curvature)
-        return Given(shape, moments_for(batches, size, curvature=needs.curvature))
+        return Given(fit_shape(batches, size=size, trust=trust), moments_for(batches, size))
 
     def __repr__(self) -> str:
         return f"Public({len(self.examples[0])} examples, refresh_every={self.refresh_every})"
-
-
-def moments_for(batches: Sequence[Evidence], size: int, *, curvature: bool = False) -> Moments:
-    """E g_i² and E‖∇g_i‖² of the batches, for messages of `size` examples."""
-    first = batches[0]
-    slopes, squares = pool(batches, size, equally=False)
-    if first.is_sum:
-        squares = {n: s * (size / first.examples) ** 2 for n, s in squares.items()}
-    seconds = [b.moments.second_squares for b in batches]
-    judge = mean_of([s for s in seconds if s]) if all(seconds) else None
-    alone = pool(batches, size, equally=False, curvature=True).squares if curvature else None
-    return Moments(
-        squared_values=_positive(squares),
-        squared_sensitivities=_rescaled(slopes, first, size),
-        input_size=size * first.entries,
-        second_squares=None if judge is None else _rescaled(judge, first, size),
-        squared_example_values=None if alone is None else _positive(alone),
-        hidden=max(b.moments.hidden for b in batches),
-        estimator=first.moments.estimator,
-    )
-
-
-def _rescaled(slopes: Tensors, batch: Evidence, size: int) -> Tensors:
-    """s² of a mean falls with the number of examples, of a sum it grows."""
-    ratio = size / batch.examples
-    return {n: s * (ratio if batch.is_sum else 1 / ratio) for n, s in slopes.items()}
-
-
-def _positive(squares: Tensors) -> Tensors:
-    """Not below a share of the tensor's mean, nor of the message's; 0 only where all is."""
-    count = sum(square.numel() for square in squares.values())
-    whole = float(total(squares.values())) / max(count, 1)
-    return {
-        n: s.clamp(min=LEAST_SQUARE * max(float(s.mean()), LEAST_SQUARE * whole))
-        for n, s in squares.items()
-    }
 
 
 def _shuffled(
@@ -143,18 +110,6 @@ def _shuffled(
     order = torch.randperm(len(inputs), generator=generator, device=generator.device)
     inputs, targets = inputs[order.to(inputs.device)], targets[order.to(targets.device)]
     return inputs.to(like), targets.to(like.device)
-
-
-def _numbers_in(message: MovableMessage) -> int:
-    """How many entries the message has, as its model says; 1 where it does not."""
-    parameters = getattr(message, "parameters", None)
-    return sum(p.numel() for p in parameters.values()) if isinstance(parameters, dict) else 1
-
-
-def _batches(inputs: Tensor, targets: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    """Batches of exactly that size; what is left over is not used."""
-    whole = len(inputs) // size * size
-    return list(zip(inputs[:whole].split(size), targets[:whole].split(size), strict=True))
 
 
 def _check_examples(examples: object) -> None:
@@ -168,3 +123,43 @@ def _check_examples(examples: object) -> None:
     check_inputs(inputs, "examples[0]", tokens=tokens)
     check_tensor(targets, "examples[1]")
     check_match(inputs, targets, tokens=tokens)
+
+
+def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
+    """r_i ∝ √E g_bi² over public examples b: as much noise as there is gradient.
+
+    That minimises the noise Σ_i Σ_ii beside the clipping norm E Σ_i g_bi² / Σ_ii, whose product is
+    least for Σ_ii ∝ √E g_bi². For `PrivateNoise`, whose shape must not depend on private data. A
+    tensor's squares are the product of their means over columns and over rows, which few examples
+    determine. No root mean square is taken to be below a twentieth of that of its tensor, and no
+    tensor's below a twentieth of that of all.
+
+    Args:
+        message: The gradient of public examples.
+        inputs: These examples.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> message = GradientMessage(model, lambda o, _: o.sum(), None)
+    >>> shape = rms_shape(message, torch.tensor([[3.0, 1.0], [3.0, -1.0]]))
+    >>> [round(float(r), 3) for r in shape.levels(dict(model.named_parameters()))["weight"][0]]
+    [3.0, 1.0]
+    """
+    check_inputs(inputs)
+    squares: Tensors = {}
+    with torch.no_grad():
+        for gradients in example_gradients(message, inputs):
+            for name, g in gradients.items():
+                square = g.square().sum(0) / len(inputs)
+                squares[name] = squares[name] + square if name in squares else square
+    least, entries = 0.05**2, sum(s.numel() for s in squares.values())
+    whole = sum(float(s.sum(dtype=torch.float64)) for s in squares.values()) / entries
+    factors = {}
+    for name, square in squares.items():
+        mean = square.mean().clamp(min=least * max(whole, torch.finfo(torch.float32).tiny))
+        square = square.clamp(min=least * mean)
+        parts = [square]
+        if square.dim() > 1:
+            rows = square.mean(tuple(range(1, square.dim())), keepdim=True)
+            parts = [rows / square.mean(), square.mean(0, keepdim=True)]
+        factors[name] = tuple(part.sqrt() for part in parts)
+    return Shape(factors)

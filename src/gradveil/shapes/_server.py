@@ -3,31 +3,22 @@
 from collections.abc import Mapping
 from math import log
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import check_kind, check_positive, check_ratio
 from gradveil._tensors import unflatten
+from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
 from ._shape import Shape
-from ._source import Given, Needs, Source, check_state, shape_factors, shape_state
-
-WIDEST_FACTOR = log(1e4)
-"""A factor counts up to 1e4 times its median, and down to 1e-4 of it; so does a whole tensor."""
-
-LEAST_LEVEL = 1e-9
-"""In units of the geometric mean: a level stays above 0."""
+from ._source import Given, Needs, Source, check_state, shape_from, shape_state
 
 MOST_FACTORS = 4
 """Of one tensor: rows, columns, positions and one number."""
-
-_LIMITED: WeakKeyDictionary[Shape, dict[Any, Given]] = WeakKeyDictionary()
-"""By the server's shape: made once for all steps, and clients of a process, that share it."""
 
 
 class FromServer(Source):
@@ -103,14 +94,15 @@ class FromServer(Source):
         moments = Moments(constant_like(1.0, like), None, inputs.numel())
         if self._shape is None:
             return Given(Shape(Shape.isotropic(like).factors, floor=self.floor), moments)
-        kept = _LIMITED.setdefault(self._shape, {})
+        kept = self._shape.made  # once for all steps, and clients of a process, that share it
         sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
         key = (self.floor, self.cap, *sizes)
         if key not in kept:
-            levels = unflatten(limited_levels(self._shape, like, self.cap), like)
+            levels = limited_levels(self._shape, like, self.cap)
             factors = {name: (level.to(like[name]),) for name, level in levels.items()}
             kept[key] = Given(Shape(factors, floor=self.floor), moments)
-        return kept[key]
+        given: Given = kept[key]
+        return given
 
     def check(self, needs: Needs) -> None:
         """Require an amount that needs no examples, and a defense that takes a shape."""
@@ -139,31 +131,31 @@ class FromServer(Source):
         check_state(state, {"shape"})
         self.reset()
         if state:
-            self.use(Shape(shape_factors(state["shape"])))
+            self.use(shape_from(state["shape"]))
 
     def __repr__(self) -> str:
         return f"FromServer(floor={self.floor}, cap={self.cap})"
 
 
-def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tensor:
-    """r_i over the geometric mean of all levels, at most `cap`, in one row.
+def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tensors:
+    """r_i over the geometric mean of all levels, at most `cap`.
 
-    Factors count within limits around their medians. The geometric mean is that of all entries: the
-    logarithm of a level is a sum over its factors, so it is found from the factors alone.
+    A level counts up to 1e4 times the median of all, and down to 1e-4 of it, so that no few of them
+    move the mean by much. It stays above 0.
     """
     shape.check(like)
     _check_few_factors(shape)
-    factors = _centred(shape, {name: value.numel() for name, value in like.items()})
-    kinds = {value.dtype for value in like.values()}
-    widest = torch.float64 if torch.float64 in kinds else torch.float32
     device = next(iter(like.values())).device
-    row = torch.empty(sum(v.numel() for v in like.values()), dtype=widest, device=device)
-    for name, level in unflatten(row, like).items():
-        first, *others = (factor.to(level) for factor in factors[name])
-        level.copy_(first)
-        for factor in others:
-            level.mul_(factor)
-    return row.clamp_(LEAST_LEVEL, cap)
+    logs = []
+    for name, value in like.items():
+        parts = [factor.to(device, torch.float64).log() for factor in shape.factors[name]]
+        one = torch.zeros((), dtype=torch.float64, device=device)
+        logs.append(sum(parts, one).expand(value.shape).reshape(-1))
+    row = torch.cat(logs)
+    if len(row):
+        row = (row - row.median()).clamp_(-log(1e4), log(1e4))
+        row = (row - row.mean()).exp_().clamp_(1e-9, cap)
+    return unflatten(row, like)
 
 
 def _check_few_factors(shape: Shape) -> None:
@@ -179,58 +171,3 @@ def _check_few_factors(shape: Shape) -> None:
             f"A shape should have at most {MOST_FACTORS} factors for a tensor. Found {most}."
             " Multiply some of them."
         )
-
-
-def _centred(shape: Shape, sizes: Mapping[str, int]) -> dict[str, list[Tensor]]:
-    """For each tensor the factors whose product is r_i over the geometric mean.
-
-    All factors lie in one row on the way: operations on many small tensors would take longer.
-    """
-    factors = {name: shape.factors[name] or (torch.ones(()),) for name in sizes}
-    flat = [factor.detach() for parts in factors.values() for factor in parts]
-    lengths = [factor.numel() for factor in flat]
-    logs = torch.cat([factor.reshape(-1) for factor in flat]).double().log_()
-    medians = [_median(part) for part in logs.split(lengths)]
-    logs.sub_(_repeated(medians, lengths)).clamp_(-WIDEST_FACTOR, WIDEST_FACTOR)
-    means = iter([_mean(part) for part in logs.split(lengths)])
-    middles = iter(medians)
-    constants = {name: sum(next(middles) for _ in parts) for name, parts in factors.items()}
-    middle = _weighted_median([(constants[name], size) for name, size in sizes.items()])
-    levels = {
-        name: min(max(c - middle, -WIDEST_FACTOR), WIDEST_FACTOR) for name, c in constants.items()
-    }
-    total = sum(
-        sizes[name] * (levels[name] + sum(next(means) for _ in parts))
-        for name, parts in factors.items()
-    )
-    overall = total / max(1, sum(sizes.values()))
-    shifts = [
-        0.0 if number else levels[name] - overall  # each tensor's own level, in its first factor
-        for name, parts in factors.items()
-        for number in range(len(parts))
-    ]
-    done = iter(logs.add_(_repeated(shifts, lengths)).exp_().split(lengths))
-    return {name: [next(done).view(p.shape) for p in parts] for name, parts in factors.items()}
-
-
-def _repeated(numbers: list[float], lengths: list[int]) -> Tensor:
-    row = torch.tensor(numbers, dtype=torch.float64)
-    return row.repeat_interleave(torch.tensor(lengths))
-
-
-def _mean(logs: Tensor) -> float:
-    return float(logs.mean() if len(logs) > 1 else logs) if len(logs) else 0.0
-
-
-def _median(logs: Tensor) -> float:
-    return float(logs.median() if len(logs) > 1 else logs) if len(logs) else 0.0
-
-
-def _weighted_median(pairs: list[tuple[float, int]]) -> float:
-    """The number at which half of the weight is reached."""
-    half, passed = sum(weight for _, weight in pairs) / 2, 0
-    for number, weight in sorted(pairs):
-        passed += weight
-        if passed >= half:
-            return number
-    return 0.0

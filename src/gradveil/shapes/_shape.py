@@ -1,8 +1,9 @@
 """How noise is spread over the entries of a message, in few numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class Shape:
     factors: Mapping[str, Factors]
     silent: bool = False
     floor: float | None = None
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """What is made of it once for all that share it, such as mechanisms."""
 
     def __post_init__(self) -> None:
         check_kind(self.factors, "factors", Mapping, "Give tuples of tensors by parameter name.")
@@ -64,8 +67,15 @@ class Shape:
     @classmethod
     def isotropic(cls, like: Mapping[str, Tensor]) -> "Shape":
         """The same level everywhere."""
-        ones = {kind: torch.ones((), dtype=kind[0], device=kind[1]) for kind in _kinds(like)}
+        kinds = {(value.dtype, value.device) for value in like.values()}
+        ones = {kind: torch.ones((), dtype=kind[0], device=kind[1]) for kind in kinds}
         return cls({name: (ones[v.dtype, v.device],) for name, v in like.items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "made": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
 
     @property
     def numbers(self) -> int:
@@ -92,10 +102,6 @@ class Shape:
                         f"The factors of `{name}` should broadcast to {tuple(value.shape)}. Found"
                         f" one of shape {tuple(factor.shape)}. Plan the shape for this model."
                     )
-
-
-def _kinds(like: Mapping[str, Tensor]) -> set[tuple[torch.dtype, torch.device]]:
-    return {(value.dtype, value.device) for value in like.values()}
 
 
 def _product(factors: Factors, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from gradveil._checks import check_count, check_kind
 from gradveil._typing import Tensors
-from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message, movable
-from gradveil.sensitivity import Estimator, Moments, estimator_name
+from gradveil.sensitivity import OPTIONAL_FIELDS, Estimator, Moments, estimator_name
 
 from ._shape import Shape
+
+TENSORS = ("squared_values", *OPTIONAL_FIELDS)
+"""The fields of `Moments` that hold tensors."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,6 @@ class Needs:
     """Numbers at all: not for a defense that does the same to all messages of the same shapes."""
     sensitivities: bool = True
     """E‖∇_x g_i‖² beside E g_i²; if not, none are measured."""
-    curvature: bool = False
-    """E g_{b,i}² over single examples b."""
     examples: str | None = None
     """The option that sets the amount by real examples: "utility_budget" or "target_error"."""
     judged: bool = False
@@ -39,10 +39,10 @@ class Needs:
     def key(self) -> str:
         """What is measured, as text that is the same in another process."""
         how = self.estimator if isinstance(self.estimator, str) else estimator_name(self.estimator)
-        return f"{how}{' judged' * self.judged}{' curvature' * self.curvature}"
+        return f"{how}{' judged' * self.judged}"
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Given:
     """A shape, and the moments of the examples that it comes from, for amounts that need them.
 
@@ -55,18 +55,14 @@ class Given:
 
     shape: Shape
     moments: Moments
-    made: dict[Any, tuple[object, AnyMechanism]] = field(default_factory=dict, repr=False)
-    """Mechanisms that were made of it, each beside its defense: one for all calls in between."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "made": {}}
 
     def to(self, device: torch.device) -> "Given":
         """The same on another device."""
-        if all(t.device == device for t in self.moments.squared_values.values()):
+        if all(t.device == device for t in self.moments.like.values()):
             return self
-        moved = {n: _moved(getattr(self.moments, n), device) for n in TENSORS}
-        return Given(self.shape, replace(self.moments, **moved))  # type: ignore[arg-type]
+        known = _tensors(self.moments)
+        moved = {f: t and {n: v.to(device) for n, v in t.items()} for f, t in known.items()}
+        return Given(replace(self.shape), replace(self.moments, **moved))  # type: ignore[arg-type]
 
 
 class Source(ABC):
@@ -174,7 +170,8 @@ class KeptSource(Source):
             make: Makes it anew.
             at: The model that it is kept for; `None` for any that has this key.
         """
-        key = [*setting, *_sizes(message)]
+        parameters: Tensors = getattr(movable(message), "parameters", {})
+        key = [*setting, *(part for n, p in parameters.items() for part in (n, *p.shape))]
         of_another = self._owner is not None and self._owner() is not at
         if self._given is None or key != self._key or of_another:
             self._step, self._is_first = 0, False
@@ -190,23 +187,20 @@ class KeptSource(Source):
         if self._given is None:
             return {}
         moments = self._given.moments
-        tensors = {n: _plain(getattr(moments, n)) for n in TENSORS}
         numbers = {"input_size": moments.input_size, "hidden": moments.hidden}
         shape = shape_state(self._given.shape)
-        return {"step": self._step, "key": list(self._key), "shape": shape, **tensors, **numbers}
+        kept = {**_tensors(moments), **numbers}
+        return {"step": self._step, "key": list(self._key), "shape": shape, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned, at the next model of its key."""
-        check_state(state, {"step", "key", "shape", *TENSORS, "input_size", "hidden"})
+        names = (*TENSORS, "input_size", "hidden")
+        check_state(state, {"step", "key", "shape", *names})
         self.reset()
-        if not state:
-            return
-        self._step, self._key = int(state["step"]), list(state["key"])
-        tensors: dict[str, Any] = {name: state[name] for name in TENSORS}
-        moments = Moments(
-            **tensors, input_size=int(state["input_size"]), hidden=int(state["hidden"])
-        )
-        self._given = Given(Shape(shape_factors(state["shape"])), moments)
+        if state:
+            self._step, self._key = int(state["step"]), list(state["key"])
+            moments = Moments(**{name: state[name] for name in names})
+            self._given = Given(shape_from(state["shape"]), moments)
 
     def __getstate__(self) -> dict[str, Any]:
         """Elsewhere the model is another one, so that what belongs to a model stays here."""
@@ -215,10 +209,6 @@ class KeptSource(Source):
         other = self.__deepcopy__({})
         other.reset()
         return dict(vars(other))
-
-
-TENSORS = ("squared_values", "squared_sensitivities", "second_squares", "squared_example_values")
-"""The fields of `Moments` that hold tensors."""
 
 
 def check_state(state: object, expected: set[str]) -> None:
@@ -237,20 +227,11 @@ def shape_state(shape: Shape) -> dict[str, list[Tensor]]:
     return {name: list(factors) for name, factors in shape.factors.items()}
 
 
-def shape_factors(state: Mapping[str, list[Tensor]]) -> dict[str, tuple[Tensor, ...]]:
-    """The factors that `shape_state` wrote."""
-    return {name: tuple(factors) for name, factors in state.items()}
+def shape_from(state: Mapping[str, list[Tensor]]) -> Shape:
+    """The shape of the factors that `shape_state` wrote."""
+    return Shape({name: tuple(factors) for name, factors in state.items()})
 
 
-def _sizes(message: Message) -> list[Any]:
-    """Names and shapes of the parameters."""
-    parameters: Tensors = getattr(movable(message), "parameters", {})
-    return [part for n, p in parameters.items() for part in (n, *p.shape)]
-
-
-def _plain(tensors: Mapping[str, Tensor] | None) -> Tensors | None:
-    return None if tensors is None else dict(tensors)
-
-
-def _moved(tensors: Mapping[str, Tensor] | None, device: torch.device) -> Tensors | None:
-    return None if tensors is None else {n: t.to(device) for n, t in tensors.items()}
+def _tensors(moments: Moments) -> dict[str, Tensors | None]:
+    known = {name: getattr(moments, name) for name in TENSORS}
+    return {name: None if tensors is None else dict(tensors) for name, tensors in known.items()}

@@ -116,7 +116,6 @@ def _std(
         inputs,
         estimator,
         generator=torch.Generator().manual_seed(0),
-        examples=defense.about.needs.curvature,
     )
     std = getattr(defense.plan(moments), "std", None)
     if not isinstance(std, dict):

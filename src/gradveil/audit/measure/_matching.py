@@ -140,7 +140,7 @@ def matched(
         "auto",
         generator=numbered_stream(seed),
         judged=match == "error",
-        examples=match == "training" or any(one.about.needs.curvature for one in defenses),
+        examples=match == "training",
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     plans, solved = PublicPlans(subject, seed), []

@@ -1,26 +1,17 @@
-"""Noise that is optimal for training with Adam."""
-
-from collections.abc import Callable, Mapping
+"""The noise that is optimal for training with Adam."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
+from gradveil._tensors import total
 from gradveil._typing import Tensors
-
-SAMPLE = 2**13
-"""About so many entries, evenly spread, stand for all where the multiplier is looked for."""
-
-BISECTIONS, NEWTON_STEPS, WIDEST = 60, 10, 150.0
-
-TooMuch = Callable[[Tensor, Tensor, Tensor, float], bool]
-"""Of variances, ratios s/|g| and squares g² of a sample, each of which stands for so many entries:
-whether the noise is more than what was asked for."""
+from gradveil.defenses import capped, least_square, raise_to_least, sensitivity_shape
+from gradveil.sensitivity import Moments
 
 
-def adam_levels(
-    ratios: Mapping[str, Tensor], squares: Mapping[str, Tensor], too_much: TooMuch
-) -> Tensors:
-    """Variances v with the largest Σ g_i²/√(g_i² + v_i) at their trace Σ s_i²/v_i.
+def adam_variances(moments: Moments, trace: float) -> Tensors:
+    """Variances v with the largest Σ g_i²/√(g_i² + v_i) at the trace Σ s_i²/v_i, up to a constant.
 
     What Adam gains in a step is the first sum: it divides by the root of what it has seen on the
     average, noise included. Its KKT condition g_i²/(g_i² + v_i)^(3/2) ∝ s_i²/v_i² is, with
@@ -29,28 +20,34 @@ def adam_levels(
         x_i² / (1 + x_i)^(3/2) = μ s_i² / |g_i|³,
 
     and one multiplier μ for all, which sets the amount. So the shape depends on the amount: it is
-    s √|g| where noise is small, and (s/|g|)⁴ where it is large.
-
-    Args:
-        ratios: s_i/|g_i|; where it is 0, so is v_i.
-        squares: g_i², above 0.
-        too_much: Decides whether μ is too large.
+    s √|g| where noise is small, and (s/|g|)⁴ where it is large. Caps and floors are those of
+    `OptimalNoise`; μ is looked for on about 2¹³ entries, evenly spread.
     """
+    squares, slopes = moments.squared_values, moments.known_squared_sensitivities
+    ratios = capped(sensitivity_shape(moments, "parameter", 1e-4).levels(moments.like), 100.0)
+    least = {n: g2.clamp(min=least_square(g2, 1e-4)) for n, g2 in squares.items()}
+    wanted = total(torch.where(r > 0, slopes[n] / r, 0.0) for n, r in ratios.items())
+    allowed = trace * float(total(least[n] * r for n, r in ratios.items()) / wanted)
+    variances = optimum(ratios, least, allowed)
+    return raise_to_least({n: v * (squares[n] > 0) for n, v in variances.items()}, 0.25)
+
+
+def optimum(ratios: Tensors, squares: Tensors, allowed: float) -> Tensors:
+    """The variances at the trace `allowed` of s_i = r_i |g_i|; 0 where r_i is."""
     rows = [(_row(ratios[name]), _row(squares[name])) for name in ratios]
     size = sum(len(ratio) for ratio, _ in rows)
-    spread = max(1, size // SAMPLE)
+    spread = max(1, size // 2**13)
     ratio, square = (torch.cat([row[k][::spread] for row in rows]) for k in (0, 1))
     seen = ratio > 0
-    if not bool(seen.any()):
-        return {name: torch.zeros_like(level) for name, level in ratios.items()}
     ratio, square = ratio[seen], square[seen]
     middle = -float(_log_k(ratio, square).median())
-    low, high = middle - WIDEST, middle + WIDEST
-    for _ in range(BISECTIONS):
+    low, high = middle - 150.0, middle + 150.0
+    for _ in range(60):
         multiplier = (low + high) / 2
-        large = too_much(_levels(ratio, square, multiplier), ratio, square, size / len(seen))
+        revealed = float((ratio.square() * square / _levels(ratio, square, multiplier)).sum())
+        large = revealed * size / len(seen) < allowed
         low, high = (low, multiplier) if large else (multiplier, high)
-    return {name: _of_tensor(level, squares[name], low) for name, level in ratios.items()}
+    return {name: _of_tensor(ratios[name], squares[name], low) for name in ratios}
 
 
 def _of_tensor(ratio: Tensor, square: Tensor, multiplier: float) -> Tensor:
@@ -64,8 +61,8 @@ def _levels(ratio: Tensor, square: Tensor, multiplier: float) -> Tensor:
     """g² x, with Newton's method for u = log x; from the left it never overshoots."""
     goal = multiplier + _log_k(ratio, square)
     u = torch.where(goal < 0, goal / 2, 2 * goal)
-    for _ in range(NEWTON_STEPS):
-        error = goal - 2 * u + 1.5 * torch.nn.functional.softplus(u)
+    for _ in range(10):
+        error = goal - 2 * u + 1.5 * softplus(u)
         u = u + error / (2 - 1.5 * torch.sigmoid(u))
     return square * u.exp()
 

@@ -1,0 +1,348 @@
+"""Other people's defenses, to compare with: each with the attack that knows it."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp
+
+from gradveil._checks import (
+    check_at_most,
+    check_count,
+    check_kind,
+    check_not_negative,
+    check_ratio,
+    check_structure,
+)
+from gradveil._random import bernoulli, generator_or_fresh
+from gradveil._tensors import flatten, unflatten
+from gradveil._typing import Tensors
+from gradveil.mechanisms import Mechanism, constant_like
+from gradveil.messages import MappedMessage, Message, movable
+from gradveil.sensitivity import Moments, draw_probes
+from gradveil.shapes import Given, Needs, Shape, check_state
+
+from ._base import Defended, Defense, checked_values
+from ._fixed import NoDefense
+from ._pruning import GradientPruning, keep_lowest
+
+
+class ErrorFeedback(Defense, amount="ratio", varies=False):  # what was sent shows
+    """y_t = top_k(g_t + e_t), e_{t+1} = g_t + e_t - y_t, e_1 = 0 (Stich et al. 2018).
+
+    All that is sent and held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
+
+    Guarantee: none. Entries are sent bare, which they are shows, and what is not sent now is sent
+    later. An attacker who knows it knows the algorithm and not e_t. At the first step e is 0, and
+    that is what it assumes; later the message is of several batches, and it is wrong by the rest.
+
+    Args:
+        ratio: The share of entries that is held back, as in `GradientPruning`.
+
+    >>> ErrorFeedback(ratio=0.9)
+    ErrorFeedback(ratio=0.9)
+    """
+
+    source = "private"
+
+    def __init__(self, ratio: float) -> None:
+        check_ratio(ratio, "ratio")
+        self.ratio = ratio
+        self._held_back: Tensors = {}
+        self._pruning = GradientPruning(ratio)
+
+    @cached_property
+    def needs(self) -> Needs:
+        return Needs(sensitivities=False)
+
+    def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
+        """The least entry that was sent is the threshold."""
+        return self._pruning.pruned_limits(sent, pruned, sensitivity)
+
+    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
+        """The largest entries."""
+        return self._pruning.mechanism(shape, moments)
+
+    def observe(
+        self, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> tuple[Tensors, Moments]:
+        """The message with what was held back so far."""
+        values = checked_values(message, inputs)
+        if self._held_back:
+            check_structure(values, self._held_back, "message(inputs)", "what was held back")
+            held = {name: self._held_back[name].to(value) for name, value in values.items()}
+            values = {name: value + held[name] for name, value in values.items()}
+        return values, Moments.of_values(values, inputs.numel())
+
+    def respond(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Defended:
+        """One step; what is not sent stays here."""
+        step = super().respond(message, inputs, generator)
+        self._held_back = {n: (v - step.sent[n]).detach() for n, v in step.values.items()}
+        return step
+
+    def reset(self) -> None:
+        """Hold nothing back, as for a new model."""
+        self._held_back = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is held back; nothing before the first step."""
+        return {"held_back": dict(self._held_back)} if self._held_back else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_state(state, {"held_back"})
+        self._held_back = dict(state.get("held_back", {}))
+
+    def __repr__(self) -> str:
+        return f"ErrorFeedback(ratio={self.ratio})"
+
+
+class Outpost(Defense, amount="scale"):
+    """Noise of std scale · min(Var θ_l, 1) in layer l, on the largest entries (Wang et al. 2023).
+
+    After F. Wang, E. Hugh and B. Li, "More than Enough is Too Much: Adaptive Defenses against
+    Gradient Leakage in Production Federated Learning", INFOCOM 2023. A layer whose weights are
+    spread out counts as one at risk. In each tensor a `ratio` of the smallest entries is pruned,
+    and the share `noisy` of the largest entries of the whole message gets the noise. At step
+    t = 0, 1, … all this is done with the probability 1 / (1 + decay · t); otherwise the message is
+    sent bare.
+
+    Guarantee: none. Entries without noise are sent bare, from some step on nearly all messages are,
+    and weights as they are usually set up are so little spread out that there is hardly any noise.
+    Which entries have noise is chosen by the private batch.
+
+    Args:
+        scale: The noise where the weights have the variance 1.
+        noisy: The share of entries with noise.
+        ratio: The share of each tensor's entries that is pruned.
+        decay: β, how fast messages without a defense become frequent.
+
+    >>> Outpost(scale=0.8)
+    Outpost(scale=0.8, noisy=0.4, ratio=0.8, decay=0.125)
+    """
+
+    source = "private"
+
+    def __init__(
+        self, scale: float = 0.8, noisy: float = 0.4, ratio: float = 0.8, decay: float = 0.125
+    ) -> None:
+        for name, value in (("scale", scale), ("decay", decay)):
+            check_not_negative(value, name)
+            check_at_most(value, name)
+        check_ratio(noisy, "noisy")
+        check_ratio(ratio, "ratio")
+        self.scale, self.noisy, self.ratio, self.decay = scale, noisy, ratio, decay
+        self.reset()
+
+    @cached_property
+    def needs(self) -> Needs:
+        return Needs(sensitivities=False)
+
+    def given(
+        self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Given:
+        """Shaped by the spread of each layer's weights."""
+        parameters: Tensors = getattr(movable(message), "parameters", {})
+        risks = {name: (_spread(p).clamp(max=1.0),) for name, p in parameters.items()}
+        return Given(Shape(risks, silent=True), moments)
+
+    def shape(self, moments: Moments) -> Shape:
+        """Unknown: the weights tell."""
+        raise TypeError(
+            "Parameter `moments` should not be all that Outpost gets: its noise follows the spread"
+            " of the weights. Found no message. Call the defense on one."
+        )
+
+    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
+        """Noise on the largest entries of all, the smallest of each tensor pruned."""
+        squares = dict(moments.squared_values)
+        row, risks = flatten(squares), shape.levels(squares)
+        noisy = unflatten(keep_lowest(-row, round(self.noisy * len(row))), squares)
+        return Mechanism(
+            std={name: self.scale * risks[name] * where for name, where in noisy.items()},
+            keep={name: self._largest(square) for name, square in squares.items()},
+        )
+
+    def respond(
+        self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
+    ) -> Defended:
+        """One step; as time goes by more often without any defense."""
+        generator = generator_or_fresh(generator)
+        chance = torch.tensor(1 / (1 + self.decay * self._step), dtype=torch.float64)
+        self._step += 1
+        if bool(bernoulli(chance, generator)):
+            return super().respond(message, inputs, generator)
+        return NoDefense().respond(message, inputs, generator)
+
+    def reset(self) -> None:
+        """Start from step 0, as for a new model."""
+        self._step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps there were; nothing before the first."""
+        return {"step": self._step} if self._step else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_state(state, {"step"})
+        self._step = int(state.get("step", 0))
+
+    def __repr__(self) -> str:
+        return (
+            f"Outpost(scale={self.scale}, noisy={self.noisy}, ratio={self.ratio},"
+            f" decay={self.decay})"
+        )
+
+    def _largest(self, square: Tensor) -> Tensor:
+        kept = square.numel() - round(self.ratio * square.numel())
+        return keep_lowest(-square.flatten(), kept).view(square.shape)
+
+
+def _spread(weights: Tensor) -> Tensor:
+    """The variance of a tensor's weights; 0 for a single one."""
+    return weights.var() if weights.numel() > 1 else weights.new_zeros(())
+
+
+@dataclass(frozen=True)
+class Soteria(Defense, label="Soteria", amount="ratio", varies=False):
+    """Zeroes the columns of a linear layer's gradient that belong to some features r (Sun 2021).
+
+    r = f(x) is the input of the layer. The authors (Sun et al. 2021) change the fewest features
+    such that the input that belongs to them moves furthest: those with the largest |r_i| / ‖∇_x
+    r_i‖. Kept are the features with the largest Σ_b ‖∇_x r_bi‖ / (|r_bi| + 0.1). The norms are
+    estimated with random directions, ‖∇_x r_i‖² = E_v (∂_v r_i)².
+
+    Guarantee: none; the authors' concerns an attacker who inverts the changed features. Everything
+    outside of these columns is sent bare, and which they are shows (`seen_in`): an attacker who
+    knows the defense leaves them out of the message (as Balunović et al. 2022 did to break it).
+
+    Args:
+        ratio: The share of features that is cut.
+        layer: The name of the layer in the model; its first linear one if `None`.
+        probes: How many random directions.
+
+    >>> from torch.nn.functional import cross_entropy
+    >>> from gradveil import GradientMessage
+    >>> from gradveil.models import build_model
+    >>> model = build_model("mlp", sizes=[3, 8, 2])
+    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    >>> sent = Soteria(ratio=0.5)(message, torch.eye(3)[:2])
+    >>> sorted(sent)
+    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
+    """
+
+    source = "private"
+
+    ratio: float
+    _: KW_ONLY
+    layer: str | None = None
+    probes: int = 16
+    _kept: ClassVar[tuple[str, Tensor] | None] = None
+    """Of one that was seen in a message: the layer's weight, and which columns were sent."""
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio, "ratio")
+        check_count(self.probes, "probes")
+        if self.layer is not None:
+            check_kind(self.layer, "layer", str, "Use a name as in `model.named_modules()`.")
+
+    @cached_property
+    def needs(self) -> Needs:
+        return Needs(sensitivities=False)
+
+    def seen_in(self, sent: Tensors) -> "Soteria":
+        """The same with its columns known: they are 0 in all rows."""
+        for name, value in sent.items():
+            own = self.layer is None or name == f"{self.layer}.weight"
+            if own and value.dim() == 2 and not bool((kept := (value != 0).any(0)).all()):
+                seen = copy(self)
+                object.__setattr__(seen, "_kept", (name, kept))
+                return seen
+        return self
+
+    def prepared(self, message: Message) -> Message:
+        """Without the columns, where these are known."""
+        if self._kept is None:
+            return message
+        name, kept = self._kept
+        return MappedMessage(message, after=lambda values: {**values, name: values[name] * kept})
+
+    def given(
+        self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Given:
+        """Shaped by how much each feature moves with the inputs: levels of the layer's columns."""
+        name, layer = self._layer(message)
+        weight = f"{name}.weight" if name else "weight"
+        if weight not in moments.like:
+            raise ValueError(
+                "Parameter `layer` should be a layer that is trained, so that its gradient is sent."
+                f" Found that `{weight}` is not in the message. Name another one."
+            )
+        scores = _scores(_features(message, layer), inputs, self.probes, generator)
+        return Given(Shape({weight: (scores,)}, silent=True), moments)
+
+    def shape(self, moments: Moments) -> Shape:
+        """Unknown: the features tell."""
+        raise TypeError(
+            "Parameter `moments` should not be all that Soteria gets: it looks at features of the"
+            " model. Found no message. Call the defense on one."
+        )
+
+    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
+        """Nothing but the columns of the features with the lowest levels is cut."""
+        ((name, (scores,)),) = shape.factors.items()
+        like = moments.like
+        kept = keep_lowest(-scores, len(scores) - round(self.ratio * len(scores)))
+        keep = constant_like(1.0, like)
+        keep[name] = kept.to(keep[name]).expand(like[name].shape)
+        return Mechanism(std=constant_like(0.0, like), keep=keep)
+
+    def _layer(self, message: Any) -> tuple[str, nn.Linear]:
+        model = getattr(getattr(message, "loss", None), "model", None)
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                "Parameter `message` should have a loss with a model, whose features are looked at."
+                f" Found {type(message).__name__}. Use GradientMessage or LocalUpdateMessage."
+            )
+        linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+        name = next(iter(linear), "") if self.layer is None else self.layer
+        if name not in linear:
+            raise ValueError(
+                "Parameter `layer` should name a linear layer of the model. Found"
+                f" `layer = {self.layer!r}` and the linear layers {sorted(linear)}. Name one of"
+                " them; a model without any needs another defense."
+            )
+        return name, linear[name]
+
+
+def _features(message: Any, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """From the inputs to those of the layer, all of its calls stacked."""
+
+    def features(inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            message.loss.outputs(message.loss.parameters, inputs)
+        finally:
+            handle.remove()
+        return torch.cat([r.flatten(0, -2) for r in seen])
+
+    return features
+
+
+def _scores(
+    features: Callable[[Tensor], Tensor], inputs: Tensor, probes: int, generator: torch.Generator
+) -> Tensor:
+    """Σ_b ‖∇_x r_bi‖ / (|r_bi| + 0.1) of each feature i."""
+    with torch.no_grad():
+        values = features(inputs)
+        directions = draw_probes(inputs, probes, generator)
+        squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
+    slopes = (torch.as_tensor(squares) / probes).sqrt()
+    return (slopes / (values.abs() + 0.1)).sum(0)
