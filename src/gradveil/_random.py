@@ -8,8 +8,6 @@ from torch import Tensor
 
 from gradveil._secure import SecureGenerator, fill_from_system
 
-from ._extras import is_installed
-
 SMALL = 2**16
 """Entries of a tensor whose secure noise is drawn together with that of others."""
 
@@ -30,7 +28,12 @@ def generator_or_fresh(
                 " `torch.Generator().manual_seed(seed)`."
             )
         return generator
-    return SecureGenerator() if secure or is_installed("cryptography") else filled_generator()
+    try:
+        return SecureGenerator()
+    except ModuleNotFoundError:
+        if secure:
+            raise
+        return filled_generator()
 
 
 def filled_generator() -> torch.Generator:

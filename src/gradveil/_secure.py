@@ -75,7 +75,11 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        require("secure noise", "gradveil[privacy]", "cryptography")
+        try:
+            import cryptography.hazmat.primitives.ciphers  # noqa: F401
+        except ImportError:
+            require("secure noise", "gradveil[privacy]", "cryptography")
+            raise
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gradveil import GradientMessage, LocalUpdateMessage, measure
 from gradveil.sensitivity import Exact, _estimators
-from gradveil.sensitivity._estimators import example_squares
+from gradveil.sensitivity._measure import example_squares
 from tests.sensitivity.oracles import Squares, assert_same_squares
 from tests.zoo import COUPLED, Case, named
 

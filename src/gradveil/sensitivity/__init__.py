@@ -1,15 +1,12 @@
 """How strongly each entry of a message reacts to the private data."""
 
 from ._estimators import (
-    Estimator,
     Exact,
-    Measurement,
     PerExample,
     Sketch,
     chunk_size,
     directional_derivatives,
     draw_probes,
-    estimator_name,
     unit_vectors,
 )
 from ._measure import (
@@ -21,7 +18,14 @@ from ._measure import (
     spread_of,
     values_at_others,
 )
-from ._moments import OPTIONAL_FIELDS, Moments, check_moments
+from ._moments import (
+    OPTIONAL_FIELDS,
+    Estimator,
+    Measurement,
+    Moments,
+    check_moments,
+    estimator_name,
+)
 from ._structured import Structured
 
 # What `__all__` does not list is for our own packages.

@@ -1,10 +1,8 @@
 """Estimators for every message: random directions, and the dense Jacobian, their oracle."""
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,48 +14,10 @@ from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import Message, separates
 
+from ._moments import Measurement
+
 ROOM = 2**24
 """How many numbers of directions and of the derivatives along them are held at a time."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What an estimator found out about a message at one batch of inputs."""
-
-    values: Tensors
-    """g(x), the message itself."""
-    squared_sensitivities: Tensors
-    """The estimate of ‖∇_x g_i‖² for each entry."""
-    estimator: str | None = None
-    """What measured it, where that is not the estimator that was called (`estimator_name`)."""
-    example_squares: Tensors | None = None
-    """Σ_b c_b² over what single examples add to the message, where that was found on the way."""
-
-
-class Estimator(Protocol):
-    """A way to find g(x) and ‖∇_x g_i(x)‖²."""
-
-    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
-        """Measure the message at these inputs."""
-        ...
-
-
-def estimator_name(estimator: object) -> str:
-    """What an estimator is called, with the options that are not its defaults.
-
-    >>> from gradveil.sensitivity import PerExample
-    >>> estimator_name(PerExample(probes=2))
-    'per-example(probes=2)'
-    """
-    if not is_dataclass(estimator):
-        return str(getattr(estimator, "__name__", type(estimator).__name__))
-    given = [
-        f"{field.name}={getattr(estimator, field.name)!r}"
-        for field in fields(estimator)
-        if getattr(estimator, field.name) != field.default
-    ]
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(estimator).__name__).lower()
-    return f"{name}({', '.join(given)})" if given else name
 
 
 @dataclass(frozen=True)
@@ -166,38 +126,10 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
             yield directional_derivatives(message, inputs, axes)
 
 
-def example_squares(
-    message: Message, inputs: Tensor, values: Tensors, known: Tensors | None = None
-) -> Tensors:
-    """h_i = E_b g_{b,i}², with g_b the gradient of the loss of example b alone.
-
-    The diagonal of the empirical Fisher matrix, which stands for that of the loss's second
-    derivative. A message of a mean over B examples is Σ_b c_b with c_b = g_b / B, so that
-    h = B Σ_b c_b². For a loss that is a sum, h = Σ_b c_b²: the curvature of that sum.
-
-    Args:
-        message: A sum over examples.
-        inputs: The batch.
-        values: The message at the batch, for the precision and the shape of what is returned.
-        known: Σ_b c_b², where an estimator has found it.
-    """
-    if not separates(message, inputs):
-        raise ValueError(
-            "Parameter `message` should be a sum over examples where gradients of single examples"
-            f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
-            " training mode, dropout, local update steps, or a loss that compares examples). Use"
-            " examples=False, or match='utility' in an audit, which needs none."
-        )
-    if known is None:
-        wide = {name: value.double() for name, value in values.items()}
-        known = _sum_of_squares(wide, _example_gradients(message, inputs, values))
-    times = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
-    squares = {}
-    for name, square in known.items():
-        limits = torch.finfo(values[name].dtype)  # what is above 0 stays above 0
-        kept = (times * square).clamp(limits.tiny, limits.max) * square.sign()
-        squares[name] = kept.to(values[name].dtype)
-    return squares
+def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
+    """Σ_b c_b² in float64, c_b what example b adds to the message."""
+    wide = {name: value.double() for name, value in values.items()}
+    return _sum_of_squares(wide, _example_gradients(message, inputs, values))
 
 
 def _example_gradients(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:

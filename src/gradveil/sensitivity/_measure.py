@@ -35,16 +35,8 @@ from gradveil.messages import (
     values_of,
 )
 
-from ._estimators import (
-    Estimator,
-    Exact,
-    Measurement,
-    PerExample,
-    Sketch,
-    estimator_name,
-    example_squares,
-)
-from ._moments import Moments, SquaresOf
+from ._estimators import Exact, PerExample, Sketch, sum_of_example_squares
+from ._moments import Estimator, Measurement, Moments, SquaresOf, estimator_name
 from ._structured import Structured, layout_of
 
 _LOG = logging.getLogger("gradveil.sensitivity")
@@ -145,6 +137,38 @@ def named(estimator: Estimator | str) -> Estimator:
             f" `estimator = {estimator!r}`."
         )
     return NAMED[estimator]
+
+
+def example_squares(
+    message: Message, inputs: Tensor, values: Tensors, known: Tensors | None = None
+) -> Tensors:
+    """h_i = E_b g_{b,i}², with g_b the gradient of the loss of example b alone.
+
+    The diagonal of the empirical Fisher matrix, which stands for that of the loss's second
+    derivative. A message of a mean over B examples is Σ_b c_b with c_b = g_b / B, so that
+    h = B Σ_b c_b². For a loss that is a sum, h = Σ_b c_b²: the curvature of that sum.
+
+    Args:
+        message: A sum over examples.
+        inputs: The batch.
+        values: The message at the batch, for the precision and the shape of what is returned.
+        known: Σ_b c_b², where an estimator has found it.
+    """
+    if not separates(message, inputs):
+        raise ValueError(
+            "Parameter `message` should be a sum over examples where gradients of single examples"
+            f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
+            " training mode, dropout, local update steps, or a loss that compares examples). Use"
+            " examples=False, or match='utility' in an audit, which needs none."
+        )
+    known = sum_of_example_squares(message, inputs, values) if known is None else known
+    times = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
+    squares = {}
+    for name, square in known.items():
+        limits = torch.finfo(values[name].dtype)  # what is above 0 stays above 0
+        kept = (times * square).clamp(limits.tiny, limits.max) * square.sign()
+        squares[name] = kept.to(values[name].dtype)
+    return squares
 
 
 def _second_squares(

@@ -1,8 +1,11 @@
-"""Per-parameter statistics of a message: all that a defense needs to plan."""
+"""Per-parameter statistics of a message, all that a defense needs to plan, and who finds them."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from gradveil._checks import (
@@ -14,6 +17,7 @@ from gradveil._checks import (
     check_values,
 )
 from gradveil._typing import Tensors
+from gradveil.messages import Message
 
 OPTIONAL_FIELDS = ("squared_sensitivities", "second_squares", "squared_example_values")
 """The fields of `Moments` that hold tensors beside `squared_values`."""
@@ -185,6 +189,46 @@ class Moments:
             second_squares=inside(self.second_squares),
             clip=clip,
         )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an estimator found out about a message at one batch of inputs."""
+
+    values: Tensors
+    """g(x), the message itself."""
+    squared_sensitivities: Tensors
+    """The estimate of ‖∇_x g_i‖² for each entry."""
+    estimator: str | None = None
+    """What measured it, where that is not the estimator that was called (`estimator_name`)."""
+    example_squares: Tensors | None = None
+    """Σ_b c_b² over what single examples add to the message, where that was found on the way."""
+
+
+class Estimator(Protocol):
+    """A way to find g(x) and ‖∇_x g_i(x)‖²."""
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure the message at these inputs."""
+        ...
+
+
+def estimator_name(estimator: object) -> str:
+    """What an estimator is called, with the options that are not its defaults.
+
+    >>> from gradveil.sensitivity import PerExample
+    >>> estimator_name(PerExample(probes=2))
+    'per-example(probes=2)'
+    """
+    if not is_dataclass(estimator):
+        return str(getattr(estimator, "__name__", type(estimator).__name__))
+    given = [
+        f"{field.name}={getattr(estimator, field.name)!r}"
+        for field in fields(estimator)
+        if getattr(estimator, field.name) != field.default
+    ]
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(estimator).__name__).lower()
+    return f"{name}({', '.join(given)})" if given else name
 
 
 def check_moments(moments: object, name: str = "moments") -> None:

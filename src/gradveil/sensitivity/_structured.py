@@ -28,7 +28,7 @@ from gradveil.messages import (
     separates,
 )
 
-from ._estimators import Measurement, estimator_name
+from ._moments import Measurement, estimator_name
 
 TINY = 1e-38
 

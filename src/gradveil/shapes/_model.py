@@ -23,7 +23,7 @@ from gradveil.messages import (
 )
 
 from ._fit import Evidence, gather, moments_for, shape_with
-from ._source import Given, KeptSource, Needs
+from ._shape import Given, KeptSource, Needs
 
 OUT = (
     " Use public examples (source=Public((inputs, targets))), or the private batch"

@@ -19,8 +19,7 @@ from gradveil.messages import (
 
 from ._fit import fit_shape, gather, moments_for
 from ._model import trust_in
-from ._shape import Shape
-from ._source import Given, KeptSource, Needs
+from ._shape import Given, KeptSource, Needs, Shape
 
 MOST_NUMBERS = 2**28
 """That the evidence of all batches may hold; a large model gets fewer batches, two at least."""

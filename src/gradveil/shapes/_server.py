@@ -14,8 +14,7 @@ from gradveil.mechanisms import constant_like
 from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
-from ._shape import Shape
-from ._source import Given, Needs, Source, check_state, shape_from, shape_state
+from ._shape import Given, Needs, Shape, Source, check_state, shape_from, shape_state
 
 MOST_FACTORS = 4
 """Of one tensor: rows, columns, positions and one number."""

@@ -12,7 +12,7 @@ from tests.audit.small import make_subject, table, table_model
 DEFENSES = [
     OptimalNoise(0.1),
     OptimalPruning(0.5),
-    OptimalNoise(utility_budget=0.1),
+    OptimalNoise(0.1, estimator="sketch"),
     OptimalNoise(target_error=0.1),
 ]
 

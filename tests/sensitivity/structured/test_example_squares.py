@@ -8,8 +8,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import GradientMessage
 from gradveil.models import build_model
 from gradveil.sensitivity import measure_with_values
-from gradveil.sensitivity._estimators import example_squares
-from gradveil.sensitivity._measure import auto
+from gradveil.sensitivity._measure import auto, example_squares
 
 
 @pytest.mark.parametrize(
