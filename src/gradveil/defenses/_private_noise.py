@@ -38,12 +38,6 @@ from ._accumulation import Accumulation
 from ._base import About, Defended
 from ._fixed import FixedDefense
 
-LEAST_CLIP = 1e-10
-"""Below it, squares of gradients that have to be clipped may vanish in float32."""
-
-LEAST_ON_GRID = 1e-4
-"""The least noise multiplier: 400,000 examples then fit into 2⁵² steps."""
-
 
 @dataclass(frozen=True)
 class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
@@ -113,15 +107,15 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         for name in ("noise_multiplier", "clip"):
             check_positive(getattr(self, name), name)
             check_at_most(getattr(self, name), name)
-        if self.clip < LEAST_CLIP:
+        if self.clip < 1e-10:  # squares may vanish in float32
             raise ValueError(
-                f"Parameter `clip` should be at least {LEAST_CLIP:g}: smaller norms are lost in"
+                "Parameter `clip` should be at least 1e-10: smaller norms are lost in"
                 " floating point, and examples are not clipped. Found"
                 f" `clip = {self.clip}`. Rescale the loss."
             )
-        if self.grid and self.noise_multiplier < LEAST_ON_GRID:
+        if self.grid and self.noise_multiplier < 1e-4:  # 400,000 examples fit into 2⁵² steps
             raise ValueError(
-                f"Parameter `noise_multiplier` should be at least {LEAST_ON_GRID:g} on a grid:"
+                "Parameter `noise_multiplier` should be at least 0.0001 on a grid:"
                 " beyond, sums have no room in it. Found"
                 f" `noise_multiplier = {self.noise_multiplier}`, which protects nobody. Use"
                 " grid=False."
@@ -244,19 +238,15 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
 
 
-LARGEST_FACTOR = 1e8
-"""Beyond it, squares of gradients that have to be clipped may vanish in float32."""
-
-
 def _check_range(shape: Shape) -> None:
     """Require factors whose squares and quotients float32 can hold."""
     for name, factors in shape.factors.items():
         for factor in (f for f in (f[f > 0] for f in factors) if f.numel()):
             low, high = float(factor.min()), float(factor.max())
-            if low < 1 / LARGEST_FACTOR or high > LARGEST_FACTOR:
+            if low < 1e-8 or high > 1e8:  # squares of gradients may vanish in float32
                 raise ValueError(
                     "The factors of a shape for private noise should be in"
-                    f" [{1 / LARGEST_FACTOR:g}, {LARGEST_FACTOR:g}]: beyond, norms are lost in"
+                    " [1e-08, 1e+08]: beyond, norms are lost in"
                     " floating point, and examples are not clipped. Found"
                     f" {low:g} to {high:g} for `{name}`. Rescale the shape;"
                     " only the proportions of its levels count."

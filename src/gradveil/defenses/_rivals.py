@@ -31,7 +31,18 @@ from ._fixed import NoDefense
 from ._pruning import GradientPruning, keep_lowest
 
 
-class ErrorFeedback(Defense, amount="ratio", varies=False):  # what was sent shows
+class _ByValues(Defense):
+    """Looks at the values of the private batch, and at no sensitivities."""
+
+    source = "private"
+
+    @cached_property
+    def needs(self) -> Needs:
+        return Needs(sensitivities=False)
+
+
+@dataclass(eq=False)
+class ErrorFeedback(_ByValues, amount="ratio", varies=False):  # what was sent shows
     """y_t = top_k(g_t + e_t), e_{t+1} = g_t + e_t - y_t, e_1 = 0 (Stich et al. 2018).
 
     All that is sent and held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
@@ -47,17 +58,11 @@ class ErrorFeedback(Defense, amount="ratio", varies=False):  # what was sent sho
     ErrorFeedback(ratio=0.9)
     """
 
-    source = "private"
+    ratio: float
 
-    def __init__(self, ratio: float) -> None:
-        check_ratio(ratio, "ratio")
-        self.ratio = ratio
+    def __post_init__(self) -> None:
         self._held_back: Tensors = {}
-        self._pruning = GradientPruning(ratio)
-
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(sensitivities=False)
+        self._pruning = GradientPruning(self.ratio)
 
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
         """The least entry that was sent is the threshold."""
@@ -99,11 +104,9 @@ class ErrorFeedback(Defense, amount="ratio", varies=False):  # what was sent sho
         check_state(state, {"held_back"})
         self._held_back = dict(state.get("held_back", {}))
 
-    def __repr__(self) -> str:
-        return f"ErrorFeedback(ratio={self.ratio})"
 
-
-class Outpost(Defense, amount="scale"):
+@dataclass(eq=False)
+class Outpost(_ByValues, amount="scale"):
     """Noise of std scale · min(Var θ_l, 1) in layer l, on the largest entries (Wang et al. 2023).
 
     After F. Wang, E. Hugh and B. Li, "More than Enough is Too Much: Adaptive Defenses against
@@ -127,22 +130,18 @@ class Outpost(Defense, amount="scale"):
     Outpost(scale=0.8, noisy=0.4, ratio=0.8, decay=0.125)
     """
 
-    source = "private"
+    scale: float = 0.8
+    noisy: float = 0.4
+    ratio: float = 0.8
+    decay: float = 0.125
 
-    def __init__(
-        self, scale: float = 0.8, noisy: float = 0.4, ratio: float = 0.8, decay: float = 0.125
-    ) -> None:
-        for name, value in (("scale", scale), ("decay", decay)):
-            check_not_negative(value, name)
-            check_at_most(value, name)
-        check_ratio(noisy, "noisy")
-        check_ratio(ratio, "ratio")
-        self.scale, self.noisy, self.ratio, self.decay = scale, noisy, ratio, decay
+    def __post_init__(self) -> None:
+        for name in ("scale", "decay"):
+            check_not_negative(getattr(self, name), name)
+            check_at_most(getattr(self, name), name)
+        check_ratio(self.noisy, "noisy")
+        check_ratio(self.ratio, "ratio")
         self.reset()
-
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(sensitivities=False)
 
     def given(
         self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
@@ -193,12 +192,6 @@ class Outpost(Defense, amount="scale"):
         check_state(state, {"step"})
         self._step = int(state.get("step", 0))
 
-    def __repr__(self) -> str:
-        return (
-            f"Outpost(scale={self.scale}, noisy={self.noisy}, ratio={self.ratio},"
-            f" decay={self.decay})"
-        )
-
     def _largest(self, square: Tensor) -> Tensor:
         kept = square.numel() - round(self.ratio * square.numel())
         return keep_lowest(-square.flatten(), kept).view(square.shape)
@@ -210,7 +203,7 @@ def _spread(weights: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Soteria(Defense, label="Soteria", amount="ratio", varies=False):
+class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
     """Zeroes the columns of a linear layer's gradient that belong to some features r (Sun 2021).
 
     r = f(x) is the input of the layer. The authors (Sun et al. 2021) change the fewest features
@@ -237,8 +230,6 @@ class Soteria(Defense, label="Soteria", amount="ratio", varies=False):
     ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
-    source = "private"
-
     ratio: float
     _: KW_ONLY
     layer: str | None = None
@@ -251,10 +242,6 @@ class Soteria(Defense, label="Soteria", amount="ratio", varies=False):
         check_count(self.probes, "probes")
         if self.layer is not None:
             check_kind(self.layer, "layer", str, "Use a name as in `model.named_modules()`.")
-
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(sensitivities=False)
 
     def seen_in(self, sent: Tensors) -> "Soteria":
         """The same with its columns known: they are 0 in all rows."""
