@@ -206,7 +206,7 @@ def attacked(
         metric: The score; as in the paper it is that of images place by place.
         safe_compare: The comparison in the last setting, if it is another one.
     """
-    measures = {
+    every = {
         PAPER: measures.AttackMeasure(compare, study, f"unmatched_{metric}"),
         MATCHED: measures.AttackMeasure(compare, study, metric),
         CAPPED: measures.AttackMeasure(compare, study, measures.CAPPED_ERROR),
@@ -215,7 +215,7 @@ def attacked(
         AWARE: measures.AttackMeasure(compare, aware, metric, "aware"),
         SAFE: measures.AttackMeasure(safe_compare or compare, safe, metric, "aware"),
     }
-    return {variant: measures[variant] for variant in variants}
+    return {variant: every[variant] for variant in variants}
 
 
 def trained(
@@ -245,13 +245,13 @@ def _digits_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
 def _photos_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
     """The attack that knows the defense is on another model, and has losses of its own."""
     study, aware, safe = _on_photos(f"cifar-{family}-tradeoff")
-    measures = attacked(
+    common = attacked(
         measures.equal_loss(family, study),
         *(study, aware, safe, PHOTOS),
         safe_compare=measures.equal_loss(family, safe, trained=True),
     )
     return {
-        **measures,
+        **common,
         AWARE: measures.AttackMeasure(measures.equal_loss(family, aware), aware, "mse", "aware"),
     }
 

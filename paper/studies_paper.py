@@ -78,7 +78,7 @@ def smoothed_rows(
 ) -> list[tuple[Any, ...]]:
     """For each key and round, the mean over seeds of the means of the last values."""
     rows = []
-    for key, units in figures.curves.items():
+    for key, units in curves.items():
         smooth = {unit: smoothed(values, window) for unit, values in units.items()}
         for place in range(min(len(values) for values in smooth.values())):
             here = {unit: values[place : place + 1] for unit, values in smooth.items()}

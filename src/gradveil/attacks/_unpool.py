@@ -34,7 +34,6 @@ from ._unpool_equations import (
 )
 from ._unpool_sampling import Sampler
 
-
 FEATURES, IMAGES = Cooling(), Cooling(200, (30.0, 0.1))
 """How the allowed errors fall in the search for features, and in that for images."""
 NEAR = 0.1

@@ -234,9 +234,10 @@ def parse_threat(parts: list[str]) -> ThreatModel:
     for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in ("labels", "mechanism", "statistics") or not value or key in granted:
+            found = f"{key} twice" if key in granted else repr(part)
             raise ValueError(
                 "Option `--threat` should read key=value, each key of labels, mechanism, statistics"
-                f" once. Found {f'{key} twice' if key in granted else repr(part)}. Try labels=unknown."
+                f" once. Found {found}. Try labels=unknown."
             )
         if key == "statistics" and value not in known:
             raise ValueError(
