@@ -504,7 +504,7 @@ def candidate_bound(settings: Settings) -> dict[str, Any]:
 
     The other candidates are of the image's class and drawn from a population that has neither it
     nor the plan's examples. In the mean over images no attacker's error is smaller
-    (`gradveil.attacks.candidate_bound`): whoever is told more can ignore it. Settings: `data`,
+    (`gradveil.attacks.identify_trials`): whoever is told more can ignore it. Settings: `data`,
     `model`, `start` of the image, `defense`, `candidates`, `population` (`start`, `count`),
     `trials` (draws of the noise), `seed`; optional `public`, `model_seed`, `trained`.
     """

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from gradveil import GradientNoise, NoDefense, OptimalNoise
-from gradveil.attacks import CandidateBound, candidate_bound, identify_trials
-from gradveil.attacks._candidate_bound import _combinations, _marginal
-from gradveil.attacks._identify_trials import Population, Setting
+from gradveil.attacks import IdentificationReport, ThreatModel, identify_trials, observe
+from gradveil.attacks._identify_trials import Population, combinations, marginal
 from gradveil.defenses import Defense
 from tests.attacks.tiny import generator
 
@@ -27,10 +26,10 @@ def total(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.sum()
 
 
-def bound(defense: Defense | None = None, **options: object) -> CandidateBound:
+def bound(defense: Defense | None = None, **options: object) -> IdentificationReport:
     settings = {"num_classes": 1, "trials": TRIALS, "per_draw": 10, "generator": generator(2)}
     defense = GradientNoise(SCALE) if defense is None else defense
-    return candidate_bound(LINEAR, total, population(), defense, **{**settings, **options})  # type: ignore[arg-type]
+    return identify_trials(LINEAR, total, population(), defense, **{**settings, **options})  # type: ignore[arg-type]
 
 
 def simulated(candidates: int, games: int = 4000) -> tuple[Tensor, float]:
@@ -56,7 +55,7 @@ def test_it_is_the_error_of_the_game() -> None:
         assert point.rate.mean == pytest.approx(right, abs=3 * 0.5 / TRIALS**0.5)
         assert point.prior_error.mean == pytest.approx(1 - 1 / candidates, abs=0.25)
     assert (found.error, found.rate) == (found.trend[-1].error, found.trend[-1].rate)
-    assert (found.batch_size, found.trials, found.candidates) == (2, TRIALS, 16)
+    assert (found.batch_size, len(found.trials), found.candidates) == (2, TRIALS, 16)
 
 
 def test_unknown_neighbours_are_summed_over() -> None:
@@ -69,9 +68,14 @@ def test_unknown_neighbours_are_summed_over() -> None:
     assert all(torch.equal(s[0][0], own) for s, own in zip(sets, draw.rest[0], strict=True))
     taken = torch.cat([draw.candidates[0], *(s[0] for s in sets)])
     assert len(taken.unique(dim=0)) == 5 + 3 + 3
-    noise, local, told = GradientNoise(SCALE), None, None
-    messages = Setting(LINEAR, total, 1, local, told).messages(draw, noise, draws)
-    found = _marginal(draw, messages, _combinations(sets), draws)
+    messages = [
+        observe(
+            LINEAR, total, draw.batch(trial), GradientNoise(SCALE), num_classes=1, generator=draws,
+            threat=ThreatModel(mechanism="known"),
+        )
+        for trial in range(2)
+    ]  # fmt: skip
+    found = marginal(draw, messages, combinations(sets), draws)
     for message, one, truth in zip(messages, found, draw.truths[0], strict=True):
         y = message.sent["weight"].flatten()
         sums = (sets[0][0][:, None] + sets[1][0][None]).view(9, ENTRIES)
@@ -124,23 +128,13 @@ def test_an_undefended_message_promises_nothing() -> None:
     assert found.rate.mean == 1
 
 
-def test_it_is_what_the_exact_attacker_reaches() -> None:
-    found = bound(candidates=16, batch_size=2, trials=20)
-    report = identify_trials(
-        LINEAR, total, population(), GradientNoise(SCALE), num_classes=1, candidates=16,
-        batch_size=2, trials=20, per_draw=10, generator=generator(2),
-    )  # fmt: skip
-    assert (found.error.mean, found.error.high) == (report.error.mean, report.error.high)
-    assert found.rate == report.rate
-
-
 def test_candidates_of_other_classes() -> None:
     """A class that is told is an advantage: means of ±3 are half of the error without it."""
     images, _ = population()
     labels = torch.arange(len(images)) % 2
     apart = images + 6 * labels.unsqueeze(1) - 3
     errors = [
-        candidate_bound(
+        identify_trials(
             LINEAR, total, (apart, labels), GradientNoise(5.0), num_classes=2, candidates=16,
             trials=40, per_draw=4, one_class=one_class, generator=generator(3),
         )
@@ -159,7 +153,7 @@ def test_a_private_plan_has_an_estimated_likelihood() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 65536 cases.*256, 16 and 5: 16777216"):
-        bound(batch_size=5, rest="unknown")
+        bound(candidates=256, batch_size=5, rest="unknown")
     with pytest.raises(ValueError, match="`rest` should be one of"):
         bound(rest="guessed")
     with pytest.raises(ValueError, match="`candidates`"):

@@ -6,12 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradveil import ClampedNoise, GradientNoise, NoDefense, OptimalNoise, PrivateNoise, Rounding
-from gradveil.attacks import Identify, Observation, identify_trials
+from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
 from gradveil.attacks._identify_trials import (
     Draw,
     IdentificationReport,
     Population,
-    Setting,
     Trial,
 )
 from gradveil.attacks._likelihood import log_likelihood
@@ -92,10 +91,15 @@ def test_the_same_seed_gives_the_same_report() -> None:
 
 def drawn(defense: Defense, local: LocalSteps | None = None) -> tuple[Draw, list[Observation]]:
     images, labels = examples()
-    population = Population.checked((images.double(), labels), 3, 6, 3, one_class=True)
-    draw = population.draw(4, generator(2))
-    setting = Setting(model().double(), F.cross_entropy, 3, local)
-    return draw, setting.messages(draw, defense, generator(3))
+    draw = Population(images.double(), labels, 6, 3, one_class=True).draw(4, generator(2))
+    noise, net = generator(3), model().double()
+    return draw, [
+        observe(
+            net, F.cross_entropy, draw.batch(trial), defense, num_classes=3, local=local,
+            threat=ThreatModel(mechanism="known"), generator=noise,
+        )
+        for trial in range(4)
+    ]  # fmt: skip
 
 
 DEFENSES = {
@@ -134,7 +138,7 @@ def test_clients_send_the_message_of_their_own_batch(local: LocalSteps | None) -
 
 
 def test_all_defenses_meet_the_same_candidates_and_each_draws_its_own_noise() -> None:
-    quiet, loud = (tried(GradientNoise(scale), per_draw=4) for scale in (1e-6, 0.1))
+    quiet, loud = (tried(GradientNoise(scale), per_draw=4) for scale in (1e-6, 1.0))
     for one, other in zip(quiet.trials, loud.trials, strict=True):
         assert one.prior_error == other.prior_error
     assert quiet.bits.mean > loud.bits.mean

@@ -100,7 +100,8 @@ def test_where_the_samples_teach_nothing_their_mean_is_a_better_start_than_noise
     truth, labels = smooth_images(4, 1, 8, 8)[0], torch.arange(4)
     observation = observed(normalised_net(), (truth, labels), labels="known")
     simulated = Simulation.of(observation, labels, 16, seeded(), Watch(None), None)
-    assert simulated.estimate(observation)[1] > 0.98
+    # 1 is nothing; the least over all strengths errs downwards, by 2 % with so few samples
+    assert simulated.estimate(observation)[1] > 0.95
     with_it, without = (
         InvertingGradients(20, total_variation=1e-2, regress=r)(observation, seeded()).inputs
         for r in (Regress(16), None)

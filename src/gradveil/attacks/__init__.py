@@ -4,7 +4,6 @@ from ._adaptive import Adaptive
 from ._analytic import Analytic
 from ._attack import Attack, Reconstruction
 from ._cafe import CAFE, VerticalNet
-from ._candidate_bound import candidate_bound
 from ._dlg import DLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
@@ -31,8 +30,8 @@ from ._attack import FINISHED as FINISHED
 from ._attack import INTERRUPTED as INTERRUPTED
 from ._attack import TIME_BUDGET as TIME_BUDGET
 from ._attack import Progress as Progress
-from ._candidate_bound import CandidateBound as CandidateBound
 from ._descent import Watch as Watch
+from ._identify_trials import IdentificationReport as IdentificationReport
 from ._refine import Finish as Finish
 
 __all__ = [
@@ -61,7 +60,6 @@ __all__ = [
     "TotalVariation",
     "Unpool",
     "VerticalNet",
-    "candidate_bound",
     "identify_trials",
     "observe",
     "recover_labels",

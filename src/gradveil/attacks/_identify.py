@@ -4,17 +4,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from gradveil._batches import check_labels, check_pair, check_targets
-from gradveil._checks import check_inputs, check_number
+from gradveil._checks import check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
-from gradveil.defenses import Defense
+from gradveil.defenses import Defended
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import GradientMessage, Message, gradient_of, separates, values_of
 from gradveil.sensitivity import chunk_size
@@ -79,11 +79,10 @@ class Identification:
 
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
-        check_number(truth, "truth")
         if not 0 <= truth < len(self.log_likelihoods):
             raise ValueError(
-                "Parameter `truth` should be the index of a candidate, from 0 to"
-                f" {len(self.log_likelihoods) - 1}. Found `truth = {truth}`. Where the truth is no"
+                "Parameter `truth` should be the index of a candidate, below"
+                f" {len(self.log_likelihoods)}. Found `truth = {truth}`. Where the truth is no"
                 " candidate, it has no rank; use `mean` and `entropy`."
             )
         own = self.log_likelihoods[truth]
@@ -119,6 +118,13 @@ class Candidates:
     def message(self, index: int) -> Message:
         """What a client with this candidate would send, as a function of the inputs."""
         return self.observation.message(self.batch(index)[1])
+
+    def defended(self, index: int, generator: torch.Generator) -> Defended:
+        """What the defense does to the batch with this candidate."""
+        defense, (inputs, targets) = self.observation.defense, self.batch(index)
+        assert defense is not None
+        message = self.observation.plain_message(targets)
+        return defense.without_memory().respond(message, inputs, generator)
 
     def values(self) -> Iterator[Tensors]:
         """The undefended message with each candidate, one after the other.
@@ -175,15 +181,6 @@ NUMBERS = 2**24
 """Up to how many numbers the messages of several candidates have that are held at a time."""
 
 
-class Hypothesis(NamedTuple):
-    """What one candidate would make of the message."""
-
-    values: Tensors
-    mechanism: AnyMechanism | None
-    doubt: Doubt | None
-    """`None`: this very mechanism was applied."""
-
-
 def likelihood_table(
     observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
 ) -> Tensor:
@@ -193,96 +190,45 @@ def likelihood_table(
     """
     table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
     sent = [observation.sent for observation in observations]
-    if plans_again(observations[0]):
-        for column, hypothesis in enumerate(_planned(candidates, generator)):
-            table[:, column] = _log_likelihoods(hypothesis, [hypothesis.values], sent)[:, 0].cpu()
+    if any(observation.mechanism is None for observation in observations):
+        for column, (step, doubt) in enumerate(_planned(candidates, generator)):
+            found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
+            table[:, column] = found[:, 0].cpu()
         return table
-    plans = _public(observations, candidates, generator)
-    count = max(1, NUMBERS // sum(value.numel() for value in observations[0].sent.values()))
+    plans: list[tuple[AnyMechanism, list[int]]] = []
+    for row, observation in enumerate(observations):
+        alike = [rows for plan, rows in plans if same_noise(plan, observation.mechanism)]
+        if not alike:
+            plans.append((observation.mechanism, [row]))  # type: ignore[arg-type]
+        else:
+            alike[0].append(row)
+    count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
     each, start = iter(candidates.values()), 0
     while values := list(islice(each, count)):
         for plan, rows in plans:
-            found = _log_likelihoods(plan, values, [sent[row] for row in rows])
+            found = log_likelihoods(plan, values, [sent[row] for row in rows])
             table[rows, start : start + len(values)] = found.cpu()
         start += len(values)
     return table
 
 
-def plans_again(observation: Observation) -> bool:
-    """Whether the mechanism is not told and depends on the private batch."""
-    return observation.mechanism is None and _told(observation).about.private
-
-
-def _public(
-    observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
-) -> list[tuple[Hypothesis, list[int]]]:
-    """The plans, told or one's own, each with its observations: the same whatever the batch is."""
-    found: list[tuple[Hypothesis, list[int]]] = []
-    own: list[int] = []
-    for row, observation in enumerate(observations):
-        told = observation.mechanism
-        if told is None:
-            if not own:
-                found.append((_own_plan(_told(observation), candidates, generator), own))
-            own.append(row)
-            continue
-        alike = (rows for plan, rows in found if same_noise(plan.mechanism, told))
-        rows = next(alike, None)
-        if rows is None or rows is own:
-            found.append((Hypothesis({}, told, None), [row]))
-        else:
-            rows.append(row)
-    return found
-
-
-def _own_plan(defense: Defense, candidates: Candidates, generator: torch.Generator) -> Hypothesis:
-    """What anybody would plan; in doubt where the plan is an estimate."""
-    plan = _at(defense, candidates, 0, generator)
-    if not defense.about.needs.moments:
-        return plan
-    others = [_at(defense, candidates, 0, generator).mechanism for _ in range(PAIRS)]
-    doubt = Doubt.mean([doubt_between(plan.mechanism, other, plan.values) for other in others])
-    return plan._replace(doubt=doubt)
-
-
-def _planned(candidates: Candidates, generator: torch.Generator) -> Iterator[Hypothesis]:
+def _planned(
+    candidates: Candidates, generator: torch.Generator
+) -> Iterator[tuple[Defended, Doubt]]:
     """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
-    defense = _told(candidates.observation)
-    planned: dict[int, Hypothesis] = {}
+    check_known(candidates.observation)
+    planned: dict[int, Defended] = {}
     doubts: list[Doubt] = []
     for place in range(PAIRS):
         index = place * len(candidates) // PAIRS
-        one, other = (_at(defense, candidates, index, generator) for _ in range(2))
+        one, other = (candidates.defended(index, generator) for _ in range(2))
         planned[index] = one
         doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
         if not doubts[0].levels_differ:
             break
     doubt = Doubt.mean(doubts)
     for index in range(len(candidates)):
-        known = planned.pop(index, None) or _at(defense, candidates, index, generator)
-        yield known._replace(doubt=doubt)
-
-
-def _at(
-    defense: Defense, candidates: Candidates, index: int, generator: torch.Generator
-) -> Hypothesis:
-    """What the defense does to the batch with this candidate; nothing is kept of its noise."""
-    inputs, targets = candidates.batch(index)
-    message = candidates.observation.plain_message(targets)
-    step = defense.without_memory().respond(message, inputs, generator)
-    return Hypothesis(step.values, step.mechanism, None)
-
-
-def _log_likelihoods(plan: Hypothesis, values: list[Tensors], sent: list[Tensors]) -> Tensor:
-    """A row for each message, a column for each candidate's values."""
-    own = [{name: one[name] for name in values[0]} for one in sent]
-    return log_likelihoods(plan.mechanism, values, own, plan.doubt)
-
-
-def _told(observation: Observation) -> Defense:
-    check_known(observation)
-    assert observation.defense is not None
-    return observation.defense
+        yield planned.get(index) or candidates.defended(index, generator), doubt
 
 
 @dataclass(frozen=True)

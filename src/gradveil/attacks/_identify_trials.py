@@ -1,17 +1,19 @@
-"""Many trials of the exact attacker."""
+"""Many trials of the exact attacker, and the bound on every attacker's error that they give."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import log2
+from functools import partial
+from itertools import product
+from math import log, log2
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import check_count, check_flag, check_kind
-from gradveil._random import generator_or_fresh, named_stream
+from gradveil._checks import check_choice, check_count, check_flag, check_kind
+from gradveil._random import generator_or_fresh, named_stream, seed_from
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import LocalSteps, LossFunction, gradient_of
@@ -20,20 +22,34 @@ from gradveil.scoring import Interval, bootstrap_interval, share_interval
 from ._identify import Identification, Identify
 from ._observation import Observation, ThreatModel, observe
 
+Examples = tuple[Tensor, Tensor]
+"""Inputs and targets."""
+
+TREND = (8, 32, 128, 256)
+"""Numbers of candidates of the trend, as far as they are below the one asked for."""
+
+MOST_WORK = 2**16
+"""Candidates times combinations of neighbours that are gone through for each draw."""
+
+PLANS_ANEW = (
+    "the plan is made from the private batch with random probes, so the likelihood of what was"
+    " sent is an estimate, and an attacker who computes it better has a smaller error"
+)
+
 
 class Draw(NamedTuple):
     """Examples for some trials."""
 
-    candidates: tuple[Tensor, Tensor]
-    truths: tuple[Tensor, Tensor]
+    candidates: Examples
+    truths: Examples
     """The true examples, one for each trial."""
     places: list[int]
     """Where the truth is among the candidates."""
-    rest: tuple[Tensor, Tensor] | None
+    rest: Examples | None
     used: Tensor
     """Which examples have a role, as a mask."""
 
-    def batch(self, trial: int) -> tuple[Tensor, Tensor]:
+    def batch(self, trial: int) -> Examples:
         """The client's batch, with the truth at its first place."""
         inputs, targets = (part[trial : trial + 1] for part in self.truths)
         if self.rest is None:
@@ -49,36 +65,6 @@ class Population(NamedTuple):
     candidates: int
     batch_size: int
     one_class: bool
-
-    @classmethod
-    def checked(
-        cls,
-        examples: tuple[Tensor, Tensor],
-        num_classes: int,
-        candidates: int,
-        batch_size: int,
-        one_class: bool,
-        **counts: int,
-    ) -> "Population":
-        """Require examples of numbers or tokens, and counts."""
-        tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
-        inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
-        counts = {"candidates": candidates, "batch_size": batch_size, **counts}
-        for name, value in counts.items():
-            check_count(value, name)
-        check_classes(num_classes)
-        check_flag(one_class, "one_class")
-        if one_class and task_of(targets) != "classification":
-            raise ValueError(
-                "Parameter `one_class` should be False where targets are not one class label for"
-                f" each example. Found True with targets that are {task_of(targets)}."
-            )
-        return cls(inputs, targets, candidates, batch_size, one_class)
-
-    def draws(self, trials: int, per_draw: int, generator: torch.Generator) -> Iterator[Draw]:
-        """For so many trials in all, each draw when it is asked for."""
-        for start in range(0, trials, per_draw):
-            yield self.draw(min(per_draw, trials - start), generator)
 
     def draw(self, count: int, generator: torch.Generator) -> Draw:
         """Candidates, truths and the rest of the batch, no example in two of these roles."""
@@ -107,9 +93,7 @@ class Population(NamedTuple):
         own, some = (inputs[truths], targets[truths]), (inputs[chosen], targets[chosen])
         return Draw(some, own, picked.tolist(), known, used)
 
-    def neighbours(
-        self, draw: Draw, count: int, generator: torch.Generator
-    ) -> list[tuple[Tensor, Tensor]]:
+    def neighbours(self, draw: Draw, count: int, generator: torch.Generator) -> list[Examples]:
         """For each of the other places of the batch up to `count` examples, the true one first.
 
         Fewer where fewer are left: whoever has fewer to choose from knows more.
@@ -126,16 +110,13 @@ class Population(NamedTuple):
                 )
             free[others] = False
             taken = order[others].to(self.inputs.device)
-            sets.append((_with(own, self.inputs[taken]), _with(label, self.targets[taken])))
+            inputs, targets = self.inputs[taken], self.targets[taken]
+            sets.append((torch.cat([own[None], inputs]), torch.cat([label[None], targets])))
         return sets
 
 
 def _shuffled(count: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(count, generator=generator, device=generator.device).cpu()
-
-
-def _with(first: Tensor, others: Tensor) -> Tensor:
-    return torch.cat([first.unsqueeze(0), others])
 
 
 def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
@@ -178,13 +159,37 @@ class Trial:
 class IdentificationReport:
     """Rates and means with 95 % intervals.
 
+    Where it `holds`, no attacker's mean squared error over the data is below `error`, and none is
+    right more often than `rate`. Place by place: after the examples of a batch were matched to the
+    truth errors may be smaller.
+
     >>> trials = [Trial(n, 1.0, n > 0, bits=2.0, error=0.1, prior_error=0.5) for n in range(4)]
     >>> IdentificationReport(candidates=8, trials=tuple(trials)).rate.mean
     0.75
     """
 
     candidates: int
+    """N, how many there were to choose from."""
     trials: tuple[Trial, ...]
+    batch_size: int = 1
+    rest: str = "known"
+    """"known": he knows the rest of the batch. "unknown": he is told candidates for it."""
+    one_class: bool = True
+    """Whether the attacker knows the label: all candidates have it."""
+    reason: str = ""
+    """Why `error` is an estimate and no bound; empty where it is one."""
+    fewer: "tuple[IdentificationReport, ...]" = ()
+    """Of the same trials with fewer candidates."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the likelihood of what was sent is exact."""
+        return not self.reason
+
+    @property
+    def trend(self) -> "tuple[IdentificationReport, ...]":
+        """For fewer candidates and for N: the error grows with N in the mean."""
+        return (*self.fewer, self)
 
     @property
     def chance(self) -> float:
@@ -202,9 +207,8 @@ class IdentificationReport:
         found = share_interval(sum(firsts), len(firsts))
         if len({trial.draw for trial in self.trials}) == len(self.trials):
             return found
-        drawn = self._interval([float(first) for first in firsts])
-        low, high = min(found.low, drawn.low), max(found.high, drawn.high)
-        return replace(found, low=max(0.0, low), high=min(1.0, high))
+        drawn = self._interval(firsts, 1.0)
+        return replace(found, low=min(found.low, drawn.low), high=max(found.high, drawn.high))
 
     @property
     def rank(self) -> Interval:
@@ -214,12 +218,11 @@ class IdentificationReport:
     @property
     def bits(self) -> Interval:
         """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
-        found, most = self._interval([trial.bits for trial in self.trials]), log2(self.candidates)
-        return replace(found, low=max(0.0, found.low), high=min(most, found.high))
+        return self._interval([trial.bits for trial in self.trials], log2(self.candidates))
 
     @property
     def error(self) -> Interval:
-        """The mean squared error per entry of the posterior's mean.
+        """The mean squared error per entry of the posterior's mean, in the units of the inputs.
 
         Where nearly all are told apart it is a mean of few large terms: the interval's upper end is
         then too low, more often than in one of 40 cases; its lower end is what bounds rest on.
@@ -228,24 +231,26 @@ class IdentificationReport:
 
     @property
     def prior_error(self) -> Interval:
-        """The same without a message."""
+        """The same without a message: the most that the bound can say with N candidates."""
         return self._interval([trial.prior_error for trial in self.trials])
 
-    def _interval(self, numbers: Sequence[float]) -> Interval:
+    def _interval(self, numbers: Sequence[float], most: float = torch.inf) -> Interval:
         """Draws outside, trials inside: those of one draw are not independent."""
         draws: dict[int, list[float]] = {}
         for trial, number in zip(self.trials, numbers, strict=True):
             draws.setdefault(trial.draw, []).append(number)
         groups = [torch.tensor(group, dtype=torch.float64) for group in draws.values()]
-        if all(len(group) == 1 for group in groups):
-            return bootstrap_interval(torch.cat(groups), generator=named_stream("identification"))
-        return bootstrap_interval(groups, generator=named_stream("identification"))
+        alone = all(len(group) == 1 for group in groups)
+        found = bootstrap_interval(
+            torch.cat(groups) if alone else groups, generator=named_stream("identification")
+        )
+        return replace(found, low=max(0.0, found.low), high=min(most, found.high))
 
 
 def identify_trials(
     model: nn.Module,
     loss_fn: LossFunction,
-    examples: tuple[Tensor, Tensor],
+    examples: Examples,
     defense: Defense,
     *,
     num_classes: int,
@@ -253,29 +258,50 @@ def identify_trials(
     batch_size: int = 1,
     trials: int = 20,
     per_draw: int = 1,
+    rest: str = "known",
+    neighbours: int = 16,
     one_class: bool = True,
     public_mechanism: AnyMechanism | None = None,
     local: LocalSteps | None = None,
     generator: torch.Generator | None = None,
 ) -> IdentificationReport:
-    """How well an attacker who knows the rest of the batch tells the candidates apart.
+    """How well an attacker tells the true example from others of the same population.
 
     Each draw takes candidates and the rest of a batch from the examples, without repetition. In
     each of its trials a client sends a batch with one candidate in it, and `Identify` says which.
     All draws are made first: with one seed several defenses meet the same examples.
 
+    It is also a lower bound on every attacker's error that needs no model of the data. An attacker
+    who is told a set S of N examples, the truth and N - 1 others of the same population, in any
+    order, and the rest r of the batch, can ignore both. So for every estimate x̂ from what was
+    sent, y,
+
+        E‖x̂(y) - x‖² ≥ E‖E[x | y, S, r] - x‖²,
+
+    and the right-hand side can be computed: given S the prior is uniform, and p(y | x, r) is the
+    mechanism's likelihood. Nor does any attacker pick the truth out of N more often. It is a mean
+    over data, which the trials estimate; see the interval. Larger N are closer to what an attacker
+    without candidates can do, and never above it. Where the likelihood is an estimate (a plan from
+    the private batch), the report says so in `reason`.
+
     Args:
         model: The model that the server sent out.
         loss_fn: The loss of the training.
-        examples: Inputs and targets to draw from; inputs may be the ids of tokens.
+        examples: Inputs and targets to draw from, an independent sample of the population; inputs
+            may be the ids of tokens.
         defense: What the client does to its message; the attacker knows it with its settings.
         num_classes: Of the data.
         candidates: N, how many there are to choose from.
-        batch_size: Examples in the client's batch, all but one of which the attacker knows.
+        batch_size: Examples in the client's batch.
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
+        rest: What the attacker is told of the other examples of the batch: "known", or "unknown",
+            which is closer to an attacker who is told nothing: `neighbours` candidates for each of
+            them, the true one included, summed over in all combinations.
+        neighbours: How many, or as many as are left.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
+            Classes with fewer than N examples are left out of the mean over the data.
         public_mechanism: As for `observe`.
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
@@ -289,55 +315,97 @@ def identify_trials(
     ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, NoDefense(),
     ...     num_classes=2, candidates=8, trials=4, generator=generator,
     ... )
-    >>> report.rate.mean
-    1.0
+    >>> report.rate.mean, report.holds
+    (1.0, True)
     """
-    population = Population.checked(
-        examples, num_classes, candidates, batch_size, one_class, trials=trials, per_draw=per_draw
-    )
+    counts = {"candidates": candidates, "batch_size": batch_size, "trials": trials}
+    for name, value in {**counts, "per_draw": per_draw, "neighbours": neighbours}.items():
+        check_count(value, name)
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
+    _check_work(candidates, batch_size, rest, neighbours)
+    population = Population(
+        *_checked(examples, num_classes, one_class), candidates, batch_size, one_class
+    )
     generator = generator_or_fresh(generator)
-    setting, done = Setting(model, loss_fn, num_classes, local, public_mechanism), list[Trial]()
-    for number, draw in enumerate([*population.draws(trials, per_draw, generator)]):
-        messages = setting.messages(draw, defense, generator)
-        found = Identify(draw.candidates, draw.rest).many(messages, generator)
+    starts = range(0, trials, per_draw)
+    draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
+    sizes = [*(n for n in TREND if n < candidates), candidates]
+    done: dict[int, list[Trial]] = {size: [] for size in sizes}
+    client = partial(
+        observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
+        local=local, public_mechanism=public_mechanism, generator=generator,
+    )  # fmt: skip
+    for number, draw in enumerate(draws):
+        messages = [client(draw.batch(k), deepcopy(defense)) for k in range(len(draw.places))]
+        rests: Iterable[Examples | None] = [draw.rest]
+        if rest == "unknown" and batch_size > 1:
+            own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
+            rests = combinations(population.neighbours(draw, neighbours, own))
+        found = marginal(draw, messages, rests, generator)
         for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):
-            done.append(judged(number, one, truth, place))
-    return IdentificationReport(candidates, tuple(done))
+            for size in sizes:
+                done[size].append(_judged(number, one, truth, place, size))
+    told = "known" if batch_size == 1 else rest
+    reason = PLANS_ANEW if defense.about.varies and public_mechanism is None else ""
+    *fewer, whole = (
+        IdentificationReport(size, tuple(done[size]), batch_size, told, one_class, reason)
+        for size in sizes
+    )
+    return replace(whole, fewer=tuple(fewer))
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What all trials share: the model, its loss, and how a client sends."""
-
-    model: nn.Module
-    loss_fn: LossFunction
-    num_classes: int
-    local: LocalSteps | None = None
-    public_mechanism: AnyMechanism | None = None
-
-    def messages(
-        self, draw: Draw, defense: Defense, generator: torch.Generator
-    ) -> list[Observation]:
-        """What an attacker who knows the defense sees of all trials of a draw."""
-        return [
-            observe(
-                self.model,
-                self.loss_fn,
-                draw.batch(trial),
-                deepcopy(defense),
-                threat=ThreatModel(mechanism="known"),
-                num_classes=self.num_classes,
-                local=self.local,
-                public_mechanism=self.public_mechanism,
-                generator=generator,
-            )
-            for trial in range(len(draw.places))
-        ]
+def _checked(examples: Examples, num_classes: int, one_class: bool) -> Examples:
+    """Require examples of numbers or tokens, of classes where these are to be alike."""
+    check_classes(num_classes)
+    check_flag(one_class, "one_class")
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+    if one_class and task_of(targets) != "classification":
+        raise ValueError(
+            "Parameter `one_class` should be False where targets are not one class label for each"
+            f" example. Found True with targets that are {task_of(targets)}."
+        )
+    return inputs, targets
 
 
-def judged(number: int, found: Identification, truth: Tensor, place: int) -> Trial:
-    """One trial's result beside the truth."""
+def _check_work(candidates: int, batch_size: int, rest: str, neighbours: int) -> None:
+    check_choice(rest, "rest", ("known", "unknown"))
+    work = candidates * neighbours ** (batch_size - 1)
+    if rest == "unknown" and work > MOST_WORK:
+        raise ValueError(
+            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
+            f" {MOST_WORK} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
+            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
+        )
+
+
+def marginal(
+    draw: Draw,
+    messages: list[Observation],
+    rests: Iterable[Examples | None],
+    generator: torch.Generator,
+) -> list[Identification]:
+    """log Σ_r p(sent | candidate, r) / R over the R possible rests of the batch."""
+    found = [Identify(draw.candidates, rest).many(messages, generator) for rest in rests]
+    logs = torch.stack([torch.stack([one.log_likelihoods for one in each]) for each in found])
+    return [Identification(row, draw.candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
+
+
+def combinations(sets: list[Examples]) -> Iterator[Examples]:
+    """The rests of the batch with one example of each set."""
+    for places in product(*(range(len(inputs)) for inputs, _ in sets)):
+        chosen = list(zip(sets, places, strict=True))
+        yield (
+            torch.stack([inputs[at] for (inputs, _), at in chosen]),
+            torch.stack([targets[at] for (_, targets), at in chosen]),
+        )
+
+
+def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:
+    """One trial's result beside the truth, among it and the first `size` - 1 other candidates."""
+    if size < len(found.inputs):
+        some = torch.tensor([place, *(k for k in range(size) if k != place)][:size])
+        found, place = Identification(found.log_likelihoods[some], found.inputs[some]), 0
     blind = torch.zeros_like(found.log_likelihoods)
     return Trial(
         draw=number,

@@ -14,7 +14,7 @@ from rich.table import Table
 from gradveil._checks import check_count
 from gradveil._extras import require
 from gradveil._files import write_atomically
-from gradveil.attacks import CandidateBound
+from gradveil.attacks import IdentificationReport
 from gradveil.audit import (
     BoundPoint,
     BoundResult,
@@ -254,7 +254,7 @@ def _fisher(study: BoundStudy, title: str) -> dict[str, Any]:
     }
 
 
-def _candidates(found: CandidateBound) -> dict[str, Any]:
+def _candidates(found: IdentificationReport) -> dict[str, Any]:
     """The error of the attacker with candidates, over their number."""
 
     def ends(name: str, value: Interval) -> dict[str, float]:
@@ -273,7 +273,7 @@ def _candidates(found: CandidateBound) -> dict[str, Any]:
     matched = "place by place and not after the batch's examples were matched to the truth, "
     return {
         **trend[-1],
-        "trials": found.trials,
+        "trials": len(found.trials),
         "batch_size": found.batch_size,
         "rest": found.rest,
         "one_class": found.one_class,

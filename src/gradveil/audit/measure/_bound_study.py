@@ -9,7 +9,7 @@ from pathlib import Path
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
-from gradveil.attacks import CandidateBound, candidate_bound
+from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.catalog import build_defense, shown_name, spec_of
 from gradveil.defenses import Defended, Defense, NoiseDefense, PruningDefense
 from gradveil.denoising import LearnedPriors
@@ -117,7 +117,7 @@ class BoundStudy:
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64, rest: str = "known"
-    ) -> CandidateBound:
+    ) -> IdentificationReport:
         """The bound without a prior, from public examples; as many candidates as there are to 256.
 
         They are of one class where one has enough, and others than the plan was made from.
@@ -126,7 +126,7 @@ class BoundStudy:
         examples = _not_planned_from(subject)
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        return candidate_bound(
+        return identify_trials(
             subject.model,
             subject.loss_fn,
             examples,
@@ -135,6 +135,7 @@ class BoundStudy:
             candidates=count if candidates is None else candidates,
             batch_size=subject.batch_size,
             trials=trials,
+            per_draw=4,
             rest=rest,
             one_class=one_class,
             local=subject.local,
