@@ -194,9 +194,9 @@ def test_processes_give_the_bytes_of_one_and_survive_a_crash(tmp_path, log):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_time_budget_ends_a_run_and_the_next_goes_on(tmp_path, log, jobs):
-    cells = fake.cells(4, seconds=1.0)
+    cells = fake.cells(4, seconds=0.4)
     with Runner(tmp_path / "cells", jobs=jobs) as runner:
-        assert runner.run(cells, time_budget=0.2).stopped == "time budget"
+        assert runner.run(cells, time_budget=0.1).stopped == "time budget"
         assert not all(runner.read(cell) for cell in cells)
         assert runner.run(cells).stopped is None
     assert content(tmp_path / "cells") == undisturbed(tmp_path / "undisturbed", cells)

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from gradveil.attacks import INTERRUPTED
+from gradveil.attacks import INTERRUPTED, Adaptive
 from gradveil.audit import Goal
 from gradveil.audit.answer import Wish, solve_wishes
 from gradveil.audit.answer._curves import dominated
-from gradveil.audit.measure import _attacks
 from gradveil.audit.measure._attacks import best_mix
 from gradveil.audit.measure._fingerprint import fingerprint, state_of
 from gradveil.audit.measure._search import extra_loss
@@ -91,12 +90,12 @@ def test_a_model_that_is_changed_after_an_audit_does_not_spoil_the_next():
 
 
 def test_an_interrupted_attack_is_not_stored_as_done(monkeypatch, tmp_path):
-    attack = _attacks._attack
+    attack = Adaptive.__call__
 
     def interrupted(*arguments):
         return replace(attack(*arguments), status=INTERRUPTED)
 
-    monkeypatch.setattr(_attacks, "_attack", interrupted)
+    monkeypatch.setattr(Adaptive, "__call__", interrupted)
     assert small(["loss<=+50%"], strengths=1, folder=tmp_path).stopped == "interrupted"
     monkeypatch.undo()
     whole = small(["loss<=+50%"], strengths=1, folder=tmp_path)

@@ -94,16 +94,23 @@ def test_details_of_the_answers_are_there(usual):
     }
 
 
-def test_a_second_audit_costs_nothing_and_a_changed_model_does(tmp_path, monkeypatch):
-    first = small(["identified<=50%"], folder=tmp_path)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An audit that nobody disturbed, and its folder."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return small(["identified<=50%"], folder=folder, strengths=2), folder
+
+
+def test_a_second_audit_costs_nothing_and_a_changed_model_does(whole, monkeypatch):
+    first, folder = whole
     counts = counted(monkeypatch)
-    again = small(["identified<=50%"], folder=tmp_path)
+    again = small(["identified<=50%"], folder=folder, strengths=2)
     assert counts == []
     assert dataclasses.replace(again, setup=first.setup) == first
     changed = model()
     with torch.no_grad():
         next(changed.parameters()).add_(1e-3)
-    small(["identified<=50%"], folder=tmp_path, network=changed, strengths=1)
+    assert not small(folder=folder, network=changed, time_budget=0.0).complete
     assert "attack" in counts
 
 
@@ -133,11 +140,11 @@ def _timeless(value):
 SCRIPT = """
 import sys
 from tests.audit.short import small
-small(["identified<=50%"], folder=sys.argv[1])
+small(["identified<=50%"], folder=sys.argv[1], strengths=2)
 """
 
 
-def test_a_killed_audit_goes_on(tmp_path, monkeypatch):
+def test_a_killed_audit_goes_on(tmp_path, monkeypatch, whole):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
     process = subprocess.Popen(
@@ -154,12 +161,11 @@ def test_a_killed_audit_goes_on(tmp_path, monkeypatch):
     before = finished(tmp_path)
     assert before >= 4
     counts = counted(monkeypatch)
-    result = small(["identified<=50%"], folder=tmp_path)
-    whole = small(["identified<=50%"], folder=tmp_path / "undisturbed")
+    result = small(["identified<=50%"], folder=tmp_path, strengths=2)
     assert counts
     assert result.complete
-    assert result.frontier == whole.frontier
-    assert computed(tmp_path) == computed(tmp_path / "undisturbed")
+    assert result.frontier == whole[0].frontier
+    assert computed(tmp_path) == computed(whole[1])
     assert finished(tmp_path) > before
 
 
@@ -167,14 +173,17 @@ def finished(folder):
     return len([*folder.glob("[!.]*.json")])
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_time_budget_ends_with_what_there_is(tmp_path):
-    result = small(folder=tmp_path, time_budget=0.0)
+    goals = ["loss<=+50%"]
+    result = small(goals, folder=tmp_path, time_budget=0.0, strengths=1)
     assert not result.complete
     assert result.stopped == "time budget"
     assert "goes on" in " ".join(result.notes)
-    assert small(folder=tmp_path).complete
+    assert small(goals, folder=tmp_path, strengths=1).complete
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_epsilon_is_solved_by_the_accountant():
     result = small(["epsilon<=8"], ["private-noise"], rounds=20, strengths=1)
     (answer,) = result.frontier.answers
@@ -185,6 +194,7 @@ def test_epsilon_is_solved_by_the_accountant():
     assert "any attacker" in answer.not_promised
 
 
+@pytest.mark.slow
 def test_identified_is_reached_on_examples_that_were_not_audited():
     (answer,) = small(["identified<=40%"]).frontier.answers
     assert answer.reached
@@ -196,6 +206,7 @@ def test_identified_is_reached_on_examples_that_were_not_audited():
     assert report.rate.low <= 0.4
 
 
+@pytest.mark.slow
 def test_the_loss_goal_is_reached_on_trainings_with_other_seeds():
     result = small(["loss<=+30%"])
     (answer,) = result.frontier.answers
@@ -227,6 +238,7 @@ def test_an_impossible_pair_of_goals_is_answered_so():
     assert "where 5% identified is asked" in answer.sentence
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_defense_at_a_given_strength_is_one_point():
     result = small(["loss<=+50%"], ["gradient-noise(scale=0.001)", "sign-compression"])
     assert [len(curve.points) for curve in result.frontier.curves] == [1, 1]
