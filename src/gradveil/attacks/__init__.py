@@ -3,7 +3,7 @@
 from ._adaptive import Adaptive
 from ._analytic import Analytic
 from ._attack import Attack, Reconstruction
-from ._cafe import CAFE, VerticalNet
+from ._cafe import CAFE
 from ._dlg import DLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
@@ -17,7 +17,7 @@ from ._labels import recover_labels
 from ._observation import Observation, ThreatModel, observe
 from ._peel import Peel
 from ._plan_reader import PlanReader
-from ._priors import Denoised, TotalVariation
+from ._priors import TotalVariation
 from ._regress import Regress
 from ._span_check import SpanCheck
 from ._tab_leak import TabLeak
@@ -30,6 +30,7 @@ from ._attack import FINISHED as FINISHED
 from ._attack import INTERRUPTED as INTERRUPTED
 from ._attack import TIME_BUDGET as TIME_BUDGET
 from ._attack import Progress as Progress
+from ._cafe import VerticalNet as VerticalNet
 from ._descent import Watch as Watch
 from ._identify_trials import IdentificationReport as IdentificationReport
 from ._refine import Finish as Finish
@@ -41,7 +42,6 @@ __all__ = [
     "Adaptive",
     "Analytic",
     "Attack",
-    "Denoised",
     "ExactInversion",
     "Fishing",
     "GradInversion",
@@ -59,7 +59,6 @@ __all__ = [
     "TokenRows",
     "TotalVariation",
     "Unpool",
-    "VerticalNet",
     "identify_trials",
     "observe",
     "recover_labels",

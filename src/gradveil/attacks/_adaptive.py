@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradveil._batches import check_pair
 from gradveil._checks import check_kind, check_positive
+from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
 from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings, shorter
@@ -52,8 +53,8 @@ class Adaptive(Attack):
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
-        prior: `TotalVariation`, the theory's `GaussianPrior`, `Denoised` (learned from public
-            examples), or `None` (flat).
+        prior: `TotalVariation`, the theory's `GaussianPrior`, a `gradveil.denoising.Denoiser`
+            (learned from public examples), or `None` (flat).
         restarts: How many starts from N(0, I) beside the warm one.
         looseness: The relative misfit, at the start and at the end, that costs as much as one unit
             of the prior's energy for each entry of the inputs; for entries without noise.
@@ -79,7 +80,9 @@ class Adaptive(Attack):
     knows_defense = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
-    prior: Energy | GaussianPrior | None = field(default_factory=lambda: TotalVariation(2.0))
+    prior: Energy | GaussianPrior | Denoiser | None = field(
+        default_factory=lambda: TotalVariation(2.0)
+    )
     _: KW_ONLY
     restarts: int = 3
     looseness: tuple[float, float] = (3e-2, 3e-3)

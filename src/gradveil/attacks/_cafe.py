@@ -151,12 +151,15 @@ class CAFE(Attack):
     >>> generator = torch.Generator().manual_seed(0)
     >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
     >>> seen = CAFE.observe(
-    ...     VerticalNet((1, 8, 8), 2), cross_entropy, data, NoDefense(), num_classes=2,
+    ...     CAFE.network((1, 8, 8), 2), cross_entropy, data, NoDefense(), num_classes=2,
     ...     batch_size=2, iterations=8, generator=generator,
     ... )
     >>> CAFE(steps=5)(seen, generator).inputs.shape
     torch.Size([4, 1, 8, 8])
     """
+
+    network = VerticalNet
+    """The models that it attacks, and that `observe` takes."""
 
     steps: int = 200
     total_variation: float = 1e-6
@@ -180,7 +183,7 @@ class CAFE(Attack):
         generator: torch.Generator,
     ) -> VerticalObservation:
         """Play the federation: random batches of the data, each defended. No labels leave."""
-        check_kind(model, "model", VerticalNet, "Use `VerticalNet(input_shape, num_classes)`.")
+        check_kind(model, "model", VerticalNet, "Use `CAFE.network(input_shape, num_classes)`.")
         inputs, targets = check_batch(data, "data")
         check_count(batch_size, "batch_size")
         check_count(iterations, "iterations")

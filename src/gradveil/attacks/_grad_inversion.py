@@ -5,7 +5,6 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice
 from gradveil._random import generator_or_fresh
 
 from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
@@ -20,7 +19,7 @@ from ._descent import (
     noise_start,
     sent_row,
 )
-from ._matching import DISTANCES
+from ._matching import cosine_distance
 from ._observation import Observation, check_observation
 from ._priors import BatchNormDistance, total_variation
 from ._targets import labels_of
@@ -36,8 +35,9 @@ class GradInversion(Attack):
 
     with the running statistics of BatchNorm layers (`BatchNormDistance`; without one, no term) and
     x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
-    across seeds. The paper also registers (shifts) images before taking the mean; this does not.
-    The best of all seeds and of x̄, by the cost without the group term, is returned.
+    across seeds. D is the cosine distance, the paper's the Euclidean one. The paper also registers
+    (shifts) images before taking the mean; this does not. The best of all seeds and of x̄, by the
+    cost without the group term, is returned.
 
     Reference: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR
     2021.
@@ -51,7 +51,6 @@ class GradInversion(Attack):
         batch_norm: α_bn.
         group: α_group, from a quarter of the steps on.
         rounds: How often the consensus is renewed.
-        distance: D, "cosine" or "euclidean" (the paper's).
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost).
 
@@ -75,7 +74,6 @@ class GradInversion(Attack):
     batch_norm: float = 1.0
     group: float = 1e-2
     rounds: int = 16
-    distance: str = "cosine"
     time_budget: float | None = None
     progress: Progress | None = None
 
@@ -83,7 +81,6 @@ class GradInversion(Attack):
         weights = ("total_variation", "l2", "batch_norm", "group")
         counts = ("seeds", "rounds", "steps")
         check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
-        check_choice(self.distance, "distance", tuple(DISTANCES))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -142,13 +139,12 @@ class GradInversion(Attack):
         return Descent(self._steps_of_round, rate, decay="none", time_budget=time_budget)
 
     def _cost(self, observation: Observation, labels: Tensor, sent: Tensor) -> Cost:
-        distance, message = DISTANCES[self.distance], message_of(observation)
-        statistics = BatchNormDistance(observation)
+        message, statistics = message_of(observation), BatchNormDistance(observation)
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = distance(message(inputs, labels), sent)
+            own = cosine_distance(message(inputs, labels), sent)
             own = own + self.total_variation * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics and self.batch_norm > 0:

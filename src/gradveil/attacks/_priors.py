@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradveil._checks import (
-    check_callable,
-    check_count,
     check_methods,
     check_not_negative,
     check_positive,
@@ -121,16 +119,18 @@ class GaussianEnergy:
         return lambda direction: (direction.flatten(1) @ precision).view_as(direction)
 
 
-def energy_of(prior: "Energy | GaussianPrior | None") -> Energy:
+def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
     """The prior as an energy; `None` is flat."""
     if prior is None:
         return TotalVariation(0.0)
+    if isinstance(prior, Denoiser):
+        return Denoised(prior)
     return GaussianEnergy(prior) if isinstance(prior, GaussianPrior) else prior
 
 
 def check_prior(prior: object) -> None:
-    """Require a prior of the theory, an energy, or none."""
-    if prior is not None and not isinstance(prior, GaussianPrior):
+    """Require a prior of the theory, a denoiser, an energy, or none."""
+    if prior is not None and not isinstance(prior, (GaussianPrior, Denoiser)):
         check_methods(prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
 
 
@@ -169,16 +169,7 @@ class Denoised:
             denoiser adds details that the message does not show.
         start: τ at the start of the last steps.
         rounds: How many levels there are from the start to the end.
-
-    >>> from gradveil.denoising import Denoiser
-    >>> samples = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-    >>> denoiser = Denoiser.fit(samples, steps=5, generator=torch.Generator().manual_seed(1))
-    >>> Denoised(denoiser, level=0.5).level
-    0.5
     """
-
-    spec_words: ClassVar[str] = "learned"
-    """In specifications, which hold no networks."""
 
     denoiser: Denoiser
     level: float | None = None
@@ -186,13 +177,6 @@ class Denoised:
     rounds: int = 12
     labels: Tensor | None = None
     """Of the images, where the denoiser is to be told them."""
-
-    def __post_init__(self) -> None:
-        check_callable(self.denoiser, "denoiser", "Use `Denoiser.fit(samples, labels)`.")
-        if self.level is not None:
-            check_positive(self.level, "level")
-        check_positive(self.start, "start")
-        check_count(self.rounds, "rounds")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The energy; differentiated, it is the negative score."""

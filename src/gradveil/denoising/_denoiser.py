@@ -127,6 +127,8 @@ class Denoiser:
     width: int | None = None
     """Of the network; `None`: its default."""
 
+    spec_words = "learned"  # in specifications, which hold no networks
+
     def __post_init__(self) -> None:
         check_kind(self.network, "network", nn.Module, "Use `Denoiser.fit(samples)`.")
         check_shape(self.shape, "shape")
