@@ -190,7 +190,8 @@ class Problem:
         ordered = observation.local is not None and observation.local.batch_size is not None
         order = _order(explained.labels, None if ordered else observation.labels)
         inputs, labels = inputs[order], explained.labels[order].to(like.device)
-        return Reconstruction(inputs, labels, message_misfit(observation, inputs, labels))
+        misfit = message_misfit(observation, inputs, labels)
+        return Reconstruction(inputs, labels, misfit, is_certain=True)
 
     def _explains_most_units(self, found: Reconstruction) -> bool:
         """Whether the weight's gradient is met up to noise, but for units that noise switches."""
@@ -288,11 +289,6 @@ class ExactInversion(Attack):
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("rounds",))
-
-    @property
-    def work(self) -> float:
-        """The rounds."""
-        return float(self.rounds)
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

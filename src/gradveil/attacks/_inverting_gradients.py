@@ -27,7 +27,7 @@ from ._exact_inversion import ExactInversion
 from ._matching import DISTANCES, euclidean_evidence
 from ._model_layers import random_examples
 from ._observation import Observation
-from ._peel import Peel, Peeled
+from ._peel import Peel
 from ._peel_local import peel_local
 from ._priors import TotalVariation, total_variation
 from ._refine import Finish, Stages, refine_in_stages
@@ -128,16 +128,15 @@ class InvertingGradients(Attack):
         run = Run.of(self, observation, generator)
         early = run.watch.part(0.5)  # of a time budget, for what is tried before the descent
         found = self._closed_form(replace(run, generator=_aside(run), watch=early))
-        if found is not None and (found.sure or found.guess.status == INTERRUPTED):
-            return found.guess
+        if found is not None and (found.is_certain or found.status == INTERRUPTED):
+            return found
         result = self._descend(run)
-        return result if found is None else self._better(run, result, found.guess)
+        return result if found is None else self._better(run, result, found)
 
-    def _closed_form(self, run: Run) -> Peeled | None:
+    def _closed_form(self, run: Run) -> Reconstruction | None:
         """The batch by unpooling, by exact inversion or by peeling, in this order.
 
-        Unpooling and peeling say whether their guess is sure. Exact inversion returns what it can
-        confirm, or nothing.
+        Exact inversion returns what it can confirm, or nothing; the others may be uncertain.
         """
         peel, unpool, heads = self.peel, self.unpool, list[Tensor]()
         if unpool is not None and not run.watch.is_over():
@@ -145,12 +144,12 @@ class InvertingGradients(Attack):
             aside = replace(run, generator=run.generator.clone_state())  # peeling stays the same
             unpooled = unpool.solve(aside, heads)
             if unpooled is not None:
-                return Peeled(unpooled, solved=True, sure=unpooled.is_certain)
+                return unpooled
         if peel is None or run.watch.is_over():
             return None
         exact = ExactInversion().solve(run)
         if exact is not None:
-            return Peeled(exact, solved=True, sure=True)
+            return exact
         if run.watch.is_over():
             return None
         peel = replace(peel, steps=min(peel.steps, self.steps))

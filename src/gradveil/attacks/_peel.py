@@ -28,17 +28,6 @@ long that a short budget does not see their end, and a descent needs the rest.""
 
 
 @dataclass(frozen=True)
-class Peeled:
-    """What peeling found."""
-
-    guess: Reconstruction
-    solved: bool
-    """Whether the head was, so that the guess is more than noise."""
-    sure: bool
-    """Whether the guess is known to be right: nothing else is then to be tried."""
-
-
-@dataclass(frozen=True)
 class Peel(Attack):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
@@ -91,9 +80,9 @@ class Peel(Attack):
                 " which all information flows. Found a message that does not determine the layer's"
                 " outputs. Use `InvertingGradients`."
             )
-        return self._guess(head, run).guess
+        return self._guess(head, run)[0]
 
-    def solve(self, run: Run, known: Tensor | None = None) -> Peeled | None:
+    def solve(self, run: Run, known: Tensor | None = None) -> Reconstruction | None:
         """The batch; `None` where the head is not determined, or shows too little of the inputs.
 
         `known` are the outputs of its first layer where they have been solved before.
@@ -107,12 +96,14 @@ class Peel(Attack):
         rounds = self.rounds if head.noise == 0 else min(2, self.rounds)
         watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
         peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
-        found = peel._guess(head, replace(run, watch=watch), known)
-        found = replace(found, sure=found.sure and share >= DETERMINED)
-        return found if found.solved or found.guess.status == INTERRUPTED else None
+        guess, solved = peel._guess(head, replace(run, watch=watch), known)
+        guess = replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
+        return guess if solved or guess.status == INTERRUPTED else None
 
-    def _guess(self, head: Head, run: Run, known: Tensor | None = None) -> Peeled:
-        """The best guess; noise where the head was not solved."""
+    def _guess(
+        self, head: Head, run: Run, known: Tensor | None = None
+    ) -> tuple[Reconstruction, bool]:
+        """The best guess, and whether the head was solved; noise where it was not."""
         outputs, status = known, FINISHED
         head.sharpen()
         if known is None:
@@ -125,9 +116,10 @@ class Peel(Attack):
             most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
         inputs = run.clamp(inputs)
         own = run.misfit(inputs)
-        guess = Reconstruction(inputs, run.labels, own, [(self.steps, own)], status)
-        sure = head.noise == 0 and most and own < NEAR * run.random_misfit()
-        return Peeled(guess, solved, sure and status == FINISHED)
+        certain = head.noise == 0 and most and own < NEAR * run.random_misfit()
+        certain = certain and status == FINISHED
+        history = [(self.steps, own)]
+        return Reconstruction(inputs, run.labels, own, history, status, certain), solved
 
     def invert(
         self, name: str, run: Run, features: Tensor, noise: Tensor

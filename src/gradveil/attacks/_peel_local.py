@@ -16,7 +16,7 @@ from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._descent import Watch
 from ._head import Head, head_of
 from ._model_layers import features_of, random_examples
-from ._peel import CLOSE, DETERMINED, NEAR, ROUGH_SHARE, WORTH, Peel, Peeled, shown_share
+from ._peel import CLOSE, DETERMINED, NEAR, ROUGH_SHARE, WORTH, Peel, shown_share
 from ._targets import Run
 
 
@@ -389,7 +389,7 @@ class LocalSearch:
         return self.local.places(row), cost
 
 
-def peel_local(peel: Peel, run: Run) -> Peeled | None:
+def peel_local(peel: Peel, run: Run) -> Reconstruction | None:
     """The batch behind FedAvg's weight change; `None` where its head is not determined.
 
     1. Random batches are trained, to see how features move (`Expected`).
@@ -413,7 +413,7 @@ def peel_local(peel: Peel, run: Run) -> Peeled | None:
         return None
     training = Training(replace(run, watch=run.watch.part(ROUGH_SHARE)), visits, head.call.name)
     found = _Passes(peel, LocalSearch(training, equations)).run()
-    return found and replace(found, sure=found.sure and share >= DETERMINED)
+    return found and replace(found, is_certain=found.is_certain and share >= DETERMINED)
 
 
 @dataclass(frozen=True)
@@ -428,19 +428,19 @@ class _Passes:
         """With its part of the time."""
         return self.search.training.run
 
-    def run(self) -> Peeled | None:
+    def run(self) -> Reconstruction | None:
         """The best images by their message; `None` where time is over before there are any."""
         best: Reconstruction | None = None
         latest: Tensor | None = None
         try:
             for number in range(self._count):
-                found = self._pass(latest, number)
-                if found is None:
+                guess = self._pass(latest, number)
+                if guess is None:
                     best = best and replace(best, status=TIME_BUDGET)
                     break
-                if found.sure:
-                    return found
-                latest, guess = found.guess.inputs, found.guess
+                if guess.is_certain:
+                    return guess
+                latest = guess.inputs
                 best = guess if best is None or guess.loss < best.loss else best
                 if guess.status != FINISHED:
                     best = replace(best, status=guess.status)
@@ -449,15 +449,15 @@ class _Passes:
                     break
         except KeyboardInterrupt:
             best = best or self._guess(self.work.noise(), 0, FINISHED)
-            return Peeled(replace(best, status=INTERRUPTED), solved=False, sure=False)
-        return None if best is None else Peeled(best, solved=True, sure=False)
+            return replace(best, status=INTERRUPTED)
+        return best
 
     @property
     def _count(self) -> int:
         """One for each 25 steps of the attack, at most six."""
         return max(1, min(6, self.peel.steps // 25))
 
-    def _pass(self, latest: Tensor | None, number: int) -> Peeled | None:
+    def _pass(self, latest: Tensor | None, number: int) -> Reconstruction | None:
         """One of them; `None` where time is over before there are images."""
         search = self.search
         places, cost = search.from_nothing() if latest is None else search.from_inputs(latest)
@@ -468,8 +468,7 @@ class _Passes:
         guess = self._guess(inputs, number, status)
         if self.work.progress is not None:
             self.work.progress(number + 1, self._count, guess.loss)
-        sure = cost < SOLVED and self._is_sure(guess, misfits)
-        return Peeled(guess, solved=True, sure=sure)
+        return replace(guess, is_certain=cost < SOLVED and self._is_certain(guess, misfits))
 
     def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
         """Inputs with the features of their first visits, those of earlier steps first."""
@@ -491,7 +490,7 @@ class _Passes:
         misfit = self.work.misfit(inputs)
         return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)
 
-    def _is_sure(self, guess: Reconstruction, misfits: Tensor) -> bool:
+    def _is_certain(self, guess: Reconstruction, misfits: Tensor) -> bool:
         """Whether all images have their features, and together they explain the message.
 
         An example of which a trained model is sure hardly shows in it: the misfit must be small by

@@ -191,11 +191,6 @@ class Regress(Attack):
     def __post_init__(self) -> None:
         check_settings(self, counts=("samples",))
 
-    @property
-    def work(self) -> float:
-        """A gradient of the message without its derivative is a third of a step."""
-        return self.samples / 3
-
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:

@@ -511,16 +511,6 @@ class SpanCheck(Attack):
         targets = targets_of(observation, search.ids)
         return Reconstruction(search.ids, targets, search.cost, status=search.status)
 
-    @property
-    def work(self) -> float:
-        """About how many gradients it takes, for sentences of ten tokens."""
-        return 10.0 * self.width * self.sweeps
-
-    @property
-    def reports(self) -> float:
-        """Twice."""
-        return 2.0
-
     def _tell(self, step: int, cost: float) -> None:
         if self.progress is not None:
             self.progress(step, 2, cost)

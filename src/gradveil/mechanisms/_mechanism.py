@@ -256,6 +256,7 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
             )
         if tensor.numel() == 0:
             continue
+        tensor = tensor.detach()  # an attacker differentiates plans
         one = _is_constant(tensor)
         least, most = (_only(tensor),) * 2 if one else (float(end) for end in torch.aminmax(tensor))
         if not (low <= least and most <= high and math.isfinite(most)):
