@@ -99,10 +99,11 @@ def test_a_planted_opposite_is_not_reproduced():
 
 
 def test_without_an_effect_most_claims_are_undecided_and_similar_things_are_similar():
-    findings = find(synthetic_store("standard", effect=0.0))
+    named = ("mnist-pruning-mse", "mnist-pruning-training", "cifar-noise-error")
+    claims = [claim for claim in CLAIMS if claim.name in (*named, "mnist-noise-similar")]
+    findings = find(synthetic_store("standard", effect=0.0), claims)
     by_name = {(f.claim.name, f.variant): f.judgement for f in findings}
     assert by_name["mnist-noise-similar", PAPER].verdict == REPRODUCED
-    named = ("mnist-pruning-mse", "mnist-pruning-training", "cifar-noise-error")
     assert [by_name[name, PAPER].verdict for name in named].count(UNDECIDED) >= 2
 
 

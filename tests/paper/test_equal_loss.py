@@ -94,6 +94,7 @@ def test_one_level_that_learned_is_no_curve():
     assert set(verdicts([2.05, GUESS, GUESS], [0.5, 0.9, 1.3])) == {NOT_TESTED}
 
 
+@pytest.mark.slow
 def test_alike_twins_are_not_told_apart_because_some_levels_learn_nothing():
     """Six of 120 would be wrong by chance; it was two in three."""
     found = verdicts([2.0, 2.1, GUESS], [0.5, 0.9, 1.3], draws=120)
@@ -130,6 +131,7 @@ def test_what_seeds_leave_open_is_the_jackknife_of_the_mean_difference():
     )
 
 
+@pytest.mark.slow
 def test_the_interval_holds_no_difference_as_often_as_it_says():
     """Losses of alike twins scatter by as much as the levels differ: 5 % of verdicts are wrong.
 

@@ -23,6 +23,9 @@ MEGABYTES = 20
 WITH_PIXELS = {"mnist-noise-images", "cifar-pruning-images"}
 """Studies whose numbers need the reconstructed images, which are not committed."""
 
+SLOW = {"mnist-layer-noise"}
+"""An interval for each layer and round: half a minute."""
+
 each_preset = pytest.mark.parametrize("preset", FOLDERS)
 
 
@@ -171,7 +174,12 @@ def test_every_study_with_cells_has_its_numbers(preset: str):
 
 @pytest.mark.parametrize(
     ("preset", "name"),
-    [(preset, name) for preset in FOLDERS for name in WRITTEN[preset] if name not in WITH_PIXELS],
+    [
+        pytest.param(preset, name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for preset in FOLDERS
+        for name in WRITTEN[preset]
+        if name not in WITH_PIXELS
+    ],
 )
 def test_the_committed_numbers_are_those_of_the_committed_cells(preset: str, name: str):
     written = rows_of((FOLDERS[preset] / f"{name}.csv").read_text())

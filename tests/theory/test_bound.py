@@ -190,7 +190,7 @@ def test_more_noise_is_a_larger_bound() -> None:
     for method in ("full", "trace"):
         totals = [
             reconstruction_bound(message, inputs, Mechanism(10.0**e), prior, method).total
-            for e in range(-8, 9)
+            for e in (-8, -4, -1, 0, 1, 4, 8)
         ]
         rounding = 1e-12 * max(totals)
         assert all(b >= a - rounding for a, b in pairwise(totals))
