@@ -43,7 +43,6 @@ CASES: list[tuple[Callable[[], object], str, str, str]] = [
     (audit, "PIL", "the audit", AUDIT),
     (lambda: write_results(example_result(), Path("out")), "jinja2", "the audit's report", AUDIT),
     (lambda: write_results(example_result(), Path("out")), "plotly", "the audit's report", AUDIT),
-    (lambda: example_result().to_dataframe(), "pandas", "to_dataframe", "pandas"),
     (lambda: gradveil.score(IMAGES, IMAGES), "scipy", "matching images", AUDIT),
     (lambda: gradveil.score(IMAGES, IMAGES), "torchmetrics", "SSIM", AUDIT),
     (lambda: match(IMAGES, IMAGES), "scipy", "matching images", AUDIT),

@@ -5,10 +5,9 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gradveil._checks import check_count
-from gradveil._extras import require
 from gradveil._runner import Stop
 from gradveil.catalog import name_of
 from gradveil.defenses import Defense, PrivateNoise
@@ -21,9 +20,6 @@ from gradveil.privacy import (
     recognition_bound,
 )
 from gradveil.scoring import Interval
-
-if TYPE_CHECKING:
-    import pandas
 
 
 def restore(kind: Any, value: Any) -> Any:
@@ -561,13 +557,6 @@ class AuditResult:
             for d in self.defenses
             for attack in d.attacks
         ]
-
-    def to_dataframe(self) -> "pandas.DataFrame":
-        """The rows as a pandas DataFrame; needs pandas."""
-        require("to_dataframe", "pandas", "pandas")
-        import pandas
-
-        return pandas.DataFrame(self.rows())
 
 
 def identity(defense: Defense) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from gradveil.audit.report._charts import (
 )
 from gradveil.audit.report._facts import looks
 from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
-from gradveil.audit.report._write import machine_summary
 from gradveil.scoring import Interval
 from tests.audit.example_frontier import (
     bare_frontier_result,
@@ -194,7 +193,7 @@ def test_the_first_pages_use_no_words_of_the_theory():
     assert [word for word in UNEXPLAINED if word in shown] == []
 
 
-def test_every_point_is_in_the_table_the_file_and_the_summary(tmp_path: Path):
+def test_every_point_is_in_the_table_and_the_file(tmp_path: Path):
     result = frontier_result(size=2)
     assert len(points_table(result).rows) == 31
     write_results(result, tmp_path)
@@ -205,13 +204,10 @@ def test_every_point_is_in_the_table_the_file_and_the_summary(tmp_path: Path):
     chosen = [row for row in rows if row["answers"] == "Attacks no better than a guess"]
     assert {row["defense"] for row in chosen} == {"optimal-noise(scale=0.3)"}
     assert float(chosen[0]["loss"]) == 1.04
-    assert len(machine_summary(result)["points"]) == len(rows)
 
 
-def test_a_comparison_has_a_summary_for_machines_without_answers(tmp_path: Path):
+def test_a_comparison_has_its_points_in_a_file(tmp_path: Path):
     result = example_result(size=2)
     write_results(result, tmp_path)
     with (tmp_path / "points.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 9
-    assert len(machine_summary(result)["points"]) == 9
-    assert machine_summary(result)["answers"] == []

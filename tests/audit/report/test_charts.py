@@ -1,23 +1,9 @@
-"""The charts' data: colours and the attacks' costs; the picture of leakage is in test_answer."""
+"""The charts' data: colours; the picture of leakage is in test_answer."""
 
-from dataclasses import replace
-
-import plotly.graph_objects as go
 import pytest
 
-from gradveil.audit import AuditResult
-from gradveil.audit.report._charts import cost_curves
 from gradveil.audit.report._facts import looks
-from tests.audit.example_result import example_result, unattacked_result
-
-
-def with_history(result: AuditResult, history: tuple[tuple[int, float], ...]) -> AuditResult:
-    defense = result.defenses[0]
-    attacks = tuple(
-        replace(a, runs=tuple(replace(run, history=history) for run in a.runs))
-        for a in defense.attacks
-    )
-    return replace(result, defenses=(replace(defense, attacks=attacks),))
+from tests.audit.example_result import example_result
 
 
 def test_twins_share_a_colour_and_differ_in_filling():
@@ -38,26 +24,3 @@ def test_every_colour_has_contrast_on_light_and_dark(background: float):
         light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
         pair = sorted((light + 0.05, background + 0.05))
         assert pair[1] / pair[0] >= 3, look
-
-
-def test_cost_curves_hold_the_first_history():
-    result = example_result()
-    attack = result.defenses[1].attacks[0]
-    figure = cost_curves(result)["inverting-gradients"]
-    line = figure["data"][1]
-    assert line["meta"] == {"defense": "noise"}
-    assert list(zip(line["x"], line["y"], strict=True)) == list(attack.runs[0].history)
-    assert figure["layout"]["yaxis"]["type"] == "log"
-    go.Figure(figure)
-
-
-def test_costs_below_zero_have_a_linear_axis_and_infinite_ones_are_left_out():
-    result = with_history(example_result(), ((0, float("inf")), (1, 2.0), (2, -3.0)))
-    figure = cost_curves(result)["inverting-gradients"]
-    assert figure["data"][0]["y"] == [2.0, -3.0]
-    assert "type" not in figure["layout"]["yaxis"]
-
-
-def test_no_history_no_chart():
-    assert cost_curves(unattacked_result()) == {}
-    assert cost_curves(with_history(example_result(), ())) == {}

@@ -172,7 +172,7 @@ def test_hostile_names_stay_text():
     page = without_plotly(render_report(replace(result, setup=setup, defenses=(hostile,))))
     assert "<img src=x" not in page
     assert "<script>alert" not in page
-    assert page.count("<script") == page.count("</script>") == 4
+    assert page.count("<script") == page.count("</script>") == 3
     assert "&lt;img src=x" in page
 
 
@@ -194,7 +194,6 @@ def test_an_incomplete_audit_says_so():
 def test_an_audit_without_attacks():
     page = render_report(unattacked_result())
     assert "No attack was run: nothing here says what can be recovered" in page
-    assert 'id="curves"' not in page
 
 
 def test_an_audit_without_anything():

@@ -11,4 +11,4 @@ from ._search import Progress, Search
 from ._strengths import Axis, axes_of, parse_defense, unique_names
 from ._training import make_pool
 
-__all__ = ["BoundPoint", "BoundStudy"]
+__all__ = ["BoundStudy"]

@@ -1,4 +1,4 @@
-"""The charts as plain data that plotly draws: leakage against loss, over rounds, attacks' costs."""
+"""The charts as plain data that plotly draws: leakage against loss, and over rounds."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from gradveil.scoring import Interval
 
-from .._result import AuditResult, Curve, DefenseResult, Frontier, Leak, Point
+from .._result import AuditResult, Curve, Frontier, Leak, Point
 from ._facts import (
     COPY,
     GREY,
@@ -16,8 +16,6 @@ from ._facts import (
     RECOGNISABLE,
     Look,
     answered,
-    attack_names,
-    attack_on,
     every_point,
     looks,
     main_answer,
@@ -68,7 +66,7 @@ class Metric:
 def metrics(result: AuditResult) -> list[Metric]:
     """Those that were measured, the strongest attack first."""
     points = every_point(result.frontier)
-    candidates = (attack_metric(result.setup.is_image), _told(points), _reference(points))
+    candidates = (attack_metric(result.setup.is_image), _told(points))
     return [m for m in candidates if m is not None and any(m.value(point) for point in points)]
 
 
@@ -115,24 +113,6 @@ def _told(points: Sequence[Point]) -> Metric | None:
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         (0.0, 1.0),
         line=(1 / count, "chance"),
-    )
-
-
-def _reference(points: Sequence[Point]) -> Metric | None:
-    values = [point.bound for point in points if point.bound]
-    if not values:
-        return None
-    low, high = min(values), max(values)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return Metric(
-        "bound",
-        "reference error (theory)",
-        "reference error per entry, normalised units",
-        lambda point: _exactly(point.bound) if point.bound else None,
-        lambda value: -math.log10(value),
-        number,
-        tuple(10.0**power for power in powers),
-        (1.3 * high, low / 1.3),
     )
 
 
@@ -418,39 +398,6 @@ def _rounds_hover(name: str, leak: Leak) -> str:
     bold = f"<b>{escape(name, quote=False)}</b>"
     text = f"{bold}<br>round {leak.round}: {error} of a blind guess's error"
     return f"{text}<br>near copies: {leak.copies} of {leak.examples}" if leak.copies else text
-
-
-def cost_curves(result: AuditResult) -> dict[str, Figure]:
-    """Attacks' own costs over their steps, on the first batch and seed, by the attack's name.
-
-    Attacks that kept none have no chart.
-    """
-    styles, figures = looks(result), {}
-    for spec, attack in attack_names(result).items():
-        curves = {d.name: _history(d, spec) for d in result.defenses}
-        traces = [_costs(name, styles[name], curve) for name, curve in curves.items() if curve]
-        if traces:
-            frame = _axes("step", "the attack's own cost")
-            if min(cost for curve in curves.values() for _, cost in curve) > 0:
-                frame["yaxis"] |= {"type": "log", "nticks": 8}
-            figures[attack] = {"data": traces, "layout": frame}
-    return figures
-
-
-def _history(defense: DefenseResult, spec: str) -> list[tuple[int, float]]:
-    attack = attack_on(defense, spec)
-    history = next((run.history for run in attack.runs if run.history), ()) if attack else ()
-    return [(step, cost) for step, cost in history if math.isfinite(cost)]
-
-
-def _costs(name: str, look: Look, curve: Sequence[tuple[int, float]]) -> Figure:
-    bold = f"<b>{escape(name, quote=False)}</b>"
-    return {
-        **_line(name, look, [f"{bold}<br>step {s}, cost {number(c)}" for s, c in curve]),
-        "mode": "lines",
-        "x": [step for step, _ in curve],
-        "y": [cost for _, cost in curve],
-    }
 
 
 def _line(name: str, look: Look, hover: list[str]) -> Figure:

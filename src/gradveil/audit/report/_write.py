@@ -2,9 +2,7 @@
 
 import base64
 import csv
-import dataclasses
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +14,7 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import across, cost_curves, frontier_figures, metrics, rounds_figure, rounds_lines
+from ._charts import across, frontier_figures, metrics, rounds_figure, rounds_lines
 from ._facts import attack_names, attacks_judge, every_point, looks, main_answer, strongest
 from ._gallery import first_strips, gallery, layer_table
 from ._numbers import estimate, number, plural
@@ -67,7 +65,6 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
     charts = {
         "frontier": frontier_figures(result),
         "rounds": {"rounds": rounds} if rounds else {},
-        "curves": cost_curves(result),
     }
     drawn = any(figure["data"] for group in charts.values() for figure in group.values())
     return {
@@ -99,37 +96,10 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "gallery": gallery(result),
         "layers": layer_table(result),
         "threat": threat_model(result),
-        "machine": machine_summary(result),
         "charts": charts,
         "plotly": _plotly_bundle() if drawn else None,
         "plural": plural,
     }
-
-
-def machine_summary(result: AuditResult) -> dict[str, Any]:
-    """What was audited, the answers, and one row for each point.
-
-    Numbers that JSON does not have (infinite, undefined) are null.
-    """
-    named = ("date", "versions", "model", "weights", "data", "command")
-    found: dict[str, Any] = _plain(
-        {
-            "schema": "gradveil-audit-summary/1",
-            **{name: getattr(result.setup, name) for name in named},
-            "complete": result.complete,
-            "answers": [dataclasses.asdict(answer) for answer in result.frontier.answers],
-            "points": result.frontier.rows(),
-        }
-    )
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plotly_bundle() -> Any:
