@@ -40,13 +40,14 @@ def adaptive(**changes):
 
 DEFENSES = [
     GradientPruning(0.7),
-    OptimalPruning(0.7),
+    pytest.param(OptimalPruning(0.7), marks=pytest.mark.slow),
     Rounding(0.02),
-    OptimalRounding(0.02),
-    GradientNoise(0.01),
+    pytest.param(OptimalRounding(0.02), marks=pytest.mark.slow),
+    pytest.param(GradientNoise(0.01), marks=pytest.mark.slow),
     OptimalNoise(0.01),
     ClampedNoise(0.01, clip=0.2),
 ]
+"""One of each kind of mechanism; their twins with the slow ones."""
 
 
 @pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: type(d).__name__)

@@ -196,8 +196,7 @@ class InvertingGradients(Attack):
         left = watch.left()
         regress = replace(self.regress, samples=min(self.regress.samples, self.steps))
         share = Watch(None if left is None else left / (4 * self.restarts))
-        (found,) = regress.estimates([run.observation], [run.labels], aside, share)
-        estimate, gentle = found[None], replace(self, lr=self.lr / 4)
+        estimate, gentle = regress.estimate(run, aside, share)[None], replace(self, lr=self.lr / 4)
         left = watch.left()
         if self.restarts > 1:  # each start has its own part of a time budget
             part = None if left is None else left / self.restarts

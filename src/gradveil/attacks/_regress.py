@@ -1,7 +1,6 @@
 """Regression: inputs from a message as simulated messages of random inputs teach it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
 from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
-from ._descent import Watch, clamp
+from ._descent import Watch
 from ._model_layers import random_examples
 from ._observation import Observation
 from ._targets import Run
@@ -204,30 +203,12 @@ class Regress(Attack):
         status = TIME_BUDGET if count < self.samples else FINISHED
         return Reconstruction(inputs, run.labels, own, [(count, own)], status)
 
-    def estimates(
-        self,
-        observations: Sequence[Observation],
-        labels: Sequence[Tensor],
-        generator: torch.Generator,
-        watch: Watch,
-    ) -> list[Tensor]:
-        """Of several observations of one model.
+    def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> Tensor:
+        """The start of a descent.
 
         Where the samples teach nothing this is their mean, which is still a better start than
-        noise: of BatchNorm in training mode noise in the start is noise in the end. Observations
-        with the same labels and the same message share their samples.
+        noise: of BatchNorm in training mode noise in the start is noise in the end.
         """
-        made: list[tuple[Observation, Tensor, Simulation]] = []
-        found: list[Tensor] = []
-        for observation, own in zip(observations, labels, strict=True):
-            simulated = next((s for o, t, s in made if _same(o, t, observation, own)), None)
-            if simulated is None:
-                simulated = Simulation.of(observation, own, self.samples, generator, watch, None)
-                made.append((observation, own, simulated))
-            inputs = simulated.estimate(observation)[0]
-            found.append(clamp(inputs, observation.low, observation.high))
-        return found
-
-
-def _same(one: Observation, labels: Tensor, other: Observation, others: Tensor) -> bool:
-    return torch.equal(labels, others) and one.defense is other.defense
+        seen = run.observation
+        simulated = Simulation.of(seen, run.labels, self.samples, generator, watch, None)
+        return run.clamp(simulated.estimate(seen)[0])
