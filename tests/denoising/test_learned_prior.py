@@ -185,7 +185,6 @@ def test_a_learned_denoiser_within_classes():
     assert "within classes" in prior.name
     assert "200 held-out samples" in prior.name
     assert "errs upwards" in prior.name
-    assert prior.errs == "upwards"
 
 
 def test_wrong_arguments_say_so():

@@ -108,13 +108,6 @@ def test_information_of_a_batch_is_that_of_each_example() -> None:
     assert prior.trace(9) == pytest.approx(float(matrix.trace()))
 
 
-def test_products_are_those_of_the_matrix() -> None:
-    prior, rows = spread_prior(), normal(4, 6)
-    torch.testing.assert_close(prior.multiply(rows), rows @ prior.matrix(6))
-    again = prior.multiply(prior.multiply(rows), inverse=True)
-    torch.testing.assert_close(again, rows)
-
-
 def test_samples_have_its_mean_and_covariance() -> None:
     prior = spread_prior()
     samples = prior.sample(5000, seeded())
@@ -176,11 +169,12 @@ def test_a_size_that_is_no_number_of_examples() -> None:
             use(7)
 
 
-@pytest.mark.parametrize("inverse", [False, True])
-def test_products_are_on_the_device_of_the_rows(inverse: bool):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_are_on_the_device_of_the_rows(transposed: bool):
     """A device without memory stands for any other than that of the prior."""
     prior = GaussianPrior(torch.zeros(2), torch.eye(2))
-    product = prior.multiply(torch.ones(3, 4, device="meta", dtype=torch.float32), inverse)
+    rows = torch.ones(3, 4, device="meta", dtype=torch.float32)
+    product = prior.from_white(rows, transposed)
     assert (product.device.type, product.dtype) == ("meta", torch.float32)
     assert product.shape == (3, 4)
 

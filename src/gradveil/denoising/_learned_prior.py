@@ -167,9 +167,6 @@ class LearnedPrior(Prior):
     precision: Tensor = field(init=False, repr=False)
     covariance: Tensor = field(init=False, repr=False)
 
-    errs = "upwards"
-    """The direction in which bounds with this prior are wrong."""
-
     def __post_init__(self) -> None:
         check_inputs(self.information, "information")
         check_positive(self.level, "level")

@@ -222,13 +222,6 @@ class MeanInformation:
         """J_D v for each row v."""
         return torch.stack([part(rows) for part in self.parts]).mean(0)
 
-    def matrix(self) -> Tensor:
-        """The dense (m, m) matrix, in float64."""
-        total = self.parts[0].matrix()
-        for part in self.parts[1:]:
-            total += part.matrix()
-        return total / len(self.parts)
-
     def is_infinite(self) -> bool:
         """Whether in some batch an entry that depends on the inputs is sent without noise."""
         return any(part.is_infinite() for part in self.parts)

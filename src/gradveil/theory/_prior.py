@@ -90,12 +90,6 @@ class Prior:
         """tr J_P of a batch with `size` entries in all."""
         return float(self.precision.trace()) * self._examples(size)
 
-    def multiply(self, rows: Tensor, inverse: bool = False) -> Tensor:
-        """J_P v, or J_P⁻¹ v, for each row v of a (k, size) tensor."""
-        matrix = self.covariance if inverse else self.precision
-        self._examples(rows.shape[-1])
-        return (rows.view(-1, len(self.precision)) @ matrix.to(rows)).view_as(rows)
-
     def from_white(self, rows: Tensor, transposed: bool = False) -> Tensor:
         """L v, or Lᵀ v, of each example in each row v of a (k, size) tensor."""
         matrix = self.root if transposed else self.root.T
