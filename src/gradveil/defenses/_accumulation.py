@@ -75,15 +75,21 @@ class Accumulation:
         if self.examples:
             advance(self._generator)  # a micro-batch has dropout of its own
         message = kind(self._model, self._loss_fn, targets, seed=seed_from(self._generator))
-        reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
-        past = fresh = 1.0
-        count = self.examples + len(inputs)
-        if reduction == "mean" and not self._defense.adds_parts:
-            past, fresh = self.examples / count, len(inputs) / count
-        part = self._defense.observe(message, inputs.detach(), self._generator)
+        part, past, fresh = self._part(message, inputs.detach())
         self._sum = part if self._sum is None else _added(self._sum, past, part, fresh)
         self._last = message, inputs
-        self.examples, self._reduction = count, reduction
+        self.examples += len(inputs)
+
+    def _part(
+        self, message: GradientMessage, inputs: Tensor
+    ) -> tuple[tuple[Tensors, Moments], float, float]:
+        """What a micro-batch gives, and how much what there was and it count."""
+        reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
+        part = self._defense.observe(message, inputs, self._generator)
+        self._reduction, count = reduction, self.examples + len(inputs)
+        if reduction != "mean":
+            return part, 1.0, 1.0
+        return part, self.examples / count, len(inputs) / count
 
     def __exit__(
         self,

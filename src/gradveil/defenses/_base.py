@@ -120,9 +120,6 @@ class Defense:
     secure: bool = False
     """Whether noise without a given generator has to come from a `SecureGenerator`."""
 
-    adds_parts: bool = False
-    """Whether micro-batches are added as they are, whatever the loss is: its values are sums."""
-
     clip: float | None = None
     """The option of this name: a threshold of entries, or of norms; `None` without one."""
 

@@ -24,6 +24,7 @@ from gradveil.mechanisms import GridMechanism, Mechanism, constant_like
 from gradveil.messages import (
     ClippedMessage,
     ClippedUpdate,
+    GradientMessage,
     LossFunction,
     Message,
     Metric,
@@ -90,8 +91,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
     >>> noise.plan(Moments({"w": torch.zeros(2)}, None, 1)).std["w"]
     tensor([0.0078, 0.0078])
     """
-
-    adds_parts = True
 
     noise_multiplier: float
     clip: float
@@ -175,7 +174,12 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
             check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def observe(
-        self, message: Message, inputs: Tensor, generator: torch.Generator
+        self,
+        message: Message,
+        inputs: Tensor,
+        generator: torch.Generator,
+        *,
+        penalised: bool = True,
     ) -> tuple[Tensors, Moments]:
         """The clipped values, and their moments. On a grid sums are in float64, plans are not.
 
@@ -186,8 +190,10 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         if gradient_of(inputs).takes_tokens != takes_tokens(message):
             check_inputs(inputs, tokens=takes_tokens(message))
         prepared = self.prepared(message)
-        if isinstance(prepared, ClippedMessage) and not isinstance(generator, SecureGenerator):
-            prepared.seed = seed_from(generator)
+        if isinstance(prepared, ClippedMessage):
+            prepared.penalised = penalised
+            if not isinstance(generator, SecureGenerator):
+                prepared.seed = seed_from(generator)
         values = values_of(prepared, inputs)
         check_finite(values, "message(inputs)")
         seen = values
@@ -221,7 +227,7 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
                 " that of all micro-batches together. Found"
                 f" `unit = {self.unit!r}, batch_size = {self.batch_size}`."
             )
-        return Accumulation(self, model, loss_fn, generator, reduction=reduction)
+        return _PrivateAccumulation(self, model, loss_fn, generator, reduction=reduction)
 
     def check_parts(self, purpose: str) -> None:
         """Refuse to be taken apart: noise without this clipping would protect nothing."""
@@ -236,6 +242,18 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         if not self.grid or not entries:
             return Mechanism(std, keep)
         return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
+
+
+class _PrivateAccumulation(Accumulation):
+    """Clipped sums over B add up as they are: the loss is not tried on a batch."""
+
+    def _part(
+        self, message: GradientMessage, inputs: Tensor
+    ) -> tuple[tuple[Tensors, Moments], float, float]:
+        """The first micro-batch brings what the loss adds for the parameters alone, once."""
+        defense: PrivateNoise = self._defense  # type: ignore[assignment]
+        first = self._sum is None
+        return defense.observe(message, inputs, self._generator, penalised=first), 1.0, 1.0
 
 
 def _check_range(shape: Shape) -> None:

@@ -102,6 +102,8 @@ class ClippedMessage:
         if seed is not None:
             check_seed(seed)
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
+        self.penalised = True
+        """Whether what the loss adds for the parameters alone is added: once a step."""
 
     @property
     def loss(self) -> FunctionalLoss:
@@ -197,7 +199,7 @@ class ClippedMessage:
 
     def _with_penalty(self, values: Tensors, inputs: Tensor) -> Tensors:
         """The values with what the loss adds for the parameters alone, also in an empty batch."""
-        if is_transformed(inputs):
+        if is_transformed(inputs) or not self.penalised:
             return values
         known = known_of(self.message, inputs)
         penalty = penalty_of(self.message, known.outputs, self._divisor(inputs))

@@ -1,0 +1,68 @@
+"""Private micro-batches: nothing of them stays in the model, and none is judged by its data."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, embedding
+
+from gradveil import PrivateNoise
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 0])
+
+
+class Renorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 6), nn.Linear(6, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(embedding(ids, self.table.weight, max_norm=0.1).sum(1))
+
+
+class Keeps(nn.Module):
+    last: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.clone()
+        return self.head(x)
+
+
+def test_private_tokens_are_not_written_into_the_weights():
+    model, ids = Renorms(), torch.randint(50, (4, 5))
+    before = model.table.weight.detach().clone()
+    with (
+        pytest.raises(ValueError, match="wrote into"),
+        PrivateNoise(50.0, 1.0, batch_size=4).accumulate(model, cross_entropy) as step,
+    ):
+        step.add(ids, Y)
+    assert torch.equal(model.table.weight, before)
+
+
+def test_the_batch_does_not_stay_on_the_module():
+    model = Keeps()
+    with PrivateNoise(50.0, 1.0, batch_size=4).accumulate(model, cross_entropy) as step:
+        step.add(X, Y)
+    assert "last" not in vars(model)
+
+
+def test_ignored_labels_are_no_reason_to_refuse():
+    """A refusal would tell of them."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (3, 2)))
+    for labels in (torch.zeros(4, 2, dtype=torch.long), torch.tensor([[0, -100]] * 4)):
+        with PrivateNoise(1.0, 1.0, batch_size=4).accumulate(model, cross_entropy) as step:
+            step.add(X, labels)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_penalty_counts_once_a_step(parts: int):
+    model = nn.Linear(6, 3)
+    loss = lambda o, y: cross_entropy(o, y) + 5 * model.weight.square().sum()  # noqa: E731
+    with PrivateNoise(1e-4, 1e-3, batch_size=4).accumulate(model, loss) as step:
+        for rows in torch.arange(4).chunk(parts):
+            step.add(X[rows], Y[rows])
+    torch.testing.assert_close(model.weight.grad, 10 * model.weight.detach(), atol=2e-3, rtol=1e-3)
