@@ -295,3 +295,69 @@ def test_why_examples_go_one_by_one_is_logged_once(caplog):
     for _ in range(3):
         clipped(model, *data())
     assert len([r for r in caplog.records if "one by one" in r.message]) == 1
+
+
+class WrongRule(torch.autograd.Function):
+    """Doubles; its own rule for batches mixes them."""
+
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return x * 2 - 20 * x.mean(0), in_dims[0]
+
+
+def test_functions_that_torch_calls_are_watched():
+    """A distance of the user's own inside of one of torch's losses."""
+    torch.manual_seed(1)
+    model, x = nn.Linear(4, 6), torch.randn(6, 4) * 3
+    triplet = nn.TripletMarginWithDistanceLoss(
+        distance_function=lambda p, q: (WrongRule.apply(p) - q).square().sum(-1)
+    )
+
+    def summed(rows: Tensor) -> Tensor:
+        message = GradientMessage(
+            model, lambda o, _: triplet(o[:, :2], o[:, 2:4] * 3, o[:, 4:]), None
+        )
+        found = ClippedMessage(message, 1.0, batch_size=1).values(x[rows])
+        return torch.cat([value.flatten() for value in found.values()])
+
+    whole, others = summed(torch.arange(6)), torch.arange(6)
+    moves = [(whole - summed(others[others != b])).norm() for b in range(6)]
+    assert float(max(moves)) <= 1 + 1e-5
+
+
+class Widens(hostile.Net):
+    """A layer in float64 before those in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(4, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.wide(x.double()).float())
+
+
+def test_layers_of_two_precisions():
+    torch.manual_seed(0)
+    assert_is_alone(Widens())
+
+
+class HiddenBatchNorm(hostile.Net):
+    def between(self, h: Tensor) -> Tensor:
+        return nn.functional.batch_norm(h, None, None, training=True)
+
+
+def test_hidden_batch_norm_is_called_by_its_name():
+    with pytest.raises(ValueError, match=r"batch_norm\(training=True\) mixes"):
+        clipped(HiddenBatchNorm(), *data())

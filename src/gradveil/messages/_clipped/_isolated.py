@@ -208,7 +208,7 @@ class _Batched:
         self._fixed = {n: p for n, p in parameters.items() if n in layout.names}
         self._free = {n: p for n, p in parameters.items() if n not in layout.names}
         like = next(iter(parameters.values()))
-        self._shifts = [like.new_zeros(tap[-1]) for tap in layout.taps]
+        self._shifts = [like.new_zeros(tap[-1], dtype=tap[-2]) for tap in layout.taps]
         self._strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
         self._uses: list[LayerUse] = []
 

@@ -64,7 +64,8 @@ def _check_losses(losses: Tensor) -> None:
         raise NonFiniteError(
             f"The loss of each example should be finite. Found {int((~losses.isfinite()).sum())} of"
             f" {len(losses)} NaN or infinite. Nothing was sent; check the model's outputs and the"
-            " targets (an example whose targets are all ignored has no mean loss)."
+            " targets. An example whose targets are all ignored has no mean loss: leave such"
+            " examples out of the data, or use a sum over targets divided by a fixed number."
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +16,7 @@ from gradveil._typing import Tensors
 
 from .._explain import ModelError
 from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse
+from .._mixing import refusal
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
 """The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
@@ -101,11 +103,14 @@ class Taps(Recorder):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let nothing of other runs in, and mark what comes out."""
-        given = (*args, *(kwargs or {}).values())
+        args = tuple(self._watched(func, one) for one in args)
+        kwargs = {key: self._watched(func, one) for key, one in (kwargs or {}).items()}
+        given = (*args, *kwargs.values())
         name, taken = getattr(func, "__name__", ""), list(_tensors(given))
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         self._check_taken(taken)
+        _check_batch_norm(func, args, kwargs)
         if self._states is not None and _adds_hook(func, name):
             raise self._unbatchable("the model's code adds hooks to the backward pass")
         if self._states is None or name == "__get__":
@@ -119,6 +124,17 @@ class Taps(Recorder):
             if id(tensor) not in old and id(tensor) not in self._names:
                 setattr(tensor, MARK, self._run)
         return iter(made) if name == "__iter__" else result
+
+    def _watched(self, func: Any, one: Any) -> Any:
+        """An argument; a function that one of torch will call is watched, too."""
+        if not isinstance(func, FunctionType) or not callable(one) or isinstance(one, Tensor):
+            return one
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return one(*args, **kwargs)
+
+        return watched
 
     def _batched(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """A call for all examples: its errors are of all of them, so code may not go on after one.
@@ -229,9 +245,9 @@ def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]
 
 
 def tap_of(use: LayerUse) -> Any:
-    """What identifies a layer; the last is the shape of what leaves it."""
+    """What identifies a layer; the last two are type and shape of what leaves it."""
     own = (getattr(use, name, None) for name in ("geometry", "axis", "padding"))
-    return type(use), (use.weight, use.bias), use.shape, repr(tuple(own)), use.h.shape
+    return type(use), (use.weight, use.bias), use.shape, repr(tuple(own)), use.h.dtype, use.h.shape
 
 
 def stacked(use: LayerUse, a: Tensor, signal: Tensor) -> LayerUse:
@@ -273,6 +289,17 @@ def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> 
         raise UnbatchableError("the model has tensors of a class of its own")
     if any(isinstance(one, torch.Generator) for one in given):
         raise UnbatchableError("random numbers come from a generator of the model's own")
+
+
+def _check_batch_norm(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+    """Refuse statistics of a batch, by whatever function of torch they are taken."""
+    if func is F.batch_norm:
+        given = signature(func).bind(*args, **kwargs).arguments
+        if given.get("training", False):
+            raise refusal(
+                "that batch_norm(training=True) mixes the examples of a batch",
+                "Use `model.eval()`, or group_norm in its place.",
+            )
 
 
 def _adds_hook(func: Any, name: str) -> bool:
