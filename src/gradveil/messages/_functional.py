@@ -27,6 +27,9 @@ class FunctionalLoss:
     and the global generator keeps its state.
     """
 
+    may_use_weights = True
+    """Whether the loss may have a term of the weights themselves; it is kept (`penalty_of`)."""
+
     seed: int | None
     """`None`: what the model draws comes from the global generator as it is (`secluded`)."""
 

@@ -170,8 +170,10 @@ _KNOWN: WeakKeyDictionary[Any, dict[Any, bool | None]] = WeakKeyDictionary()
 """Whether a loss is a sum (or a mean) over examples, by the shapes it was looked at with."""
 
 
-def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) -> Tensors:
+def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) -> Tensors | None:
     """The gradient of what the loss adds for the parameters alone, such as λ‖Θ‖²; {} if nothing.
+
+    `None` where model or loss fail on what is made up here: then nothing is known of it.
 
     It belongs outside of the clip: an example has no part in it. That it is made of the parameters
     and nothing else is not taken on trust: every tensor that enters has to be one of them, or made
@@ -187,7 +189,7 @@ def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) ->
             examples together.
     """
     if outputs is None:
-        return {}
+        return None
     try:
         is_sum, penalty = _is_sum(message, outputs), _penalty(message, outputs)
     except _RefusedError as error:
@@ -195,7 +197,7 @@ def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) ->
     except Exception as error:  # it is not made for what is made up here
         if is_out_of_memory(error):
             raise
-        return {}
+        return None
     return {n: g / (size if is_sum else 1) for n, g in penalty.items()}
 
 

@@ -114,3 +114,11 @@ def test_a_loss_that_is_not_made_for_made_up_targets_is_taken_as_it_is():
         return mse_loss(o, y)
 
     values(model(), picky, targets=X[:, :3])
+
+
+def test_a_penalty_that_cannot_be_found_out_is_refused():
+    """Labels from 1: the loss fails on made-up ones. Its penalty was lost without a word."""
+    net = model()
+    values(net, lambda o, y: cross_entropy(o, y - 1), targets=Y + 1)
+    with pytest.raises(ValueError, match="use weight_decay of the optimizer"):
+        values(net, lambda o, y: cross_entropy(o, y - 1) + ridge(net), targets=Y + 1)

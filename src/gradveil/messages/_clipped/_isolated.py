@@ -267,7 +267,8 @@ def _loss_alone(
 ) -> Tensor:
     outputs = loss.outputs(parameters, example.unsqueeze(0))
     check_outputs(outputs, 1)
-    taps.strange = {}  # a loss may have a term of the weights themselves (`penalty_of`)
+    if loss.may_use_weights:
+        taps.strange = {}
     try:
         return loss.loss_of_outputs(outputs, None if target is None else target.unsqueeze(0))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

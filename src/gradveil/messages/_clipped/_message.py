@@ -144,7 +144,12 @@ class ClippedMessage:
             self._check(inputs)
             with explained(self, inputs), torch.inference_mode(False):
                 summed = clipped_sum(
-                    self.message, inputs.detach(), metric, self.clip, wide=wide, seed=self.seed
+                    self._judged(inputs),
+                    inputs.detach(),
+                    metric,
+                    self.clip,
+                    wide=wide,
+                    seed=self.seed,
                 )
             kept = metric.kept(summed)
         values = self._with_penalty({n: g / divisor for n, g in kept.items()}, inputs)
@@ -197,12 +202,22 @@ class ClippedMessage:
                 "Look for a layer that mixes them.",
             )
 
+    def _judged(self, inputs: Tensor) -> GradientMessage:
+        """The message; where its penalty is unknown, using weights in the loss is an error."""
+        outputs = known_of(self.message, inputs).outputs
+        if penalty_of(self.message, outputs, 1) is not None:
+            return self.message
+        judged = copy(self.message)
+        judged.loss = copy(self.message.loss)
+        judged.loss.may_use_weights = False
+        return judged
+
     def _with_penalty(self, values: Tensors, inputs: Tensor) -> Tensors:
         """The values with what the loss adds for the parameters alone, also in an empty batch."""
         if is_transformed(inputs) or not self.penalised:
             return values
         known = known_of(self.message, inputs)
-        penalty = penalty_of(self.message, known.outputs, self._divisor(inputs))
+        penalty = penalty_of(self.message, known.outputs, self._divisor(inputs)) or {}
         if penalty and not known.batches:
             raise ValueError(
                 "Parameter `loss_fn` should have no term of the parameters alone where model or"

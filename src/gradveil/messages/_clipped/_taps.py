@@ -172,7 +172,8 @@ class Taps(Recorder):
             raise ForeignError(
                 "Parameter `model` should use its weights through its own attributes, which are"
                 " copies while a private message is computed. Found that its code reaches the"
-                " weights themselves, by a reference that it keeps elsewhere. Use `self.weight`."
+                " weights themselves, by a reference that it keeps elsewhere. Use `self.weight`;"
+                " for a penalty inside of the loss use weight_decay of the optimizer."
             )
 
     def check(self) -> None:
