@@ -6,12 +6,15 @@ show it. No guarantee rests on a trial: clipping computes each example alone (`i
 model that mixes would only be trained as something else than its author thinks.
 """
 
+# ruff: noqa: NPY002  -- numpy's global generator is looked at, not drawn from
 import functools
 import inspect
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -89,8 +92,10 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
     In batches of one size, where rounding is the same. `None` where that cannot be said: the model
     fails, draws random numbers, or does not return one row for each example.
     """
+    before = random.getstate(), np.random.get_state()[2]  # type: ignore[index]
     try:
         together, drew = loss.outputs_and_draws(parameters, batch)
+        drew |= before != (random.getstate(), np.random.get_state()[2])  # type: ignore[index]
         copies = [loss.outputs(parameters, row.expand(batch.shape)) for row in batch.split(1)]
         alone = torch.cat([same[place : place + 1] for place, same in enumerate(copies)])
     except Exception as error:
