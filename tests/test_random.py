@@ -5,7 +5,6 @@ import hashlib
 import pytest
 import torch
 
-from gradveil import federated
 from gradveil._random import SMALL, named_stream, numbered_stream, small_normals
 from gradveil._secure import SecureGenerator
 
@@ -17,10 +16,6 @@ def test_a_named_stream_is_seeded_by_its_name(parts):
     text = "gradveil/" + "/".join(map(str, parts))
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     assert named_stream(*parts).initial_seed() == seed
-
-
-def test_clients_draw_from_named_streams():
-    assert federated.stream is named_stream
 
 
 def test_a_numbered_stream_is_seeded_by_its_numbers():

@@ -179,6 +179,7 @@ def test_what_is_held_should_be_picklable_for_other_processes(tmp_path):
         runner.run(fake.cells(2))
 
 
+@pytest.mark.slow
 def test_processes_give_the_bytes_of_one_and_survive_a_crash(tmp_path, log):
     cells, crash = fake.cells(8), Cell(fake.die, {"seed": 99})
     with Runner(tmp_path / "two", jobs=2) as runner:
@@ -192,6 +193,7 @@ def test_processes_give_the_bytes_of_one_and_survive_a_crash(tmp_path, log):
     assert content(tmp_path / "two") == undisturbed(tmp_path / "one", cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_time_budget_ends_a_run_and_the_next_goes_on(tmp_path, log, jobs):
     cells = fake.cells(4, seconds=0.4)

@@ -70,6 +70,7 @@ def test_a_forked_process_draws_other_numbers():
     assert not set(theirs.tolist()) & set(ours.tolist())
 
 
+@pytest.mark.slow
 @can_fork
 def test_threads_of_forked_processes_share_no_numbers():
     """80 children, in each four threads that draw at once, right after the fork."""

@@ -59,6 +59,7 @@ def test_it_runs_against_every_defense_and_is_not_worse(defense):
     assert aware < unaware + 0.01
 
 
+@pytest.mark.slow
 def test_against_pruning_it_is_much_better():
     truth = smooth_images(2, 1, (6, 6))
     observation = observed(
@@ -69,6 +70,7 @@ def test_against_pruning_it_is_much_better():
     assert aware < 0.3 * unaware
 
 
+@pytest.mark.slow
 def test_the_realised_plan_is_used_where_it_is_granted():
     truth = smooth_images(2, 1, (6, 6))
     model = conv_net(1, (6, 6))
@@ -91,6 +93,7 @@ def test_a_time_budget_is_said():
     assert adaptive(time_budget=0.0)(observation).status == "time budget"
 
 
+@pytest.mark.slow
 def test_pruning_with_noise_is_censored_too():
     """A pruned entry is below what half of the kept ones exceed, whatever the noise."""
     truth = smooth_images(2, 1, (6, 6))
@@ -106,6 +109,7 @@ def test_pruning_with_noise_is_censored_too():
     assert error(adaptive()(observation, generator()).inputs, truth) < unaware
 
 
+@pytest.mark.slow
 def test_where_nothing_is_hidden_the_unaware_solution_stays():
     truth = smooth_images(2, 1, (6, 6))
     observation = observed(conv_net(1, (6, 6)), truth, [0, 1], mechanism="known")
@@ -158,6 +162,7 @@ def half_square(outputs, targets):
     return 0.5 * outputs.square().sum()
 
 
+@pytest.mark.slow
 def test_linear_and_gaussian_it_meets_the_posterior_s_error():
     """x ~ N(μ, C), y = W x + noise: the error of the MAP is tr (WᵀW/σ² + C⁻¹)⁻¹ in the mean."""
     n, std, draws = 5, 0.7, 30

@@ -42,6 +42,7 @@ def test_a_dozen_images_from_batches_of_eight(channels: int | None) -> None:
     assert scores.assignment.tolist() == list(range(12))  # the indices tell the order
 
 
+@pytest.mark.slow
 def test_noise_hurts_and_more_iterations_help() -> None:
     data = smooth_images(10, 1, 12, 12)
     noise, errors = GradientNoise(1e-3), []

@@ -111,6 +111,7 @@ def test_classes_count_as_often_as_the_data_have_them() -> None:
     assert found.count(0) / 400 == pytest.approx(0.75, abs=0.08)
 
 
+@pytest.mark.slow
 def test_unknown_neighbours_leave_a_larger_error() -> None:
     known, unknown = (
         bound(candidates=16, batch_size=2, rest=r, neighbours=6, per_draw=15)

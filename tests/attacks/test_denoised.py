@@ -53,6 +53,7 @@ def test_levels_fall_from_the_start_to_the_end():
     assert Denoised(best, level=4.0, rounds=2).levels() == [4.0, 4.0]
 
 
+@pytest.mark.slow
 def test_an_attack_with_it_is_better_than_one_without_a_prior():
     truth = torch.randn(6, 16, generator=generator(2)) @ torch.linalg.cholesky(COVARIANCE).T
     truth = truth.view(6, 1, 1, *SHAPE).clamp(-1, 1)

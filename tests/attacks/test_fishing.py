@@ -35,6 +35,7 @@ def test_only_the_class_reaches_the_earlier_layers():
         torch.testing.assert_close(8 * observation.sent[name], alone[name], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_one_image_of_the_class_is_caught_from_a_batch():
     attack = Fishing(2, InvertingGradients.strong(steps=150))
     observation, (inputs, labels) = observed(attack, [0, 1, 2, 3, 3, 0, 1, 1])

@@ -79,6 +79,7 @@ def test_of_several_starts_the_one_with_the_least_own_cost_wins():
     assert found.loss == pytest.approx(min(float(m.costs) for m in alone), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_finish_gets_closer():
     truth = smooth_images(2, 1, (6, 6))
     observation = observed(conv_net(1, (6, 6), smooth=False), truth, [0, 1])

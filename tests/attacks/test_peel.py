@@ -31,6 +31,7 @@ def two_linear_layers(bias: bool = True) -> nn.Module:
 QUICK = Peel(steps=400, image_steps=150)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_images_of_one_label_come_back(bias):
     inputs = smooth_images(3, 1, 8, 8)[0]

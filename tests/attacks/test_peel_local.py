@@ -81,6 +81,7 @@ def test_other_layers_that_are_trained_after_the_first_linear_one_stop_it():
     assert peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None))) is None
 
 
+@pytest.mark.slow
 def test_wrong_labels_are_never_certain():
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
@@ -136,6 +137,7 @@ def test_the_papers_cnn(first, images, local):
     assert float(score(found, batch, normalization=data, ssim=False).psnr.min()) > 60
 
 
+@pytest.mark.slow
 def test_one_image_that_does_not_show_is_not_certain(monkeypatch):
     """A trained model is so sure of some examples that they are hardly in the message."""
     batch = smooth_images(4, 1, 8, 8)
@@ -152,6 +154,7 @@ def test_one_image_that_does_not_show_is_not_certain(monkeypatch):
     assert not found.is_certain
 
 
+@pytest.mark.slow
 def test_a_message_that_is_not_explained_is_not_certain(monkeypatch):
     monkeypatch.setattr(Run, "misfit", lambda *_: 0.058)
     monkeypatch.setattr(Run, "random_misfit", lambda *_: 0.9)

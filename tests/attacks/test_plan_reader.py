@@ -69,6 +69,7 @@ def test_an_attacker_who_takes_isotropic_noise_for_a_plan_sees_nothing():
     assert correlation(QUICK(isotropic, generator()).inputs, DATA.inputs[0]) < 0.15
 
 
+@pytest.mark.slow
 def test_features_are_inverted():
     """In the mean: single images have 0 to 0.6, by the last bits of the machine's arithmetic."""
     shown = []

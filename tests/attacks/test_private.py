@@ -47,6 +47,7 @@ def test_the_noise_that_it_expects_is_that_of_the_client(batch_size: int | None)
     )
 
 
+@pytest.mark.slow
 def test_it_reads_through_the_clipping() -> None:
     """The unaware attack takes the clipped sum for a gradient, and weighs the examples wrongly."""
     truth = two_images()

@@ -41,6 +41,7 @@ def test_images_that_descent_does_not_find():
     assert found.is_certain
 
 
+@pytest.mark.slow
 def test_a_pair_needs_the_sampled_positions(monkeypatch):
     monkeypatch.setattr(_unpool, "FEATURES", Cooling(steps=8))
     batch = smooth_images(2, 3, 12, 12)

@@ -80,6 +80,7 @@ def test_a_state_does_not_depend_on_the_order_of_a_set_and_ends():
     assert state_of(circle) == state_of(circle)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_changed_after_an_audit_does_not_spoil_the_next():
     first = model()
     before = small(["loss<=+90%"], strengths=1, network=first).frontier.loss_before

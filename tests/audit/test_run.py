@@ -238,6 +238,7 @@ def test_an_impossible_pair_of_goals_is_answered_so():
     assert "where 5% identified is asked" in answer.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_a_defense_at_a_given_strength_is_one_point():
     result = small(["loss<=+50%"], ["gradient-noise(scale=0.001)", "sign-compression"])

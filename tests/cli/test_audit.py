@@ -97,6 +97,7 @@ def invoke(*arguments: str):
     return CliRunner(env={"COLUMNS": "100"}).invoke(app, ["audit", *arguments, *jobs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "model", "is_image"),
     [("images.npz", "own_models:TinyViT", True), ("table.npz", "own_models:table_net", False)],
@@ -232,6 +233,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(workplace):
     assert isinstance(done.exception, OSError)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_half_written(workplace):
     """A limit on the size of files stands for the disk: writes fail in the same way."""
     code = (

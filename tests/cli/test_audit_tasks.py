@@ -106,7 +106,7 @@ def test_every_task(workplace, data, options, task):
     assert result.setup.task == task
     assert result.notes == ()
     attack, *_ = result.defenses[0].attacks
-    shown = {"text": "tokens found", "table": "columns found"}.get(data)
+    shown = {"text": "Tokens", "table": "Columns"}.get(data)
     assert (attack.accuracy is not None) is (shown is not None)
     assert shown is None or shown in done.stdout
 

@@ -110,6 +110,7 @@ def test_nothing_to_sweep_is_an_error():
     assert "`--defense no-defense`" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_a_learned_prior_says_what_it_is(monkeypatch):
     few = {**LearnedPriors.fit.__func__.__kwdefaults__, "steps": 5}
     monkeypatch.setattr(LearnedPriors.fit.__func__, "__kwdefaults__", few)

@@ -102,6 +102,7 @@ def assert_rows(specs: list[str]) -> None:
         assert (row.layers[0].noise > 0) == (has_noise or "outpost" in row.defense)
 
 
+@pytest.mark.slow
 def test_they_are_rows_of_an_audit() -> None:
     assert_rows(["laplace-noise(scale=0.01)", "mix-up(weight=0.8)"])
 

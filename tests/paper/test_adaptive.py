@@ -44,6 +44,7 @@ def test_the_aware_attacker_has_the_width_at_which_he_rebuilds_photos():
         assert models == {"conv-net(width=16)"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_are_those_of_the_study_itself(family):
     """The trade-off of the paper's attack, which may be on another model, has no part in it."""

@@ -76,6 +76,7 @@ def run(kind: str, **settings):
     return FUNCTIONS[kind](cell_of(kind, settings).settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -184,6 +185,7 @@ def test_training_records_losses_and_the_noise_of_every_layer():
     assert run("training", **TRAINING, defense="no-defense")["levels"] == {}
 
 
+@pytest.mark.slow
 def test_recording_does_not_change_the_training():
     from paper.trainings import federation
 
@@ -204,6 +206,7 @@ def test_layer_sizes_are_those_of_the_papers_table():
     assert sum(sizes.values()) == 119_530
 
 
+@pytest.mark.slow
 def test_shares_order_plans_as_theory_does():
     common = {**MNIST, "start": 0, "size": 4, "probes": 16, "seed": 0, "public": None}
     for classical, optimal in (
@@ -229,6 +232,7 @@ def test_plans_have_the_trace_of_isotropic_noise(shape):
         assert all(torch.allclose(s, torch.full_like(s, 0.05)) for s in std.values())
 
 
+@pytest.mark.slow
 def test_shapes_win_by_their_own_utility():
     """At one trace, judged by other batches: each optimum costs less than isotropic noise."""
     shapes = {

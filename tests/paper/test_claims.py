@@ -62,6 +62,7 @@ def test_seeds_of_one_batch_are_no_further_batches():
     assert (found.pairs, found.groups, found.verdict) == (12, 3, UNDECIDED)
 
 
+@pytest.mark.slow
 def test_chance_is_rarely_taken_for_an_effect():
     """5 % are, with as few groups as count; a plain percentile interval has 14 %."""
     few = MINIMUM_GROUPS
@@ -198,6 +199,7 @@ def verdicts(store):
     return {(f.claim.name, f.variant): f.judgement.verdict for f in find(store)}
 
 
+@pytest.mark.slow
 def test_no_claim_about_attacks_is_tested_with_one_that_fails_without_a_defense():
     store = synthetic_store("quick", effect=0.4)
     failing = undefended_replaced(

@@ -54,6 +54,7 @@ def test_figures_are_drawn_from_parts_and_from_nothing(study, drawn, tmp_path):
     assert len(drawn) == 2
 
 
+@pytest.mark.slow
 def test_files_are_whole_and_the_same_twice(tmp_path):
     study = STUDIES["mnist-pruning"]
     table = study.numbers(synthetic_results(study.cells("quick")))

@@ -74,6 +74,7 @@ def test_public_examples_are_neither_trained_on_nor_attacked_nor_held_out():
         assert max(grid.starts) + 4 <= training["examples"]
 
 
+@pytest.mark.slow
 def test_plans_of_one_defense_have_rows_of_their_own():
     table = STUDY.numbers(synthetic_results(STUDY.cells("standard")))
     rows = {(r["defense"], r["plan"], r["level"]): r for r in table.where()}

@@ -51,6 +51,7 @@ def with_photos(tmp_path, monkeypatch):
     dataset.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "settings"), [("training", TRAINING), ("attack", ATTACK)])
 def test_official_photos_give_what_the_same_embedded_ones_give(with_photos, kind, settings):
     write_photos(with_photos, load_dataset("cifar10").targets)

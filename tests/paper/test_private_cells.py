@@ -44,6 +44,7 @@ def gradient(way, multiplier, clip=CLIP):
     return flatten({name: p.grad for name, p in net.named_parameters()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "epsilon"), [("shaped", 8.0), ("opacus", 8.0), ("plain", None)])
 def test_a_cell_gives_the_same_bytes_twice(way, epsilon):
     cell = cell_of("private_training", {**SETTINGS, "way": way, "epsilon": epsilon})
@@ -76,6 +77,7 @@ def test_ways_agree_with_the_plain_gradient_where_nothing_is_clipped():
         assert float(error) < 0.03, way
 
 
+@pytest.mark.slow
 def test_epsilon_is_kept_and_opacus_counts_alike():
     found = private_training({**SETTINGS, "way": "opacus", "epsilon": 3.0})
     assert 2.9 < found["epsilon"] <= 3.0

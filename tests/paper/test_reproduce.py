@@ -50,6 +50,7 @@ def test_a_study_ends_as_numbers_figures_claims_and_a_commit(reproduce, tmp_path
     assert len((folder / "commit.txt").read_text().split()) == 1
 
 
+@pytest.mark.slow
 def test_what_is_done_or_known_is_not_run_again(reproduce, tmp_path, monkeypatch):
     reproduce(STUDY)
     kept = tmp_path / "out" / "quick"

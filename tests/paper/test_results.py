@@ -64,6 +64,7 @@ def test_the_files_are_small():
     assert size < MEGABYTES << 20
 
 
+@pytest.mark.slow
 @each_preset
 def test_the_committed_claims_are_those_of_the_committed_cells(preset: str):
     written = json.loads((FOLDERS[preset] / "claims.json").read_text())

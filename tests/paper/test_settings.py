@@ -165,6 +165,7 @@ def test_training_claims_need_a_training_that_learned(store):
     assert now["cifar-noise-growth", "safe"].groups == 6
 
 
+@pytest.mark.slow
 def test_private_plans_of_the_frontier_count_where_the_attacker_knows(store, found):
     flipped = replaced(store, -0.9, lambda c: contender_of(c.settings)[1] == PRIVATE)
     now = judged(flipped, "mnist-noise-images-error", "mnist-noise-tradeoff", "mnist-noise-similar")
@@ -223,6 +224,7 @@ def test_differences_are_short():
     assert difference_text(whole._replace(mean=None)) == ""
 
 
+@pytest.mark.slow
 def test_findings_are_what_the_file_holds_and_the_same_each_time(tmp_path):
     store = synthetic_store("quick", effect=0.1)
     write_claims(store, tmp_path)

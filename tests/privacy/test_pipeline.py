@@ -100,6 +100,7 @@ def test_little_noise_and_a_missing_clip_are_caught(kind):
     assert lower(wrong, stream(torch.Generator().manual_seed(4))) > CLAIMED
 
 
+@pytest.mark.slow
 def test_a_seed_that_is_used_again_is_caught():
     assert lower(DEFENSE, same_seed(), 200, whole=True) > CLAIMED
 

@@ -294,6 +294,7 @@ def test_the_mean_information_is_inside_the_inverse(planned: bool) -> None:
     assert (full.batches, trace.batches) == (8, 8)
 
 
+@pytest.mark.slow
 @each_method
 def test_single_batches_are_too_large_in_the_mean(method: str) -> None:
     batches = cases(8)

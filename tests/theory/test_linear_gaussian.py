@@ -168,6 +168,7 @@ def test_nothing_is_seen() -> None:
     assert bound.total == pytest.approx(2 * float(prior.covariance.trace()), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_mask_of_a_mixed_mechanism() -> None:
     """tr (J + J_P)⁻¹ is convex in J, so the mean information bounds the mean error (Eq. 5)."""
     prior = spread_prior()

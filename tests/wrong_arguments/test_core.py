@@ -19,7 +19,7 @@ from gradveil import (
     measure,
 )
 from gradveil.messages import LocalSteps
-from gradveil.sensitivity import PerExample, Sketch, Structured
+from gradveil.sensitivity import PerExample, Sketch
 from tests.wrong_arguments.cases import (
     HUGE,
     INF,
@@ -239,9 +239,7 @@ def test_settings_of_messages(case: Wrong, empty: Path) -> None:
     (lambda: measure(message(), INPUTS, clip=1e300), "clip", "1e+300"),
     (lambda: measure(message(), INPUTS, generator=7), "generator", "7"),
     (lambda: Sketch(probes=0), "probes", "0"),
-    (lambda: Sketch(kind="normal"), "kind", "'normal'"),
     (lambda: PerExample(probes=-1), "probes", "-1"),
-    (lambda: Structured(at_a_time=0), "at_a_time", "0"),
     (lambda: Moments(None, None, 3), "squared_values", "NoneType"),
     (lambda: Moments({}, None, 3), "squared_values", "dict"),
     (lambda: Moments({"a": [1.0]}, None, 3), "squared_values", "list for `a`"),

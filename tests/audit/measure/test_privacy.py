@@ -123,6 +123,7 @@ def identified(noise_multiplier: float, trials: int = 100) -> tuple[float, float
     return found.low, found.high
 
 
+@pytest.mark.slow
 def test_the_exact_attacker_never_beats_the_recognition_bound() -> None:
     """At the stated noise; with a sixteenth of it the same check finds him out."""
     bounds = {z: recognition_bound(1 / 8, z, 1.0, 1) for z in (1.0, 3.0)}
