@@ -4,7 +4,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import gradveil
 
@@ -31,10 +35,16 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imports_of(name: str, text: str, is_package: bool) -> Iterator[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The module's syntax tree, parsed once."""
+    return ast.parse(path.read_text())
+
+
+def imports_of(name: str, tree: ast.AST, is_package: bool) -> Iterator[str]:
     """The modules of gradveil that a module imports, at its top or inside of functions."""
     package = name if is_package else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("gradveil"))
         elif isinstance(node, ast.ImportFrom):
@@ -46,11 +56,14 @@ def imports_of(name: str, text: str, is_package: bool) -> Iterator[str]:
                 yield from (module for module in inner if module in MODULES)
 
 
-def imports() -> Iterator[tuple[str, str]]:
+@cache
+def imports() -> frozenset[tuple[str, str]]:
     """(importing module, imported module)."""
-    for name, path in MODULES.items():
-        for target in imports_of(name, path.read_text(), path.stem == "__init__"):
-            yield name, target
+    return frozenset(
+        (name, target)
+        for name, path in MODULES.items()
+        for target in imports_of(name, tree_of(path), path.stem == "__init__")
+    )
 
 
 def is_private_to_another(importer: str, target: str) -> bool:
@@ -75,7 +88,7 @@ def test_the_wheel_imports_neither_the_evidence_nor_the_benchmarks():
     found = {
         (name, module)
         for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         for module in (
             [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
@@ -103,9 +116,9 @@ def test_no_module_imports_itself_through_others():
 
 
 def _at_once(name: str, path: Path) -> Iterator[str]:
-    for node in ast.parse(path.read_text()).body:
+    for node in tree_of(path).body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from imports_of(name, ast.unparse(node), path.stem == "__init__")
+            yield from imports_of(name, node, path.stem == "__init__")
 
 
 CLIENT = """
@@ -120,13 +133,14 @@ def test_a_deployed_client_imports_no_attack():
 
 
 def test_the_tests_above_see_every_kind_of_import():
-    text = (
+    tree = ast.parse(
         "import gradveil.a._b\nfrom ._c import d\nfrom .. import data\n"
         "def f():\n    from gradveil.cli import _app\n"
     )
-    seen = set(imports_of("gradveil.models._mlp", text, is_package=False))
+    seen = set(imports_of("gradveil.models._mlp", tree, is_package=False))
     assert seen >= {"gradveil.a._b", "gradveil.models._c", "gradveil.data", "gradveil.cli._app"}
-    assert set(imports_of("gradveil.models", "from ._c import d", True)) == {"gradveil.models._c"}
+    inner = ast.parse("from ._c import d")
+    assert set(imports_of("gradveil.models", inner, True)) == {"gradveil.models._c"}
 
 
 def test_what_is_private_to_whom():
@@ -138,3 +152,105 @@ def test_what_is_private_to_whom():
     )
     assert not is_private_to_another("gradveil.attacks", "gradveil.attacks._dlg")
     assert not is_private_to_another("gradveil.attacks._dlg", "gradveil._checks")
+
+
+PUBLIC = {
+    "": """
+        AdaptedModel Bound ClampedNoise Defended Defense FromServer GaussianPrior
+        GradientMessage GradientNoise GradientPruning LocalUpdateMessage Message ModelError
+        Moments NoDefense NonFiniteError Observation OptimalClampedNoise OptimalNoise
+        OptimalPruning OptimalRounding PrivateNoise Public Rounding load_dataset measure
+        reconstruction_bound score utility
+    """,
+    "attacks": """
+        Adaptive Analytic Attack CAFE DLG ExactInversion Fishing GradInversion IDLG Identify
+        Imprint InvertingGradients Observation Peel PlanReader Reconstruction Regress SpanCheck
+        TabLeak ThreatModel TokenRows TotalVariation Unpool identify_trials observe
+        recover_labels
+    """,
+    "audit": """
+        AuditResult Federation Goal Releases Settings Subject run write_results
+    """,
+    "audit.answer": """
+        Goal
+    """,
+    "audit.measure": """
+        BoundPoint BoundStudy
+    """,
+    "audit.report": """
+        render_report write_results
+    """,
+    "catalog": """
+        Spec build_attack build_defense build_estimator spec_of
+    """,
+    "cli": """
+        app main
+    """,
+    "data": """
+        Dataset Normalization TableLayout load_dataset
+    """,
+    "defenses": """
+        About ClampedNoise Defended Defense ErrorFeedback GradientNoise GradientPruning
+        InstaHide LaplaceNoise MixUp NoDefense NoiseDefense OptimalClampedNoise OptimalNoise
+        OptimalPruning OptimalRounding Outpost Pixelization PrivateNoise PruningDefense QSGD
+        Rounding SignCompression Soteria
+    """,
+    "denoising": """
+        Denoiser LearnedPrior LearnedPriors
+    """,
+    "federated": """
+        Client FederatedRun Federation Limits ModelGuard NoReplyError Planner RefusedError
+        Server TrainingConfig TrainingHistory evaluate partition train
+    """,
+    "flower": """
+        DefendReply FedAvgUpdates FedSGD reply_to train_function
+    """,
+    "mechanisms": """
+        AnyMechanism LaplaceMechanism Mechanism QuantisationMechanism RoundingMechanism
+        SignMechanism
+    """,
+    "messages": """
+        AdaptedModel ClippedMessage ClippedUpdate GradientMessage LocalSteps LocalUpdateMessage
+        LossFunction Message ModelError
+    """,
+    "models": """
+        build_loss build_model model_names next_token_loss with_bottleneck
+    """,
+    "privacy": """
+        BudgetError PrivacyAccount SecureGenerator epsilon_after epsilon_lower_bound
+        fisher_bound poisson_sample recognition_bound renyi_bound solve_noise_multiplier
+    """,
+    "scoring": """
+        Interval Scores TableScores TokenScores bootstrap_interval paired_interval score
+        score_table score_tokens
+    """,
+    "sensitivity": """
+        Estimator Exact HiddenPathWarning Measurement Moments PerExample Sketch Structured
+        measure
+    """,
+    "shapes": """
+        FromServer Given ModelSource Public Shape Source fit_shape rms_shape
+    """,
+    "theory": """
+        Bound BoundCase GaussianPrior Prior expected_decrease fisher_trace gain_over_isotropic
+        mean_bound plan_information reconstruction_bound share_of_optimum utility
+    """,
+}
+"""The `__all__` of each public package ("": gradveil itself). A new name is a decision."""
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_are_those_decided_on(package):
+    if package == "flower":
+        pytest.importorskip("flwr")
+    found = import_module(f"gradveil.{package}".rstrip(".")).__all__
+    assert set(found) == set(PUBLIC[package].split())
+    assert len(found) == len(set(found))
+
+
+def test_public_packages_and_names_are_few():
+    packages = {name for name, path in MODULES.items() if path.stem == "__init__"}
+    public = {name.removeprefix("gradveil").lstrip(".") for name in packages if "._" not in name}
+    assert public == PUBLIC.keys()
+    assert len(PUBLIC[""].split()) <= 30
+    assert sum(len(names.split()) for names in PUBLIC.values()) <= 200

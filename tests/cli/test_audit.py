@@ -261,11 +261,7 @@ def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
          "10000000", "--match", "utility", "--batch-size", "2", "--out", "stopped", "--jobs", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=workplace,
     )  # fmt: skip
-    assert process.stderr is not None
-    seen = ""
-    while "first strengths" not in seen and process.poll() is None:
-        seen += process.stderr.read(1)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 120
     while not [*workplace.glob("stopped/cells/*.json")] and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
