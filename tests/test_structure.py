@@ -175,7 +175,7 @@ PUBLIC = {
         Goal
     """,
     "audit.measure": """
-        BoundPoint BoundStudy
+        BoundStudy
     """,
     "audit.report": """
         render_report write_results
