@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
+    WrongValue,
     check_at_most,
     check_choice,
     check_count,
@@ -163,6 +164,9 @@ def load_split(config: TrainingConfig) -> Split:
 
 def split_data(config: TrainingConfig, data: Dataset) -> Split:
     """Training and held-out examples, cut as the configuration says."""
+    if data.targets.is_floating_point():
+        advice = "A training minimises the cross-entropy of classes."
+        raise WrongValue("data", "hold labels, whole numbers", f"{data.targets.dtype}", advice)
     data, available, held_out = data.to(config.device), len(data), config.held_out
     if held_out is None:
         held_out = 512 if config.limit is not None else min(512, max(1, available // 5))
