@@ -76,7 +76,7 @@ def frontier_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
         command=f"gradveil audit --dataset {dataset} --batch-size {size}",
     )
     kept = {"no defense": base.defenses[0], "optimal noise": base.defenses[2]}
-    defenses = tuple(replace(d, name=name, training=None) for name, d in kept.items())
+    defenses = tuple(replace(d, name=name, loss=None) for name, d in kept.items())
     return replace(
         base,
         setup=setup,

@@ -21,7 +21,6 @@ from gradveil.audit._result import (
     Point,
     RunResult,
     Setup,
-    TrainingResult,
     identity,
 )
 from gradveil.catalog import build_defense
@@ -76,7 +75,7 @@ def tabular_result() -> AuditResult:
     """Inputs that are not images: no pictures, no PSNR, no SSIM, no training."""
     result = example_result(size=2)
     setup = replace(result.setup, is_image=False, input_shape=(13,), data="wine.npz", model="mlp")
-    defenses = tuple(replace(_without_images(d), training=None) for d in result.defenses)
+    defenses = tuple(replace(_without_images(d), loss=None) for d in result.defenses)
     frontier = replace(_frontier(defenses), loss_before=None, guess_psnr=None)
     return replace(result, setup=setup, defenses=defenses, frontier=frontier, originals=())
 
@@ -127,9 +126,8 @@ def _point(defense: DefenseResult) -> Point:
         Leak(0, a.attack, True, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs))
         for a in sorted(defense.attacks, key=lambda attack: attack.mse.mean)
     ]
-    loss = defense.training.loss_after if defense.training else None
     bound = defense.bound.trace_mse if defense.bound else None
-    return Point(defense.defense, None, tuple(leaks[:1]), loss, None, None, bound)
+    return Point(defense.defense, None, tuple(leaks[:1]), defense.loss, None, None, bound)
 
 
 def _setup(data: Dataset, size: int) -> Setup:
@@ -181,7 +179,7 @@ def _defense(
         utility_second=second,
         bound=bound,
         formal_privacy="no (ε, δ): nothing limits what one example can change",
-        training=TrainingResult(5, 2.31, Interval(loss, loss - 0.03, loss + 0.04), 1.62),
+        loss=Interval(loss, loss - 0.03, loss + 0.04),
         bytes_sent=int(478120 * kept * (2 if kept < 1 else 1)),
         time_ratio=1.0 + 0.27 * place,
         layers=_layers(place, -second, kept),

@@ -38,7 +38,7 @@ def test_everything_is_reported(result):
     for defense in result.defenses:
         assert 0 < defense.utility_first <= 1 + 1e-6
         assert defense.time_ratio > 0
-        assert defense.training.loss_after.low <= defense.training.loss_after.high
+        assert defense.loss.low <= defense.loss.high
         assert [len(one.runs) for one in defense.attacks] == [2, 2]
         assert [one.knows_defense for one in defense.attacks] == [False, True]
         assert defense.attacks[0].psnr is not None
@@ -213,9 +213,9 @@ def test_updates_are_audited_too():
     )
     assert result.setup.message == "update"
     assert result.defenses[1].bound is not None
-    training = result.defenses[0].training
-    assert training.loss_after.mean == pytest.approx(training.loss_after_undefended)
-    assert training.loss_after.mean < training.loss_before
+    loss, frontier = result.defenses[0].loss, result.frontier
+    assert loss == frontier.undefended.loss
+    assert loss.mean < frontier.loss_before
 
 
 @pytest.mark.usefixtures("unmeasured")

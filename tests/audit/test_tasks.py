@@ -36,7 +36,7 @@ def test_every_kind_is_audited(name, measured):
     assert defense.bound.prior == "Gaussian fitted to 10 other examples"
     assert defense.told_apart is not None
     assert not defense.told_apart.one_class
-    assert defense.training is not None
+    assert defense.loss is not None
     (attack,) = defense.attacks
     assert attack.label_accuracy == (None if TASKS[name] == "numbers" else 1.0)
     assert attack.accuracy is None

@@ -111,7 +111,7 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     noisy = result.defenses[1]
     assert noisy.name == "optimal noise"
     assert noisy.bound.mse > 0
-    assert noisy.training.steps == 5
+    assert result.frontier.rounds == 5
     assert [len(one.runs) for one in noisy.attacks] == [1]
     assert (noisy.attacks[0].psnr is not None) is is_image
     assert (workplace / "result" / "report.html").exists()

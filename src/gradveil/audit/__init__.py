@@ -32,7 +32,6 @@ from ._result import (
     RunResult,
     Setup,
     ToldApart,
-    TrainingResult,
     Undefended,
 )
 from ._run import run

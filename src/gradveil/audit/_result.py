@@ -424,16 +424,6 @@ class LayerResult:
 
 
 @dataclass(frozen=True)
-class TrainingResult:
-    """A few steps of defended training from the audited weights, beside undefended ones."""
-
-    steps: int
-    loss_before: float
-    loss_after: Interval
-    loss_after_undefended: float
-
-
-@dataclass(frozen=True)
 class DefenseResult:
     """The results for one defense."""
 
@@ -450,7 +440,8 @@ class DefenseResult:
     """`None`: no guarantee (the defense adds no noise to something that it sends)."""
     formal_privacy: str
     """Which formal guarantee it carries, in words; "none" for most."""
-    training: TrainingResult | None
+    loss: Interval | None
+    """As its point's: after the training, on other examples."""
     bytes_sent: int
     """For one message; zeros of a pruned one are counted as not sent (4 bytes index each entry)."""
     time_ratio: float

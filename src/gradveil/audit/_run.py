@@ -25,7 +25,6 @@ from ._result import (
     Frontier,
     Point,
     Setup,
-    TrainingResult,
     Undefended,
     identity,
     privacy_of,
@@ -289,7 +288,7 @@ class _Audit:
             name=name,
             defense=point.defense,
             plan=planned(self.case, defense).about.source,
-            training=self._training(point),
+            loss=point.loss,
             attacks=attacks,
             told_apart=told,
             privacy=privacy_of(defense, self.plan.releases, candidates),
@@ -305,13 +304,6 @@ class _Audit:
             **vars(costs),
             **identity(defense),
         )
-
-    def _training(self, point: Point) -> TrainingResult | None:
-        trained, free = self.search.found("train", point.defense), self.search.point().loss
-        if trained is None or point.loss is None or free is None:
-            return None
-        rounds = self.plan.federation.rounds
-        return TrainingResult(rounds, trained["before"], point.loss, free.mean)
 
     def _curves(self, able: bool) -> list[Curve]:
         points = {axis.name: [*self.search.points(axis).values()] for axis in self.axes}

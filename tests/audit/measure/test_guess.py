@@ -52,7 +52,6 @@ def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
         assert "picks the right one in" in defense.verdict  # it leans on who is told apart ...
         assert "Gaussian reference error" in defense.verdict  # ... and on the bound
     assert WORDS in terminal(unable)
-    assert not any("left the largest error" in text for text in takeaways(unable))
 
 
 def test_the_report_and_the_files_say_so(unable):

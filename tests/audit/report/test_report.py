@@ -72,8 +72,8 @@ def without_plotly(html: str) -> str:
 def test_numbers_of_the_summary_are_those_of_the_result(html: str):
     rows = tables(html)["table-summary"][1:]
     for row, defense in zip(rows, example_result().defenses, strict=True):
-        assert defense.training is not None
-        expected = [defense.utility_first, defense.utility_second, defense.training.loss_after.mean]
+        assert defense.loss is not None
+        expected = [defense.utility_first, defense.utility_second, defense.loss.mean]
         assert [float(value) for value, _ in row[1:4]] == expected
         errors = [attack.mse for attack in defense.attacks]
         assert [float(value) for value, _ in row[6:8]] == [error.mean for error in errors]

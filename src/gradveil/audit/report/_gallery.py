@@ -1,12 +1,11 @@
-"""Pictures of the originals and of what was rebuilt, and noise by layer."""
+"""Pictures of the originals and of what was rebuilt."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .._result import AttackResult, AuditResult, DefenseResult, LayerResult, Point
+from .._result import AttackResult, AuditResult, DefenseResult, Point
 from ._facts import answered, attack_names, families, main_answer, strongest_leak
-from ._numbers import number, share
+from ._numbers import number
 
 
 class Picture(NamedTuple):
@@ -29,22 +28,6 @@ class Shown(NamedTuple):
 
     name: str
     strips: list[Strip]
-
-
-class Heat(NamedTuple):
-    """One cell of the layer table: its texts and how strong its colour is, in [0, 1]."""
-
-    noise: str
-    kept: str
-    level: float
-
-
-class LayerRow(NamedTuple):
-    """One tensor of the message under each defense."""
-
-    name: str
-    size: int
-    cells: list[Heat | None]
 
 
 MOST = 8
@@ -101,27 +84,3 @@ def _strip(defense: DefenseResult, attack: AttackResult, name: str) -> Strip:
         return Strip(name, bare)
     rated = zip(bare, map(number, run.psnr), strict=False)
     return Strip(name, [Picture(png, f"{alt}, {psnr} dB", psnr) for (png, alt, _), psnr in rated])
-
-
-def layer_table(result: AuditResult) -> list[LayerRow]:
-    """Each tensor's noise (coloured on a logarithmic scale) and share of entries sent."""
-    layers = {d.name: {layer.name: layer for layer in d.layers} for d in result.defenses}
-    sizes = {name: layer.size for by_name in layers.values() for name, layer in by_name.items()}
-    noises = [la.noise for d in result.defenses for la in d.layers if 0 < la.noise < math.inf]
-    span = (min(noises), max(noises)) if noises else (1.0, 1.0)
-    return [
-        LayerRow(name, size, [_heat(layers[d.name].get(name), span) for d in result.defenses])
-        for name, size in sizes.items()
-    ]
-
-
-def _heat(layer: LayerResult | None, span: tuple[float, float]) -> Heat | None:
-    if layer is None:
-        return None
-    low, high = span
-    level = 0.0
-    if 0 < layer.noise < math.inf:
-        place = math.log(layer.noise / low) / math.log(high / low) if high > low else 1.0
-        level = 0.12 + 0.88 * place
-    kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
-    return Heat(number(layer.noise) if layer.noise > 0 else "no noise", kept, round(level, 3))

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from gradveil.attacks import FINISHED
 from gradveil.scoring import Interval
 
-from .._result import AttackResult, AuditResult, BoundResult, Curve, DefenseResult, Frontier, Point
+from .._result import (
+    AttackResult,
+    AuditResult,
+    BoundResult,
+    Curve,
+    DefenseResult,
+    Frontier,
+    LayerResult,
+    Point,
+)
 from ._facts import (
     answered,
     attack_names,
@@ -61,14 +70,15 @@ class Table:
 def summary_table(result: AuditResult) -> Table:
     """One row for each defense."""
     image, attacks = result.setup.is_image, attack_names(result)
-    steps = max((d.training.steps for d in result.defenses if d.training), default=0)
+    trained = any(d.loss for d in result.defenses)
+    rounds = f"after {plural(result.frontier.rounds, 'round')}" if trained else "not measured"
     told = [d.told_apart for d in result.defenses if d.told_apart]
     alike = " of its class" if all(one.one_class for one in told) else ""
     columns = [
         Column("Defense", words=True),
         Column("Signal kept", "U1; 1 is all"),
         Column("Noise", "U2; 0 is none"),
-        Column("Loss", f"after {plural(steps, 'step')}" if steps else "not measured", notes=False),
+        Column("Loss", rounds, notes=False),
         Column("Reference error", "theory, per entry", notes=False),
         *([Column("Reference PSNR", "theory, dB")] if image else []),
         *(Column(f"Error of {n}", "squared, per entry", brief=False) for n in attacks.values()),
@@ -84,12 +94,12 @@ def summary_table(result: AuditResult) -> Table:
 def _summary_row(
     defense: DefenseResult, attacks: Sequence[str], image: bool, tells: bool
 ) -> list[Cell]:
-    training, bound, told = defense.training, defense.bound, defense.told_apart
+    bound, told = defense.bound, defense.told_apart
     cells = [
         Cell(defense.name, defense.name, setting(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
-        _estimate(training.loss_after if training else None),
+        _estimate(defense.loss),
         _bound(bound),
     ]
     if image:
@@ -202,6 +212,28 @@ def _bound(bound: BoundResult | None, with_batches: bool = False) -> Cell:
     if bound.holds:
         return found
     return replace(found, text=f"{found.text} †", note=f"{found.note}, no guarantee here")
+
+
+def layer_table(result: AuditResult) -> Table:
+    """One row for each tensor of the message: its noise and the share sent, by defense."""
+    layers = {d.name: {layer.name: layer for layer in d.layers} for d in result.defenses}
+    sizes = {layer.name: layer.size for d in result.defenses for layer in d.layers}
+    columns = (Column("Tensor", words=True), *(Column(name) for name in layers))
+    rows = tuple(
+        (
+            Cell(name, name, plural(entries, "entry")),
+            *(_layer(by_name.get(name)) for by_name in layers.values()),
+        )
+        for name, entries in sizes.items()
+    )
+    return Table("layers", "Noise and share sent, by tensor and defense", columns, rows)
+
+
+def _layer(layer: LayerResult | None) -> Cell:
+    if layer is None:
+        return Cell(ABSENT)
+    kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
+    return Cell(number(layer.noise) if layer.noise else "no noise", layer.noise, kept)
 
 
 def points_table(result: AuditResult) -> Table:

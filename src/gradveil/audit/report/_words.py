@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from gradveil._runner import Cell, Failure
 from gradveil.catalog import shown_name
-from gradveil.scoring import CANNOT_JUDGE, MARGIN, Interval
+from gradveil.scoring import CANNOT_JUDGE, MARGIN
 
-from .._result import AuditResult, BoundResult, DefenseResult, Frontier, Point, Undefended
+from .._result import AuditResult, BoundResult, Frontier, Point, Undefended
 from ..measure import Budget
 from ._facts import (
     COPY,
@@ -17,7 +17,6 @@ from ._facts import (
     grade,
     main_answer,
     most_told,
-    strongest,
     strongest_leak,
     twins,
 )
@@ -348,34 +347,12 @@ def takeaways(result: AuditResult) -> list[str]:
     found = result.undefended
     texts = [
         undefended_words(found, result.setup.tokens) if found else "",
-        _largest_error(result),
         _gains(result),
         _below(result),
         _unproved(result),
         _formal(result),
     ]
     return [text for text in texts if text]
-
-
-def _largest_error(result: AuditResult) -> str:
-    worst = {d.name: strongest(d) for d in result.defenses if not d.is_undefended}
-    errors = {name: a.mse for name, a in worst.items() if a}
-    if len(errors) < 2 or not attacks_judge(result):
-        return ""
-    best = max(errors, key=lambda name: errors[name].mean)
-    rivals = [n for n, e in errors.items() if n != best and e.high >= errors[best].low]
-    order = (
-        f". The interval overlaps that of {_list(rivals)}: their order is not settled."
-        if rivals
-        else ", above the interval of every other defense."
-    )
-    defended = [d for d in result.defenses if not d.is_undefended]
-    utilities = {(number(d.utility_first), number(d.utility_second)) for d in defended}
-    price = " The defenses differ in utility; the table shows both." if len(utilities) > 1 else ""
-    return (
-        f"Judged by the strongest attack that was run on each, {best} left the largest error:"
-        f" {estimate(errors[best])}{order}{price}"
-    )
 
 
 def _gains(result: AuditResult) -> str:
@@ -391,18 +368,14 @@ def _gains(result: AuditResult) -> str:
     text = f"reference error over that of the classical form: {_list(ratios)}."
     if result.setup.match != "utility":
         return f"The {text}"
-    losses = [(_loss(classical), _loss(optimal)) for classical, optimal, _ in pairs]
+    losses = [(classical.loss, optimal.loss) for classical, optimal, _ in pairs]
     if all(a and b and a.low <= b.high and b.low <= a.high for a, b in losses):
         return f"At equal utility, the {text}"
-    told = [f"{a.name} {estimate(_loss(a))}, {b.name} {estimate(_loss(b))}" for a, b, _ in pairs]
+    told = [f"{a.name} {estimate(a.loss)}, {b.name} {estimate(b.loss)}" for a, b, _ in pairs]
     return (
         f"Where as much of a step is kept (U1) and noise makes it vary as much (U2), the {text}"
         f" The loss after training is not equal: {_list(told)}."
     )
-
-
-def _loss(defense: DefenseResult) -> Interval | None:
-    return defense.training.loss_after if defense.training else None
 
 
 def _below(result: AuditResult) -> str:

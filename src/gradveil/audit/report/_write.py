@@ -16,9 +16,9 @@ from gradveil.catalog import shown_name
 from .._result import AuditResult
 from ._charts import across, frontier_figures, metrics, rounds_figure, rounds_lines
 from ._facts import attack_names, attacks_judge, every_point, looks, main_answer, strongest
-from ._gallery import first_strips, gallery, layer_table
+from ._gallery import first_strips, gallery
 from ._numbers import estimate, number, plural
-from ._tables import attack_table, guarantee_table, points_table, summary_table
+from ._tables import attack_table, guarantee_table, layer_table, points_table, summary_table
 from ._words import (
     SUMMARY_NOTE,
     audited,
