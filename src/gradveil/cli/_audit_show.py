@@ -8,7 +8,6 @@ from rich.table import Table as Grid
 
 from gradveil.audit import Answer, AuditResult
 from gradveil.audit.report import (
-    SUMMARY_NOTE,
     Cell,
     Column,
     Table,
@@ -16,10 +15,10 @@ from gradveil.audit.report import (
     audited,
     dominated,
     first_sentences,
-    guarantee_table,
     headline,
     points_table,
     reading_points,
+    share,
     summary_table,
     undefended_words,
 )
@@ -37,11 +36,10 @@ def show_audit(result: AuditResult, console: Console) -> None:
     console.print()
     for answer in frontier.answers:
         _show_answer(answer, console)
-    if frontier.answers:
-        console.print(_grid(points_table(result)))
-        _dim(" ".join(f"{asks}: {text}." for asks, text in reading_points(frontier)), console)
-        console.print(escape(dominated(frontier)), highlight=False)
-    else:
+    console.print(_grid(points_table(result)))
+    _dim(" ".join(f"{asks}: {text}." for asks, text in reading_points(frontier)), console)
+    console.print(escape(dominated(frontier)), highlight=False)
+    if not frontier.answers:
         _show_comparison(result, console)
     _dim(f"{audited(result)}. {' '.join(result.notes)}", console)
 
@@ -52,10 +50,11 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
         console.print(_grid(attack_table(result)))
     stated = next((d.privacy for d in result.defenses if d.privacy), None)
     if stated is not None:
-        console.print(_grid(guarantee_table(result)))
         console.print(
             f"ε is at δ = {stated.delta:g}, with secret noise (that of this audit has a seed) and a"
-            f" sampling rate of {stated.sample_rate:g}; it hides {stated.hides}.",
+            f" sampling rate of {stated.sample_rate:g}; it hides {stated.hides}. The right one of"
+            f" {stated.candidates} is recognised in at most {share(stated.recognition_rounds)} with"
+            " all rounds.",
             highlight=False,
         )
     if result.undefended is not None:
@@ -67,7 +66,8 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
     console.print()
     priors = sorted({d.bound.prior for d in result.defenses if d.bound})
     told = f" Reference errors are for data that are: {', '.join(priors)}." if priors else ""
-    _dim(f"{SUMMARY_NOTE}{told}", console)
+    kept = "Signal kept (U1): the share of a training step that remains. Noise (U2): how much"
+    _dim(f"{kept} noise makes it vary.{told}", console)
 
 
 def _show_answer(answer: Answer, console: Console) -> None:

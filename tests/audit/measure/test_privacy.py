@@ -14,7 +14,7 @@ from gradveil.audit import AuditResult
 from gradveil.audit._result import Releases, privacy_of
 from gradveil.audit.measure import _details
 from gradveil.audit.measure._bounds import Guarantee
-from gradveil.audit.report import guarantee_table, number, share
+from gradveil.audit.report import number, share, summary_table
 from gradveil.cli._audit_show import show_audit
 from gradveil.privacy import epsilon_on_grid, recognition_bound
 
@@ -62,7 +62,7 @@ def test_the_numbers_of_the_account(result: AuditResult) -> None:
 
 
 def test_the_report_and_the_terminal_show_it(result: AuditResult) -> None:
-    shown = guarantee_table(result)
+    shown = summary_table(result)
     labels = [column.label for column in shown.columns]
     place = labels.index("ε, one message")
     assert labels[place : place + 3] == ["ε, one message", "ε, 9 rounds", "Recognised at most"]
@@ -85,7 +85,7 @@ def test_the_report_and_the_terminal_show_it(result: AuditResult) -> None:
 
 def test_without_a_private_defense_nothing_is_added() -> None:
     result = small_audit(table(), table_model(), defenses=SPECS[:1], attacks=[])
-    assert "Recognised at most" not in [c.label for c in guarantee_table(result).columns]
+    assert "Recognised at most" not in [c.label for c in summary_table(result).columns]
 
 
 def test_a_private_update_is_stated_for_clients() -> None:

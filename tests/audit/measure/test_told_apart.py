@@ -10,7 +10,7 @@ from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, Ro
 from gradveil.audit import ToldApart
 from gradveil.audit._subject import Audited
 from gradveil.audit.measure._details import told_apart
-from gradveil.audit.report._tables import summary_table
+from gradveil.audit.report._tables import points_table
 from gradveil.cli._audit_show import show_audit
 from gradveil.defenses import Defended, Defense
 from gradveil.scoring import Interval
@@ -97,18 +97,19 @@ def test_it_is_a_part_of_every_audit() -> None:
 def test_words_and_tables_say_it_plainly() -> None:
     found = ToldApart(32, 24, Interval(0.75, 0.53, 0.9), Interval(3.5, 3.0, 4.0), 1.5, 0.1)
     result = example_result(size=2)
-    assert "Picked out" not in [column.label for column in summary_table(result).columns]
-    first, *others = result.defenses
-    told = replace(result, defenses=(replace(first, told_apart=found), *others))
-    table = summary_table(told)
+    plain = result.frontier.undefended
+    leaks = (replace(plain.leaks[0], told_apart=found),)
+    frontier = replace(result.frontier, undefended=replace(plain, leaks=leaks))
+    told = replace(result, frontier=frontier)
+    table = points_table(told)
     place = [column.label for column in table.columns].index("Picked out")
     cells = [row[place] for row in table.rows]
     assert (cells[0].text, cells[0].note) == ("75 %", "[53, 90], 3.50 bits")
     assert {cell.text for cell in cells[1:]} == {"–"}
-    assert told.rows()[0]["told_apart_rate"] == 0.75
-    assert told.rows()[-1]["told_apart_rate"] is None
+    assert told.frontier.rows()[0]["told_apart_rate"] == 0.75
+    assert told.frontier.rows()[-1]["told_apart_rate"] is None
     console = Console(width=100, record=True, file=io.StringIO())
     show_audit(told, console)
-    text = console.export_text()
-    assert "75 % [53, 90], 3.50 bits" in text
+    assert "75 %" in console.export_text()
     assert table.columns[place].hint == "right one of 32 of its class"
+    assert points_table(result).columns[place].hint == "not measured"

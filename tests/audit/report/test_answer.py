@@ -23,9 +23,9 @@ from gradveil.audit.report._charts import (
     error_height,
     frontier_figures,
     metrics,
-    rounds_figure,
 )
 from gradveil.audit.report._facts import looks
+from gradveil.audit.report._tables import rounds_table
 from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
 from gradveil.scoring import Interval
 from tests.audit.example_frontier import (
@@ -113,9 +113,18 @@ def test_dominated_defenses_are_named_with_the_better_one():
 def test_plotly_accepts_every_picture():
     every = (frontier_result(), unreached_result(), bare_frontier_result(), example_result())
     for result in every:
-        rounds = rounds_figure(result)
-        for drawn in (*frontier_figures(result).values(), *([rounds] if rounds else [])):
+        for drawn in frontier_figures(result).values():
             go.Figure(drawn)
+
+
+def test_rounds_are_a_table_of_the_answers():
+    table = rounds_table(frontier_result())
+    assert [column.label for column in table.columns[1:]] == ["Round 0", "Round 20", "Round 40"]
+    names = [row[0].text for row in table.rows]
+    assert names[:2] == ["no defense", "optimal noise with scale 0.3"]
+    point = frontier_result().frontier.curves[1].points[3]
+    errors = [leak.error.mean for leak in point.leaks if leak.error]
+    assert [cell.value for cell in table.rows[1][1:]] == errors
 
 
 def test_one_point_each_without_training_is_drawn_side_by_side():

@@ -114,7 +114,7 @@ def test_the_switch_changes_what_counts_as_leakage(desk: Any):
     page.wait_for_function(f"{find}(word)", arg="candidates")
     titles.append(axis_title(page))
     assert len(set(titles)) == 2
-    page.locator("[data-legend=frontier] [data-defense='pruning']").click()
+    page.locator(".legend [data-defense='pruning']").click()
     shown = "document.getElementById('chart-frontier').data.filter((t) => t.visible).length"
     page.locator("#choose-leak").select_option("attack")
     page.wait_for_function(f"() => {shown} === 8")

@@ -72,28 +72,31 @@ def without_plotly(html: str) -> str:
 def test_numbers_of_the_summary_are_those_of_the_result(html: str):
     rows = tables(html)["table-summary"][1:]
     for row, defense in zip(rows, example_result().defenses, strict=True):
-        assert defense.loss is not None
-        expected = [defense.utility_first, defense.utility_second, defense.loss.mean]
-        assert [float(value) for value, _ in row[1:4]] == expected
-        errors = [attack.mse for attack in defense.attacks]
-        assert [float(value) for value, _ in row[6:8]] == [error.mean for error in errors]
-        assert [text for _, text in row[6:8]] == [estimate(error) for error in errors]
-        assert [float(value) for value, _ in row[8:]] == [defense.bytes_sent, defense.time_ratio]
+        expected = [defense.utility_first, defense.utility_second]
+        assert [float(value) for value, _ in row[1:3]] == expected
+        assert [float(value) for value, _ in row[9:]] == [defense.bytes_sent, defense.time_ratio]
 
 
 def test_a_bound_is_a_number_or_no_guarantee(html: str):
     rows = tables(html)["table-summary"][1:]
     for row, defense in zip(rows, example_result().defenses, strict=True):
         if defense.bound is None:
-            assert row[4:6] == [(None, "no guarantee"), (None, "no guarantee")]
+            assert row[3:5] == [(None, "no guarantee"), (None, "no guarantee")]
+            assert row[6][1] == "–"
         else:
-            assert float(row[4][0] or "nan") == defense.bound.mse
-            assert row[4][1].startswith(number(defense.bound.mse))
-    for row, defense in zip(
-        tables(html)["table-guarantees"][1:], example_result().defenses, strict=True
-    ):
-        assert (defense.bound is None) == (row[3][1] == "–")
-        assert defense.bound is None or row[3][1] == defense.bound.prior
+            assert float(row[3][0] or "nan") == defense.bound.mse
+            assert row[3][1].startswith(number(defense.bound.mse))
+            assert row[6][1] == defense.bound.prior
+
+
+def test_numbers_of_the_points_are_those_of_the_result(html: str):
+    frontier = example_result().frontier
+    rows = tables(html)["table-points"][1:]
+    points = [frontier.undefended, *(point for _, point in frontier.points())]
+    for row, point in zip(rows, points, strict=True):
+        assert point.loss is not None
+        assert float(row[6][0] or "nan") == point.loss.mean
+        assert row[6][1] == estimate(point.loss)
 
 
 def test_numbers_of_the_attacks_are_those_of_the_result(html: str):

@@ -7,12 +7,10 @@ from ._tables import (
     Column,
     Table,
     attack_table,
-    guarantee_table,
     points_table,
     summary_table,
 )
 from ._words import (
-    SUMMARY_NOTE,
     audited,
     dominated,
     equal_words,

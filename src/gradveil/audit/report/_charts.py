@@ -1,4 +1,4 @@
-"""The charts as plain data that plotly draws: leakage against loss, and over rounds."""
+"""The chart of leakage against loss, as plain data that plotly draws."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from gradveil.scoring import Interval
 
-from .._result import AuditResult, Curve, Frontier, Leak, Point
+from .._result import AuditResult, Curve, Frontier, Point
 from ._facts import (
     COPY,
     GREY,
@@ -35,8 +35,6 @@ BANDS = (
 )
 MARGIN = 1.12
 """The loss axis ends at this multiple of the loss before training: beyond it, training harms."""
-WIDEST = 0.25
-"""Of the largest loss: how far bars are shown beyond the points, at least."""
 ROOM = 0.07
 """Above and below what a vertical axis shows."""
 
@@ -175,23 +173,22 @@ def _frontier_figure(result: AuditResult, metric: Metric) -> Figure:
     traces = [_curve(curve, metric, axis, styles[curve.name]) for curve in frontier.curves]
     undefended = _undefended(frontier.undefended, metric, axis)
     drawn = [trace for trace in (*traces, undefended) if trace["x"]]
-    span = _right(axis, drawn)
-    frame = _layout(axis.title, metric, span)
-    if not axis.trained:
-        frame["xaxis"] |= {"dtick": 1}
-    middle = sum(span) / 2
-    side = "right" if not undefended["x"] or undefended["x"][0] <= middle else "left"
+    places = [x for trace in drawn for x in trace["x"]] or [0.0, 1.0]
+    low, high = min(places), max(places)
+    room = 0.08 * (high - low) or 0.5
+    side = "right" if not undefended["x"] or undefended["x"][0] <= (low + high) / 2 else "left"
     undefended["textposition"] = f"middle {side}"
-    return {"data": [*drawn, *_rings(frontier, metric, axis)], "layout": frame}
+    layout = _layout(axis, metric, [low - room, high + room])
+    return {"data": [*drawn, *_rings(frontier, metric, axis)], "layout": layout}
 
 
 def _curve(curve: Curve, metric: Metric, axis: Across, look: Look) -> Figure:
     points = [p for p in curve.points if axis.place(p) and metric.value(p)]
     marks = ["triangle-right" if axis.beyond(point) else "circle" for point in points]
     return {
-        **_line(curve.name, look, [_hover(curve.name, point) for point in points]),
-        **_positions(points, metric, axis, look.color),
+        **_trace(curve.name, points, metric, axis, look.color),
         "mode": "lines+markers",
+        "line": {"color": look.color, "width": 2.5, "dash": "solid" if look.filled else "dot"},
         "opacity": 0.45 if curve.dominated_by else 1.0,
         "marker": {
             "symbol": [mark if look.filled else f"{mark}-open" for mark in marks],
@@ -205,15 +202,27 @@ def _curve(curve: Curve, metric: Metric, axis: Across, look: Look) -> Figure:
 def _undefended(point: Point, metric: Metric, axis: Across) -> Figure:
     shown = [point] if axis.place(point) and metric.value(point) else []
     return {
-        "type": "scatter",
+        **_trace("no defense", shown, metric, axis, GREY),
         "mode": "markers+text",
-        "name": "no defense",
-        **_positions(shown, metric, axis, GREY),
         "text": ["no defense"],
-        "hovertext": [_hover("no defense", point)],
-        "hoverinfo": "text",
         "marker": {"symbol": "x", "size": 12, "color": GREY},
-        "meta": {"defense": "no defense"},
+    }
+
+
+def _trace(name: str, points: Sequence[Point], metric: Metric, axis: Across, color: str) -> Figure:
+    """Marks with their intervals and hover texts; plotly reads a little HTML in names."""
+    xs = [x for point in points if (x := axis.place(point))]
+    ys = [_drawn(y, metric.height) for point in points if (y := metric.value(point))]
+    return {
+        "type": "scatter",
+        "name": escape(name, quote=False),
+        "x": [x.mean for x in xs],
+        "y": [y.mean for y in ys],
+        "error_x": _bars(xs, f"{color}80"),
+        "error_y": _bars(ys, color),
+        "hovertext": [_hover(name, point) for point in points],
+        "hoverinfo": "text",
+        "meta": {"defense": name},
     }
 
 
@@ -254,17 +263,6 @@ def _below(x: Interval, axis: Across, frontier: Frontier) -> str:
     return "bottom right" if part < 0.2 else "bottom left" if part > 0.85 else "bottom center"
 
 
-def _positions(points: Sequence[Point], metric: Metric, axis: Across, color: str) -> Figure:
-    xs = [x for point in points if (x := axis.place(point))]
-    ys = [_drawn(y, metric.height) for point in points if (y := metric.value(point))]
-    return {
-        "x": [x.mean for x in xs],
-        "y": [y.mean for y in ys],
-        "error_x": _bars(xs, f"{color}80"),
-        "error_y": _bars(ys, color),
-    }
-
-
 def _drawn(value: Interval, height: Callable[[float], float]) -> Interval:
     """A value with its interval where it is drawn."""
     low, high = sorted(height(end) for end in (value.low, value.high))
@@ -302,47 +300,39 @@ def _hover(name: str, point: Point) -> str:
     return "<br>".join(lines)
 
 
-def _right(axis: Across, traces: Sequence[Figure]) -> list[float]:
-    """The horizontal axis, just as wide as needed."""
-    places = [x for trace in traces for x in trace["x"]]
-    low, high = min(places, default=0.0), max(places, default=1.0)
-    if axis.trained and places:  # bars of a few seeds may be far longer than the curves
-        most = max(high - low, WIDEST * abs(high))
-        bars = [(trace["x"], trace["error_x"]) for trace in traces]
-        down = [x - d for xs, bar in bars for x, d in zip(xs, bar["arrayminus"], strict=True)]
-        up = [x + d for xs, bar in bars for x, d in zip(xs, bar["array"], strict=True)]
-        low, high = max(min(down), low - most), min(max(up), high + most)
-    room = 0.05 * (high - low) or 0.5
-    return [low - room, high + room]
-
-
-def _layout(x: str, metric: Metric, span: list[float]) -> Figure:
-    """The axes of a metric over something, with its bands and its line to compare with."""
-    frame = _axes(x, metric.title)
+def _layout(axis: Across, metric: Metric, span: list[float]) -> Figure:
+    """The axes of a metric, with its bands and its line to compare with; the page adds the rest."""
     low, high = (metric.height(end) for end in metric.ends)
     room = ROOM * (high - low)
-    frame["xaxis"] |= {"range": span}
-    frame["yaxis"] |= {
-        "tickmode": "array",
-        "tickvals": [metric.height(tick) for tick in metric.ticks],
-        "ticktext": [metric.show(tick) for tick in metric.ticks],
-        "range": [low - room, high + room],
-    }
     shapes, words = [], []
     for color, (start, end, text) in zip(BANDS, metric.bands, strict=False):
         top, bottom = metric.height(start), metric.height(end)
         shapes.append(_band(top, bottom, color))
-        words.append(_word(text, (top + bottom) / 2, span[1]))
+        words.append(_word(text, (top + bottom) / 2))
     if metric.bands:  # strong points lie to the right there
         shapes[-1]["y0"] -= ROOM
-        corner = {"x": span[0], "xanchor": "left", "yanchor": "bottom", "yref": "paper"}
-        words[-1] |= corner | {"y": 0.0}
+        words[-1] |= {"x": 0, "xanchor": "left", "y": 0, "yanchor": "bottom", "yref": "paper"}
     if metric.line:
         height = metric.height(metric.line[0])
         dash = {"width": 1.5, "dash": "dash", "color": GREY}
         shapes.append(_band(height, height, GREY) | {"type": "line", "line": dash})
-        words.append(_word(metric.line[1], height, span[1]) | {"yanchor": "bottom"})
-    return frame | {"shapes": shapes, "annotations": words}
+        words.append(_word(metric.line[1], height) | {"yanchor": "bottom"})
+    return {
+        "xaxis": {
+            "title": {"text": axis.title},
+            "range": span,
+            **({} if axis.trained else {"dtick": 1}),
+        },
+        "yaxis": {
+            "title": {"text": metric.title},
+            "tickmode": "array",
+            "tickvals": [metric.height(tick) for tick in metric.ticks],
+            "ticktext": [metric.show(tick) for tick in metric.ticks],
+            "range": [low - room, high + room],
+        },
+        "shapes": shapes,
+        "annotations": words,
+    }
 
 
 def _band(top: float, bottom: float, color: str) -> Figure:
@@ -350,68 +340,6 @@ def _band(top: float, bottom: float, color: str) -> Figure:
     return {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": color, **place}
 
 
-def _word(text: str, height: float, right: float) -> Figure:
-    place = {"x": right, "y": height, "xanchor": "right", "yanchor": "middle"}
+def _word(text: str, height: float) -> Figure:
+    place = {"xref": "paper", "x": 1, "y": height, "xanchor": "right", "yanchor": "middle"}
     return {"text": text, "showarrow": False, "font": {"size": 12}, **place}
-
-
-def rounds_figure(result: AuditResult) -> Figure | None:
-    """The strongest attack's error at each moment, without a defense and for each answer."""
-    moments, metric = result.frontier.moments, attack_metric(result.setup.is_image)
-    lines = rounds_lines(result)
-    traces = [_rounds(name, look, point) for name, (look, point) in lines.items()]
-    traces = [trace for trace in traces if trace["x"]]
-    if len(moments) < 2 or not traces:
-        return None
-    last = max(moments)
-    frame = _layout("round of the training", metric, [-0.05 * last, 1.25 * last])
-    frame["xaxis"] |= {"tickvals": list(moments)}
-    return {"data": traces, "layout": frame}
-
-
-def rounds_lines(result: AuditResult) -> dict[str, tuple[Look, Point]]:
-    """What is drawn over rounds, by name."""
-    frontier, styles = result.frontier, looks(result)
-    found = {"no defense": (Look(GREY, True), frontier.undefended)}
-    for answer in frontier.answers:
-        pair = answered(frontier, answer)
-        if pair is not None:
-            found[named(pair[0].name, pair[1].defense)] = styles[pair[0].name], pair[1]
-    return found
-
-
-def _rounds(name: str, look: Look, point: Point) -> Figure:
-    known = [leak for leak in point.leaks if leak.error]
-    heights = [_drawn(leak.error, error_height) for leak in known if leak.error]
-    return {
-        **_line(name, look, [_rounds_hover(name, leak) for leak in known]),
-        "mode": "lines+markers",
-        "x": [leak.round for leak in known],
-        "y": [height.mean for height in heights],
-        "error_y": _bars(heights, look.color),
-        "marker": {"size": 9, "color": look.color},
-    }
-
-
-def _rounds_hover(name: str, leak: Leak) -> str:
-    error = share(leak.error.mean) if leak.error else ""
-    bold = f"<b>{escape(name, quote=False)}</b>"
-    text = f"{bold}<br>round {leak.round}: {error} of a blind guess's error"
-    return f"{text}<br>near copies: {leak.copies} of {leak.examples}" if leak.copies else text
-
-
-def _line(name: str, look: Look, hover: list[str]) -> Figure:
-    """What the lines of all charts share; plotly reads a little HTML in names and texts."""
-    return {
-        "type": "scatter",
-        "name": escape(name, quote=False),
-        "text": hover,
-        "hoverinfo": "text",
-        "line": {"color": look.color, "width": 2.5, "dash": "solid" if look.filled else "dot"},
-        "meta": {"defense": name},
-    }
-
-
-def _axes(x: str, y: str) -> Figure:
-    """Axes with titles; the page adds what all charts share."""
-    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}

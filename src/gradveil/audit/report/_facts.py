@@ -11,7 +11,6 @@ from gradveil.catalog import shown_name
 
 from .._result import (
     Answer,
-    AttackResult,
     AuditResult,
     Curve,
     DefenseResult,
@@ -68,16 +67,6 @@ def most_told(point: Point) -> ToldApart | None:
 def every_point(frontier: Frontier) -> list[Point]:
     """The undefended one first."""
     return [frontier.undefended, *(point for _, point in frontier.points())]
-
-
-def strongest(defense: DefenseResult) -> AttackResult | None:
-    """The attack with the least mean error."""
-    return min(defense.attacks, key=lambda a: a.mse.mean, default=None)
-
-
-def attack_on(defense: DefenseResult, spec: str) -> AttackResult | None:
-    """That attack's result, if it was run."""
-    return next((a for a in defense.attacks if a.attack == spec), None)
 
 
 def attack_names(result: AuditResult) -> dict[str, str]:

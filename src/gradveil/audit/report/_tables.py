@@ -1,7 +1,6 @@
 """The tables, for the report and the terminal: what cells say, and what they are sorted by."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradveil.attacks import FINISHED
@@ -20,13 +19,12 @@ from .._result import (
 from ._facts import (
     answered,
     attack_names,
-    attack_on,
     every_point,
     main_answer,
     most_told,
     strongest_leak,
 )
-from ._numbers import ABSENT, interval, number, plural, setting, share, size
+from ._numbers import ABSENT, interval, named, number, plural, setting, share, size
 
 
 @dataclass(frozen=True)
@@ -68,51 +66,87 @@ class Table:
 
 
 def summary_table(result: AuditResult) -> Table:
-    """One row for each defense."""
-    image, attacks = result.setup.is_image, attack_names(result)
-    trained = any(d.loss for d in result.defenses)
-    rounds = f"after {plural(result.frontier.rounds, 'round')}" if trained else "not measured"
-    told = [d.told_apart for d in result.defenses if d.told_apart]
-    alike = " of its class" if all(one.one_class for one in told) else ""
-    columns = [
+    """One row for each defense: what it keeps, what is proved about it, what it costs."""
+    image = result.setup.is_image
+    stated = next((d.privacy for d in result.defenses if d.privacy), None)
+    privacy: list[Column] = []
+    if stated is not None:
+        q = stated.sample_rate
+        privacy = [
+            Column("ε, one message", f"δ = {stated.delta:g}, secret noise", notes=False),
+            Column(
+                f"ε, {plural(stated.rounds, 'round')}",
+                "all in all" if q == 1 else f"Poisson sampling at {number(q)}",
+            ),
+            Column("Recognised at most", f"of {stated.candidates}, one message", notes=False),
+        ]
+    columns = (
         Column("Defense", words=True),
         Column("Signal kept", "U1; 1 is all"),
         Column("Noise", "U2; 0 is none"),
-        Column("Loss", rounds, notes=False),
         Column("Reference error", "theory, per entry", notes=False),
-        *([Column("Reference PSNR", "theory, dB")] if image else []),
-        *(Column(f"Error of {n}", "squared, per entry", brief=False) for n in attacks.values()),
-        *([Column("Picked out", f"right one of {told[0].candidates}{alike}")] if told else []),
+        *([Column("Reference PSNR", "theory, dB", brief=False)] if image else []),
+        Column("Simple form", "trace; per entry", brief=False),
+        Column("A limit for", "data that are", words=True, brief=False),
+        Column("Counts noise levels", "what they reveal", words=True, brief=False),
+        *privacy,
+        Column("Formal privacy", words=True, brief=False),
         Column("Message", "size"),
         Column("Time", "× undefended"),
-    ]
-    rows = tuple(tuple(_summary_row(d, list(attacks), image, bool(told))) for d in result.defenses)
-    caption = "What each defense keeps, guarantees, leaks and costs"
-    return Table("summary", caption, tuple(columns), rows)
+    )
+    rows = tuple(tuple(_summary_row(d, image, bool(privacy))) for d in result.defenses)
+    return Table("summary", "What each defense keeps, guarantees and costs", columns, rows)
 
 
-def _summary_row(
-    defense: DefenseResult, attacks: Sequence[str], image: bool, tells: bool
-) -> list[Cell]:
-    bound, told = defense.bound, defense.told_apart
+def _summary_row(defense: DefenseResult, image: bool, private: bool) -> list[Cell]:
+    bound, stated = defense.bound, defense.privacy
     cells = [
         Cell(defense.name, defense.name, setting(defense.defense)),
         _cell(defense.utility_first),
         _cell(defense.utility_second),
-        _estimate(defense.loss),
         _bound(bound),
     ]
     if image:
         cells.append(_cell(bound.psnr_ceiling) if bound else UNPROVED)
-    results = (attack_on(defense, spec) for spec in attacks)
-    cells += [_estimate(a.mse) if a else Cell("not attacked") for a in results]
-    if tells:
-        picked = _share(told.rate if told else None)
-        bits = f", {number(told.bits.mean)} bits" if told else ""
-        cells.append(replace(picked, note=f"{picked.note}{bits}"))
-    cells.append(Cell(size(defense.bytes_sent), float(defense.bytes_sent)))
-    cells.append(Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio))
-    return cells
+    if bound is None:
+        cells += [UNPROVED, Cell(ABSENT), Cell(ABSENT)]
+    else:
+        plan = "yes" if bound.counts_plan else "no"
+        cells += [_cell(bound.trace_mse), Cell(bound.prior, bound.prior), Cell(plan, plan)]
+    if stated is not None:
+        most = f"{share(stated.recognition_rounds)} with all rounds"
+        cells += [
+            replace(_cell(stated.epsilon), note=stated.hides),
+            _cell(stated.epsilon_rounds),
+            Cell(share(stated.recognition), stated.recognition, most),
+        ]
+    elif private:
+        cells += [UNPROVED] * 3
+    return [
+        *cells,
+        Cell(defense.formal_privacy, defense.formal_privacy),
+        Cell(size(defense.bytes_sent), float(defense.bytes_sent)),
+        Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio),
+    ]
+
+
+def rounds_table(result: AuditResult) -> Table:
+    """The error left at each moment of the training: without a defense, and for each answer."""
+    frontier = result.frontier
+    shown = {"no defense": frontier.undefended}
+    for answer in frontier.answers:
+        if found := answered(frontier, answer):
+            shown[named(found[0].name, found[1].defense)] = found[1]
+    columns = (
+        Column("Defense", words=True),
+        *(Column(f"Round {moment}", "error left") for moment in frontier.moments),
+    )
+    rows = []
+    for name, point in shown.items():
+        errors = {leak.round: leak.error for leak in point.leaks}
+        rows.append((Cell(name, name), *(_share(errors.get(m)) for m in frontier.moments)))
+    caption = "What the strongest attack leaves to guess, over the rounds of a training"
+    return Table("rounds", caption, columns, tuple(rows))
 
 
 def attack_table(result: AuditResult) -> Table:
@@ -152,63 +186,14 @@ def _statuses(attack: AttackResult) -> str:
     return ", ".join(f"{ends.count(status)} {status}" for status in dict.fromkeys(ends))
 
 
-def guarantee_table(result: AuditResult) -> Table:
-    """One row for each defense: what is proved about it, and under which assumption."""
-    stated = next((d.privacy for d in result.defenses if d.privacy), None)
-    privacy: list[Column] = []
-    if stated is not None:
-        q = stated.sample_rate
-        privacy = [
-            Column("ε, one message", f"δ = {stated.delta:g}, secret noise", notes=False),
-            Column(
-                f"ε, {plural(stated.rounds, 'round')}",
-                "all in all" if q == 1 else f"Poisson sampling at {number(q)}",
-            ),
-            Column("Recognised at most", f"of {stated.candidates}, one message"),
-        ]
-    columns = (
-        Column("Defense", words=True),
-        Column("Reference error", "per entry", brief=False),
-        Column("Simple form", "trace; per entry", brief=False),
-        Column("A limit for", "data that are", words=True, brief=False),
-        Column("Counts noise levels", "what they reveal", words=True, brief=False),
-        *privacy,
-        Column("Formal privacy", words=True, brief=False),
-    )
-    rows = tuple(tuple(_guarantee_row(d, bool(privacy))) for d in result.defenses)
-    return Table("guarantees", "What is proved about each defense", columns, rows)
-
-
-def _guarantee_row(defense: DefenseResult, private: bool) -> list[Cell]:
-    bound, stated = defense.bound, defense.privacy
-    cells = [Cell(defense.name, defense.name), _bound(bound, with_batches=True)]
-    if bound is None:
-        cells += [UNPROVED, Cell(ABSENT), Cell(ABSENT)]
-    else:
-        plan = "yes" if bound.counts_plan else "no"
-        cells += [_cell(bound.trace_mse), Cell(bound.prior, bound.prior), Cell(plan, plan)]
-    if stated is not None:
-        most = f"{share(stated.recognition_rounds)} with all rounds"
-        cells += [
-            replace(_cell(stated.epsilon), note=stated.hides),
-            _cell(stated.epsilon_rounds),
-            Cell(share(stated.recognition), stated.recognition, most),
-        ]
-    elif private:
-        cells += [UNPROVED] * 3
-    return [*cells, Cell(defense.formal_privacy, defense.formal_privacy)]
-
-
-def _bound(bound: BoundResult | None, with_batches: bool = False) -> Cell:
+def _bound(bound: BoundResult | None) -> Cell:
     if bound is None:
         return UNPROVED
-    parts = [bound.method]
-    parts[0] += f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
-    if with_batches:
-        ends = bound.mse_interval
-        within = f" ({number(ends[0])} to {number(ends[1])})" if ends else ""
-        parts.append(f"over {plural(bound.batches, 'batch')}{within}")
-    found = replace(_cell(bound.mse), note=", ".join(parts))
+    spread = f" ± {number(bound.mse_standard_error)}" if bound.mse_standard_error else ""
+    ends = bound.mse_interval
+    within = f" ({number(ends[0])} to {number(ends[1])})" if ends else ""
+    note = f"{bound.method}{spread}, over {plural(bound.batches, 'batch')}{within}"
+    found = replace(_cell(bound.mse), note=note)
     if bound.holds:
         return found
     return replace(found, text=f"{found.text} †", note=f"{found.note}, no guarantee here")
@@ -239,14 +224,16 @@ def _layer(layer: LayerResult | None) -> Cell:
 def points_table(result: AuditResult) -> Table:
     """One row for each defense and strength, the undefended message first."""
     frontier, image = result.frontier, result.setup.is_image
-    told = max((t.candidates for p in every_point(frontier) if (t := most_told(p))), default=None)
+    told = next((t for p in every_point(frontier) if (t := most_told(p))), None)
+    alike = " of its class" if told and told.one_class else ""
+    picked = f"right one of {told.candidates}{alike}" if told else "not measured"
     columns = [
         Column("Defense", words=True),
         Column("Strength", words=True),
         Column("Error left", "in % of a blind guess's"),
         *([Column("PSNR", "dB; less is safer", notes=False)] if image else []),
         Column("Near copies", brief=False),
-        Column("Picked out", f"right one of {told}" if told else "not measured", notes=False),
+        Column("Picked out", picked, notes=False),
         Column("Loss", f"after {plural(frontier.rounds, 'round')}"),
         Column("Extra loss", "over undefended", brief=False),
         Column("Right classes", "on other examples", brief=False),
@@ -265,13 +252,15 @@ def _point_row(frontier: Frontier, curve: Curve | None, point: Point, image: boo
     beaten = "beaten" if curve and curve.dominated_by else ""
     copies = Cell(f"{leak.copies} of {leak.examples}", float(leak.copies)) if leak else Cell(ABSENT)
     holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
+    picked = _share(told.rate if told else None)
+    bits = f", {number(told.bits.mean)} bits" if told else ""
     return [
         Cell(name, name, beaten),
         Cell(strength(curve, point), point.amount, _answers_at(frontier, point)),
         _share(leak.error if leak else None),
         *([_estimate(leak.psnr if leak else None)] if image else []),
         copies,
-        _share(told.rate if told else None),
+        replace(picked, note=f"{picked.note}{bits}"),
         _loss(point),
         _extra(point),
         _share(point.accuracy),

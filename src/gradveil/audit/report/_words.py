@@ -246,17 +246,6 @@ def reading_points(frontier: Frontier) -> list[Sentence]:
     return found
 
 
-SUMMARY_NOTE = (
-    "Errors are mean squared errors per input entry, in the units that the model reads: a lower"
-    " error means that more leaked. Signal kept (U1) is the share of a training step that remains;"
-    " noise (U2) is how much noise makes it vary. The reference error is what no attacker would go"
-    " below if the data were Gaussian (†: not even then, for this model); real data are easier to"
-    " guess, so it is no guarantee for them. Picked out is how often an attacker who knows the"
-    " other examples of the batch picks the right one of the candidates. Beside a number is its"
-    " 95 % interval over images, batches and seeds."
-)
-
-
 RANGE_NOTE = (
     "The attacker was not told the range of the inputs, because it could only be taken from the"
     " audited examples themselves: give public examples or a normalisation."

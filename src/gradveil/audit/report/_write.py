@@ -14,13 +14,12 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import across, frontier_figures, metrics, rounds_figure, rounds_lines
-from ._facts import attack_names, attacks_judge, every_point, looks, main_answer, strongest
+from ._charts import across, frontier_figures, metrics
+from ._facts import attack_names, attacks_judge, every_point, looks, main_answer
 from ._gallery import first_strips, gallery
 from ._numbers import estimate, number, plural
-from ._tables import attack_table, guarantee_table, layer_table, points_table, summary_table
+from ._tables import attack_table, layer_table, points_table, rounds_table, summary_table
 from ._words import (
-    SUMMARY_NOTE,
     audited,
     dominated,
     first_sentences,
@@ -61,12 +60,9 @@ def render_report(result: AuditResult) -> str:
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    frontier, axis, rounds = result.frontier, across(result.frontier), rounds_figure(result)
-    charts = {
-        "frontier": frontier_figures(result),
-        "rounds": {"rounds": rounds} if rounds else {},
-    }
-    drawn = any(figure["data"] for group in charts.values() for figure in group.values())
+    frontier, axis = result.frontier, across(result.frontier)
+    charts = frontier_figures(result)
+    drawn = any(figure["data"] for figure in charts.values())
     return {
         "result": result,
         "setup": result.setup,
@@ -81,16 +77,13 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "metrics": metrics(result),
         "trained": axis.trained,
         "edge": any(map(axis.beyond, every_point(frontier))),
-        "rounds": rounds_lines(result) if rounds else {},
+        "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
         "reading": reading_points(frontier),
         "takeaways": takeaways(result),
         "judges": attacks_judge(result),
         "summary": summary_table(result),
-        "summary_note": SUMMARY_NOTE,
         "attacks": attack_table(result),
-        "guarantees": guarantee_table(result),
-        "cards": [(d, strongest(d)) for d in result.defenses],
         "names": attack_names(result),
         "looks": looks(result),
         "gallery": gallery(result),

@@ -63,62 +63,35 @@
   const whole = (own) => structuredClone({
     ...frame, ...own, xaxis: titled(own.xaxis), yaxis: titled(own.yaxis),
   });
-  const hidden = Object.fromEntries(Object.keys(data).map((group) => [group, new Set()]));
+  const hidden = new Set();
+  const chart = document.getElementById("chart-frontier");
+  const choice = document.getElementById("choose-leak");
 
-  const figure = (chart) => {
-    const { chart: group, choices, name } = chart.dataset;
-    if (!choices) return data[group][name];
-    const chosen = choices.split(" ").map((id) => document.getElementById(id).value);
-    return data[group][chosen.join("/")];
-  };
-  const scalable = (chart) => {
+  const scalable = () => {
     for (const svg of all("svg.main-svg", chart)) {
       const [width, height] = ["width", "height"].map((side) => svg.getAttribute(side));
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       chart.style.setProperty("--ratio", `${width} / ${height}`);
     }
   };
-  const draw = (chart) => {
-    const { data: traces, layout } = figure(chart);
-    const off = hidden[chart.dataset.chart];
-    const shown = traces.map((trace) => ({
-      ...trace,
-      visible: !off.has(`defense ${trace.meta.defense}`) && !off.has(`mark ${trace.meta.mark}`),
-    }));
+  const draw = () => {
+    const { data: traces, layout } = data[choice.value];
+    const shown = traces.map((trace) => ({ ...trace, visible: !hidden.has(trace.meta.defense) }));
     return Plotly.react(chart, shown, whole(layout), config);
   };
-  const charts = all("[data-chart]");
-  for (const chart of charts) {
-    draw(chart).then(() => {
-      scalable(chart);
-      chart.on("plotly_afterplot", () => scalable(chart));
-    });
-  }
-  addEventListener("beforeprint", () => {
-    for (const chart of charts) {
-      const wide = chart.matches(".tall, .frontier .chart");
-      const height = chart.matches(".tall") ? 400 : wide ? 320 : 260;
-      Plotly.relayout(chart, { width: wide ? 680 : 330, height });
-    }
+  draw().then(() => {
+    scalable();
+    chart.on("plotly_afterplot", scalable);
   });
-  addEventListener("afterprint", () => {
-    for (const chart of charts) Plotly.relayout(chart, { width: null, height: null });
+  addEventListener("beforeprint", () => Plotly.relayout(chart, { width: 680, height: 320 }));
+  addEventListener("afterprint", () => Plotly.relayout(chart, { width: null, height: null }));
+  choice.addEventListener("change", draw);
+  document.querySelector(".legend").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    const { defense } = button.dataset;
+    const shown = hidden.delete(defense) || !hidden.add(defense);
+    button.setAttribute("aria-pressed", String(shown));
+    draw();
   });
-  for (const select of all("[data-choice]")) {
-    select.addEventListener("change", () => {
-      draw(document.getElementById(`chart-${select.dataset.choice}`));
-    });
-  }
-  for (const legend of all("[data-legend]")) {
-    const group = legend.dataset.legend;
-    legend.addEventListener("click", (event) => {
-      const button = event.target.closest("button");
-      if (!button) return;
-      const { mark, defense } = button.dataset;
-      const name = mark === undefined ? `defense ${defense}` : `mark ${mark}`;
-      const shown = hidden[group].delete(name) || !hidden[group].add(name);
-      button.setAttribute("aria-pressed", String(shown));
-      charts.filter((chart) => chart.dataset.chart === group).forEach(draw);
-    });
-  }
 })();
