@@ -100,7 +100,7 @@ def test_pruning_with_noise_is_censored_too():
     defense = GradientPruning(0.6, noise=GradientNoise(0.002))
     observation = observed(conv_net(1, (6, 6)), truth, [0, 1], defense, mechanism="known")
     labels = torch.tensor([0, 1])
-    channel = plan_channel(observation, labels, truth, 2, generator())
+    channel = plan_channel(observation, labels, truth, generator())
     values, pruned = message_of(observation)(truth, labels), channel.sent == 0
     assert not bool(channel.silent.any())
     assert bool((values[pruned].abs() <= channel.high[pruned] + 1e-6).all())

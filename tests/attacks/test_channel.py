@@ -8,17 +8,18 @@ from gradveil.mechanisms import Mechanism, RoundingMechanism
 from .tiny import conv_net, observed
 
 
-def channel_of(mechanism, sent, defense=None, sensitivities=None, **changes):
+def channel_of(planned, sent, defense=None, sensitivities=None, **changes):
     observation = observed(conv_net(1, (2, 2)), torch.zeros(1, 1, 2, 2), [0])
     object.__setattr__(observation, "defense", defense)
     object.__setattr__(observation, "plan_is_public", False)
     for name, value in changes.items():
         object.__setattr__(observation, name, value)
-    return open_channel(observation, {"w": torch.tensor(sent)}, mechanism, sensitivities)
+    return open_channel(observation, {"w": torch.tensor(sent)}, planned, sensitivities)
 
 
 def test_noise_is_weighed_by_its_variance():
-    channel = channel_of(Mechanism(std={"w": torch.tensor([0.5, 2.0])}), [1.0, -1.0])
+    known = Mechanism(std={"w": torch.tensor([0.5, 2.0])})
+    channel = channel_of(known, [1.0, -1.0], mechanism=known)
     evidence = channel.evidence(1.0, 1e-12, 4)
     torch.testing.assert_close(evidence.weight, torch.tensor([4.0, 0.25]))
     assert torch.equal(evidence.low, evidence.high)

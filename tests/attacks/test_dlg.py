@@ -72,5 +72,5 @@ def test_losses_that_take_no_probabilities() -> None:
     model, batch = small_case()
     loss = nn.functional.nll_loss
     found = observe(model, loss, batch, NoDefense(), num_classes=4)
-    with pytest.raises(ValueError, match="should take class probabilities"):
+    with pytest.raises(ValueError, match="should take probabilities of classes"):
         DLG()(found)

@@ -29,8 +29,6 @@ def test_levels_are_compared_by_the_logarithms_of_variances() -> None:
         expected = 2 * math.log(2)
         assert found.levels == pytest.approx({"w": (expected / 2) ** 2, "b": 0.0})
         assert found.shared == pytest.approx({"w": (expected / 2) ** 2, "b": 0.0})
-        assert found.variance("w") == pytest.approx(expected**2 / 2)
-        assert found.variance("unknown") == 0
 
 
 def test_masks_are_compared_in_both_directions() -> None:

@@ -9,8 +9,13 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from torch import Tensor
 
-from gradveil.attacks._densities import doubtful_log_probabilities
-from gradveil.attacks._likelihood import Doubt, log_likelihood, log_likelihoods, same_noise
+from gradveil.attacks._likelihood import (
+    Doubt,
+    doubtful_log_probabilities,
+    log_likelihood,
+    log_likelihoods,
+    same_noise,
+)
 from gradveil.mechanisms import Mechanism, RoundingMechanism
 from tests.mechanisms.test_mechanism import CASES, VALUES
 
@@ -233,7 +238,7 @@ TABLES = {
 def test_a_table_has_the_likelihood_of_each_pair(
     case: str, dtype: torch.dtype, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradveil.attacks._densities.COLUMNS", columns)
+    monkeypatch.setattr("gradveil.attacks._likelihood.COLUMNS", columns)
     draws, mechanism = torch.Generator().manual_seed(0), TABLES[case]
 
     def message() -> Tensors:

@@ -41,7 +41,7 @@ def test_who_knows_the_defense_looks_at_the_clipped_message() -> None:
 def test_the_noise_that_it_expects_is_that_of_the_client(batch_size: int | None) -> None:
     model, truth, labels = conv_net(1, (6, 6)), two_images(), torch.tensor([0, 1])
     observation = observed(model, truth, [0, 1], private(batch_size), mechanism="known")
-    channel = plan_channel(observation, labels, truth, 1, generator())
+    channel = plan_channel(observation, labels, truth, generator())
     torch.testing.assert_close(
         channel.std, torch.full_like(channel.std, NOISE / (batch_size or 2)), rtol=1e-5, atol=0
     )

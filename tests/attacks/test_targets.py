@@ -83,7 +83,7 @@ def test_soft_labels_take_the_layout_of_the_loss():
         return cross_entropy(scores.flatten(0, 1), targets.flatten(0, 1))
 
     for loss, shape, place in ((second, (2, 4, 3), 1), (last, (2, 3, 4), -1)):
-        soft = soft_targets(seen(model, loss, vectors, labels), generator())
+        soft = soft_targets(seen(model, loss, vectors, labels))
         assert (tuple(soft.blank.shape), soft.classes) == (shape, place)
         logits = torch.randn(shape, generator=generator())
         assert soft.settled(logits).shape == labels.shape

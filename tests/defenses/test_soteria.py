@@ -63,7 +63,7 @@ def test_an_attacker_who_knows_it_does_not_count_the_columns() -> None:
     )  # fmt: skip
     assert observation.mechanism is None
     estimate = torch.zeros_like(images())
-    channel = plan_channel(observation, LABELS, estimate, 2, seeded())
+    channel = plan_channel(observation, LABELS, estimate, seeded())
     zero = torch.cat([v.flatten() for v in observation.sent.values()]) == 0
     assert int(zero.sum()) == 3 * 72
     assert torch.equal(channel.silent, zero)

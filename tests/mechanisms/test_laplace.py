@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from gradveil import Moments, NonFiniteError, reconstruction_bound
-from gradveil.attacks._likelihood import doubt_between, log_likelihood, read, with_least_noise
+from gradveil.attacks._channel import read
+from gradveil.attacks._likelihood import doubt_between, log_likelihood
 from gradveil.mechanisms import LaplaceMechanism, Mechanism
 from gradveil.theory import fisher_trace
 
@@ -70,12 +71,11 @@ def test_it_tells_twice_what_gaussian_noise_of_its_variance_tells() -> None:
 def test_it_is_read_as_noise_of_its_variance() -> None:
     mechanism = LaplaceMechanism(STD)
     reading = read(mechanism, VALUES)
-    assert torch.equal(reading.std["w"], STD["w"])
-    assert torch.equal(reading.low["w"], reading.high["w"])
-    assert not bool(reading.pruned["w"].any())
-    least = with_least_noise(mechanism, 1.0).std
-    assert isinstance(least, dict)
-    assert float(least["s"]) == pytest.approx(math.sqrt((0.25 + 4 + 0.01) / 3))
+    assert torch.equal(reading.std, torch.cat([STD[name].flatten() for name in VALUES]))
+    assert torch.equal(reading.low, reading.high)
+    assert not bool(reading.silent.any())
+    least = float(read(mechanism, VALUES, realised=False).std.min())
+    assert least == pytest.approx(math.sqrt((0.25 + 4 + 0.01) / 3))
     assert doubt_between(mechanism, mechanism, VALUES).levels_differ is False
 
 

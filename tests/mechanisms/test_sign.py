@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from gradveil.attacks._likelihood import log_likelihood, read, with_least_noise
+from gradveil.attacks._channel import read
+from gradveil.attacks._likelihood import log_likelihood
 from gradveil.mechanisms import SignMechanism
 
 VALUES = {"w": torch.tensor([0.26, -3.0, 0.0]), "s": torch.tensor(-1e-9)}
@@ -23,12 +24,10 @@ def test_theory_reads_a_deterministic_map() -> None:
 def test_the_reading_holds_the_values() -> None:
     mechanism = SignMechanism(0.5)
     reading = read(mechanism, mechanism.apply(VALUES))
-    for name, value in VALUES.items():
-        assert bool((reading.low[name] <= value).all())
-        assert bool((value <= reading.high[name]).all())
-    assert reading.low["w"].tolist() == [0.0, -torch.inf, 0.0]
-    assert reading.high["w"].tolist() == [torch.inf, 0.0, 0.0]
-    assert with_least_noise(mechanism, 1.0) is mechanism
+    values = torch.cat([value.flatten() for value in VALUES.values()])
+    assert bool(((reading.low <= values) & (values <= reading.high)).all())
+    assert reading.low[:3].tolist() == [0.0, -torch.inf, 0.0]
+    assert reading.high[:3].tolist() == [torch.inf, 0.0, 0.0]
 
 
 def test_wrong_signs_are_impossible_but_for_rounding_errors() -> None:

@@ -64,16 +64,10 @@ class Adaptive(Attack):
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientNoise
-    >>> from gradveil.attacks import ThreatModel, observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, GradientNoise(1e-3), num_classes=2,
-    ...     threat=ThreatModel(mechanism="known"), generator=torch.Generator().manual_seed(1))
+    >>> from gradveil import NoDefense
     >>> attack = Adaptive(InvertingGradients(steps=20), prior=None, finish=None)
-    >>> attack(seen, torch.Generator().manual_seed(0)).inputs.shape
+    >>> known = replace(seen, defense=NoDefense())
+    >>> attack(known, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
     """
 
@@ -298,4 +292,4 @@ class _Posterior:
 
 def _planned(run: Run, estimate: Tensor) -> Channel:
     """With the sensitivities at the attacker's estimate, along eight directions."""
-    return plan_channel(run.observation, run.labels, estimate, 8, run.generator)
+    return plan_channel(run.observation, run.labels, estimate, run.generator)

@@ -41,13 +41,6 @@ class Analytic(Attack):
     Args:
         tolerance: Relative distance up to which two rows' ratios count as the same.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
     >>> Analytic()(seen).inputs.round(decimals=2)
     tensor([[0.2000, 0.7000, 0.4000]])
     """

@@ -55,13 +55,6 @@ class Attack(ABC):
     A new attack is one small file: implement `__call__`. A dataclass with the fields `steps`,
     `time_budget` or `progress` can be `configured` without more code.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
     >>> class Blank(Attack):
     ...     def __call__(self, observation, generator=None):
     ...         shape = (observation.batch_size, *observation.input_shape)

@@ -231,9 +231,9 @@ class CAFE(Attack):
                 features = start.flatten(1)
             cost = self._cost(observation, number, deltas, features)
             point = minimise_lbfgs(
-                cost, (start,), steps=self.steps, watch=watch, progress=self.progress
+                cost, start, steps=self.steps, watch=watch, progress=self.progress
             )
-            inputs[block] = clamp(point.variables[0], low, high)
+            inputs[block] = clamp(point.inputs, low, high)
             points.append(point)
         history = [each for point in points for each in point.history]
         status = next((p.status for p in points if p.status != FINISHED), FINISHED)

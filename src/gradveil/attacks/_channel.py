@@ -1,34 +1,48 @@
 """What the message says of each entry, under the mechanism that is known or planned again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
-from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import separates, takes_tokens
+from gradveil.mechanisms import (
+    AnyMechanism,
+    LaplaceMechanism,
+    Mechanism,
+    QuantisationMechanism,
+    RoundingMechanism,
+    SignMechanism,
+    as_tensors,
+)
+from gradveil.messages import Message, separates, takes_tokens
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
 
-from ._likelihood import read, with_least_noise
 from ._matching import Evidence
 from ._observation import Observation
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The sent row with the final interval of each entry, and what leads up to it."""
+    """Where the values can be: clip(g_i) is in [low_i, high_i], seen through noise; in one row."""
 
     sent: Tensor
-    std: Tensor
     low: Tensor
     high: Tensor
+    std: Tensor
+    """Of the noise; 0 where an entry was pruned: what it says does not depend on noise."""
     silent: Tensor
     """Where an entry tells nothing: pruned for reasons that do not depend on its value."""
     clip: Tensor
-    """The thresholds of clipping before the noise, infinite where there are none."""
+    """The thresholds P of clamping to [-P, P] before the noise; infinite where there are none."""
+
+    @property
+    def signal(self) -> Tensor:
+        """‖y‖² less what the noise has of it; at least a hundredth."""
+        power = self.sent.square().sum()
+        return (power - self.std.square().sum()).clamp(min=1e-2 * power)
 
     def evidence(self, opening: float, looseness: float, inputs: int) -> Evidence:
         """The evidence with intervals opened by a share of their width.
@@ -38,9 +52,7 @@ class Channel:
         noise gets the variance looseness · ‖y‖² / (2 `inputs`), so that a relative misfit of
         `looseness` costs as much as one unit of energy for each entry of the inputs.
         """
-        power = self.sent.square().sum()
-        signal = (power - self.std.square().sum()).clamp(min=1e-2 * power)
-        variance = self.std.square() + looseness * signal / (2 * inputs)
+        variance = self.std.square() + looseness * self.signal / (2 * inputs)
         weight = variance.clamp(min=torch.finfo(variance.dtype).tiny).reciprocal()
         return Evidence(
             _towards(self.sent, self.low, opening),
@@ -54,43 +66,7 @@ class Channel:
         noise = self.std.square()
         misses = evidence.residual(values).square() * (evidence.weight > 0)
         expected = noise.sum() + 3 * (2 * noise.square().sum()).sqrt()
-        power = self.sent.square().sum()
-        signal = (power - noise.sum()).clamp(min=1e-2 * power)
-        return float(((misses.sum() - expected) / signal).clamp(min=0))
-
-
-def open_channel(
-    observation: Observation, sent: Tensors, mechanism: AnyMechanism, sensitivities: Tensors | None
-) -> Channel:
-    """The channel of a mechanism that the attacker knows or has planned itself.
-
-    Args:
-        observation: For the defense and for whether its plan is public.
-        sent: What was sent, in the order of the message's names.
-        mechanism: The mechanism.
-        sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
-    """
-    row = flatten(sent)
-    reading = read(mechanism, sent, realised=observation.mechanism is not None)
-    pruned = flatten(reading.pruned)
-    limit = _limits(observation, row, pruned, sensitivities)
-    silent = pruned & limit.isinf()
-    limited = pruned & ~silent
-    low = torch.where(limited, -limit, flatten(reading.low))
-    high = torch.where(limited, limit, flatten(reading.high))
-    return Channel(row, flatten(reading.std), low, high, silent, flatten(reading.clip))
-
-
-def _limits(
-    observation: Observation, row: Tensor, pruned: Tensor, sensitivities: Tensors | None
-) -> Tensor:
-    """τ_i with |g_i| ≤ τ_i for a pruned entry; infinite where pruning says nothing of its value."""
-    defense = observation.defense
-    nothing_kept = bool(pruned.all())
-    if defense is None or observation.plan_is_public or nothing_kept or not bool(pruned.any()):
-        return torch.full_like(row, torch.inf)
-    slopes = None if sensitivities is None else flatten(sensitivities).sqrt()
-    return defense.pruned_limits(row, pruned, slopes)
+        return float(((misses.sum() - expected) / self.signal).clamp(min=0))
 
 
 def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:
@@ -99,43 +75,128 @@ def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:
     return torch.where(end.isinf(), end, start + share * way)
 
 
-FLOOR = 1.0
-"""The least planned standard deviation, as a share of their root mean square. A plan at an estimate
-is not the client's: small levels are wrong by large factors, and trusting them made the attack
-worse than the unaware one. At 1, only entries that are noisier than the mean count less. So are the
-zeros where the attacker's own plan would prune: the client's may have kept and noised them."""
+def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
+    """What was sent, as a statement on each entry of the values; pruned entries are silent.
+
+    Args:
+        mechanism: That was applied, or one like it. Laplace's noise is taken for normal.
+        sent: What left the client.
+        realised: Whether this very mechanism was applied. One that was planned from an estimate
+            has another mask, and small levels that are wrong by large factors: those below the
+            root mean square are lifted to it, so that only noisier entries count less.
+    """
+    row = flatten(sent)
+    nothing = torch.zeros_like(row)
+    channel = Channel(row, row, row, nothing, nothing.bool(), torch.full_like(row, torch.inf))
+    if isinstance(mechanism, RoundingMechanism):
+        half = flatten(as_tensors(mechanism.step, sent)) / 2
+        return replace(channel, low=row - half, high=row + half)
+    if isinstance(mechanism, SignMechanism):
+        low, high = torch.where(row < 0, -torch.inf, nothing), torch.where(row > 0, torch.inf, 0.0)
+        return replace(channel, low=low, high=high)
+    if isinstance(mechanism, QuantisationMechanism):
+        levels = {name: _deviation(y, mechanism.levels) for name, y in sent.items()}
+        return replace(channel, std=flatten(levels))
+    if not isinstance(mechanism, Mechanism | LaplaceMechanism):
+        raise TypeError(
+            "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
+            f" that plans one. Found {type(mechanism).__name__}. Derive it from one of"
+            " `gradveil.mechanisms`."
+        )
+    std = flatten(as_tensors(mechanism.std, sent))
+    if not realised and bool((std > 0).any()):
+        std = std.clamp(min=float(std[std > 0].square().mean().sqrt()))
+    if isinstance(mechanism, LaplaceMechanism):
+        return replace(channel, std=std)
+    pruned = channel.silent
+    if mechanism.keep is not None:
+        keep = flatten(as_tensors(mechanism.keep, sent))
+        if realised:
+            pruned = (keep == 0) | ((keep < 1) & (row == 0))
+        elif bool((keep < 1).any()):
+            pruned = row == 0
+    if mechanism.clip is not None:
+        channel = replace(channel, clip=flatten(as_tensors(mechanism.clip, sent)))
+    return replace(channel, std=torch.where(pruned, 0.0, std), silent=pruned)
+
+
+def _deviation(sent: Tensor, levels: int) -> Tensor:
+    """Of quantisation's noise, one level for each tensor.
+
+    The coarsest grid that holds all entries has the step a, and ‖g‖ = levels · a. As
+    E‖y‖² = ‖g‖² + Σ_i Var[y_i], the mean variance is (‖y‖² - ‖g‖²) / n. In a small tensor all
+    entries may lie on a coarser grid, and then its noise is taken for too small. That the noise
+    has another shape, and that the norm is known exactly, is not used.
+    """
+    y = sent.double()
+    sizes = y.abs()[y != 0]
+    if not sizes.numel():
+        return torch.zeros_like(sent)
+    parts = next((n for n in range(1, levels + 1) if _on_grid(sizes * n / sizes.min(), n)), 1)
+    norm = levels * sizes.min() / parts
+    variance = (y.square().sum() - norm**2).clamp(min=0) / y.numel()
+    return variance.sqrt().to(sent.dtype).expand(sent.shape)
+
+
+def _on_grid(steps: Tensor, parts: int) -> bool:
+    """Whether all are whole numbers, up to rounding."""
+    return bool(((steps - steps.round()).abs() <= 1e-3 * parts).all())
+
+
+def open_channel(
+    observation: Observation, sent: Tensors, mechanism: AnyMechanism, sensitivities: Tensors | None
+) -> Channel:
+    """The channel of a mechanism that the attacker knows or has planned itself.
+
+    A pruned entry has |g_i| ≤ τ_i, where the defense prunes for reasons that show it.
+
+    Args:
+        observation: For the defense and for whether its plan is public.
+        sent: What was sent, in the order of the message's names.
+        mechanism: The mechanism.
+        sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
+    """
+    channel = read(mechanism, sent, realised=observation.mechanism is not None)
+    defense, pruned = observation.defense, channel.silent
+    told = defense is not None and not observation.plan_is_public
+    if not told or not bool(pruned.any()) or bool(pruned.all()):
+        return channel
+    assert defense is not None
+    slopes = None if sensitivities is None else flatten(sensitivities).sqrt()
+    limit = defense.pruned_limits(channel.sent, pruned, slopes)
+    limited = pruned & ~limit.isinf()
+    return replace(
+        channel,
+        low=torch.where(limited, -limit, channel.low),
+        high=torch.where(limited, limit, channel.high),
+        silent=pruned & ~limited,
+    )
+
+
+def estimator_for(message: Message, inputs: Tensor) -> Estimator:
+    """Of sensitivities at an estimate, along eight directions: that is enough to plan by."""
+    alone = separates(message, inputs) and not takes_tokens(message)
+    return PerExample(8) if alone else Sketch(8)
 
 
 def plan_channel(
-    observation: Observation,
-    labels: Tensor,
-    estimate: Tensor,
-    probes: int,
-    generator: torch.Generator,
+    observation: Observation, labels: Tensor, estimate: Tensor, generator: torch.Generator
 ) -> Channel:
     """The channel of the known mechanism, or of the defense's plan at the estimate."""
-    message = observation.message(labels)
+    message, defense = observation.message(labels), observation.defense
     values = message(estimate)
     sent = {name: observation.sent[name] for name in values}
     mechanism, sensitivities = observation.mechanism, None
     if mechanism is None or _prunes_by_sensitivity(observation):
+        assert defense is not None
         moments = Moments.of_values(values, estimate.numel())
-        if _looks_at_sensitivities(observation.defense):
-            estimator: Estimator = Sketch(probes)
-            if separates(message, estimate) and not takes_tokens(message):
-                estimator = PerExample(probes)
-            moments = measure_with_values(
-                message,
-                estimate,
-                estimator,
-                generator=generator,
-            )[1]
+        if defense.about.needs.sensitivities:
+            estimator = estimator_for(message, estimate)
+            moments = measure_with_values(message, estimate, estimator, generator=generator)[1]
             sensitivities = moments.squared_sensitivities
         if mechanism is None:
-            assert observation.defense is not None
-            given = observation.defense.given(moments, message, estimate, generator)
-            planned = observation.defense.mechanism(given.shape, given.moments)
-            mechanism = with_least_noise(planned, FLOOR)
+            given = defense.given(moments, message, estimate, generator)
+            mechanism = defense.mechanism(given.shape, given.moments)
     return open_channel(observation, sent, mechanism, sensitivities)
 
 
@@ -147,14 +208,7 @@ def depends_on_inputs(observation: Observation) -> bool:
     return defense is None or defense.about.varies
 
 
-def _looks_at_sensitivities(defense: Defense | None) -> bool:
-    return defense is not None and defense.about.needs.sensitivities
-
-
 def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
-    return (
-        defense is not None
-        and defense.about.prunes_by_sensitivity
-        and not observation.plan_is_public
-    )
+    private = defense is not None and not observation.plan_is_public
+    return private and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]

@@ -54,13 +54,6 @@ class GradInversion(Attack):
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps, cost).
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
     >>> GradInversion(steps=5, seeds=2)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
     """

@@ -1,12 +1,9 @@
-"""What an attacker makes of a mechanism: how likely a message is, and what it says backwards.
-
-Each function takes the mechanism first and chooses by its class.
-"""
+"""How likely a message is under a mechanism, in float64, and under a plan that is an estimate."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -25,14 +22,13 @@ from gradveil.mechanisms import (
     level_of,
 )
 
-from ._densities import (
-    TensorDoubt,
-    cell_log_likelihood,
-    channel_log_likelihoods,
-    channel_table,
-    doubtful_log_likelihoods,
-    rounding_error,
-)
+LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+
+COLUMNS = 2**15
+"""How many entries of all messages are brought to float64 at a time."""
+
+EXACT = 1e-8
+"""A variance of log-levels below it comes from rounding: the levels are known."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,6 @@ class Doubt:
     pruned: float = 0.0
     """The probability that an entry was kept where one's own plan prunes it."""
 
-    def variance(self, name: str) -> float:
-        """E[D_i²] in this tensor, both parts together."""
-        return self.levels.get(name, 0.0) + self.shared.get(name, 0.0)
-
     @property
     def levels_differ(self) -> bool:
         """Whether the two plans have different levels anywhere."""
@@ -76,156 +68,6 @@ class Doubt:
         )
 
 
-def _doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Doubt:
-    """From √Σ_ii of two plans; entries count that have noise in both."""
-    levels, shared = {}, {}
-    for name, level in one.items():
-        both = (level > 0) & (other[name] > 0)
-        differences = 2 * (level[both].double().log() - other[name][both].double().log())
-        mean = differences.mean() if differences.numel() else torch.zeros(())
-        shared[name] = float(mean.square())
-        levels[name] = float((differences - mean).square().mean()) if differences.numel() else 0.0
-    return Doubt(levels, shared)
-
-
-def _shares_kept(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float, float]:
-    """P(the other keeps | one keeps) and P(the other keeps | one prunes), never 0 or 1.
-
-    Half an entry is added on either side, so that no single entry makes a plan impossible.
-    """
-    sums = torch.zeros(4, dtype=torch.float64)
-    for name, mask in one.items():
-        a, b = mask.double(), other[name].double()
-        sums += torch.stack([(a * b).sum(), a.sum(), ((1 - a) * b).sum(), (1 - a).sum()]).cpu()
-    both, kept, only_other, pruned = sums.tolist()
-    return (both + 0.5) / (kept + 1), (only_other + 0.5) / (pruned + 1)
-
-
-ON_GRID = 1e-3
-"""How far from a whole number of steps a quantised entry may be, in steps, because of rounding."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Where the values can be, entry by entry, given what was sent.
-
-    clip(g_i) is in [low_i, high_i], seen through noise of standard deviation std_i.
-    """
-
-    low: Tensors
-    high: Tensors
-    std: Tensors
-    """0 where an entry was pruned: what it says does not depend on noise."""
-    clip: Tensors
-    """The thresholds P of clamping to [-P, P] before the noise; infinite where there are none."""
-    pruned: Tensors
-    """Where the value was not sent, or may not have been: its interval is the sent 0 itself, and
-    what 0 says depends on why it was pruned, which the defense knows (`pruned_limits`)."""
-
-    @classmethod
-    def all_sent(cls, low: Tensors, high: Tensors, std: Tensors) -> "Reading":
-        """Of a message in which nothing was clamped or pruned."""
-        clip = {name: torch.full_like(y, torch.inf) for name, y in std.items()}
-        pruned = {name: torch.zeros_like(y, dtype=torch.bool) for name, y in std.items()}
-        return cls(dict(low), dict(high), std, clip, pruned)
-
-
-@singledispatch
-def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Reading:
-    """What was sent, as a statement on each entry of the values.
-
-    Args:
-        mechanism: That was applied, or one like it.
-        sent: What left the client.
-        realised: Whether this very mechanism was applied. One that was planned from an estimate
-            has levels like it, but another mask.
-    """
-    raise TypeError(
-        "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense that"
-        f" plans one. Found {type(mechanism).__name__}. Derive it from one of"
-        " `gradveil.mechanisms`."
-    )
-
-
-@read.register
-def _read_noise(mechanism: Mechanism, sent: Tensors, realised: bool = True) -> Reading:
-    """Noise around the sent values; pruned entries by themselves say nothing.
-
-    Of a mask that is known, its zeros are pruned, noisy or not. Of one that is not, any 0 in the
-    message may be, where entries are pruned at all.
-    """
-    pruned = {name: torch.zeros_like(y, dtype=torch.bool) for name, y in sent.items()}
-    if mechanism.keep is not None:
-        keep = as_tensors(mechanism.keep, sent)
-        if realised:
-            pruned = {n: (k == 0) | ((k < 1) & (sent[n] == 0)) for n, k in keep.items()}
-        elif any(bool((k < 1).any()) for k in keep.values()):
-            pruned = {name: y == 0 for name, y in sent.items()}
-    levels = as_tensors(mechanism.std, sent)
-    std = {name: torch.where(pruned[name], 0.0, level) for name, level in levels.items()}
-    clip = torch.inf if mechanism.clip is None else mechanism.clip
-    return Reading(dict(sent), dict(sent), std, as_tensors(clip, sent), pruned)
-
-
-@read.register
-def _read_laplace(mechanism: LaplaceMechanism, sent: Tensors, realised: bool = True) -> Reading:
-    """Noise around the sent values, for searches that take it for Gaussian of this variance."""
-    return Reading.all_sent(sent, sent, as_tensors(mechanism.std, sent))
-
-
-@read.register
-def _read_levels(mechanism: QuantisationMechanism, sent: Tensors, realised: bool = True) -> Reading:
-    """Noise around the sent values, of one level for each tensor.
-
-    The coarsest grid that holds all entries has the step a, and ‖g‖ = levels · a. As
-    E‖y‖² = ‖g‖² + Σ_i Var[y_i], the mean variance is (‖y‖² - ‖g‖²) / n. In a small tensor all
-    entries may lie on a coarser grid, and then its noise is taken for too small. That the noise
-    has another shape, and that the norm is known exactly, is not used.
-    """
-
-    def deviation(sent: Tensor) -> Tensor:
-        y = sent.double()
-        norm = mechanism.levels * _grid_step(y, mechanism.levels)
-        variance = (y.square().sum() - norm**2).clamp(min=0) / max(1, y.numel())
-        return variance.sqrt().to(sent.dtype).expand(sent.shape)
-
-    return Reading.all_sent(sent, sent, {name: deviation(y) for name, y in sent.items()})
-
-
-@read.register
-def _read_cells(mechanism: RoundingMechanism, sent: Tensors, realised: bool = True) -> Reading:
-    """The cells that were rounded to what was sent."""
-    half = {name: step / 2 for name, step in as_tensors(mechanism.step, sent).items()}
-    low, high = ({n: y + sign * half[n] for n, y in sent.items()} for sign in (-1, 1))
-    return Reading.all_sent(low, high, {name: torch.zeros_like(y) for name, y in sent.items()})
-
-
-@read.register
-def _read_signs(mechanism: SignMechanism, sent: Tensors, realised: bool = True) -> Reading:
-    """The half-line that has the sign; {0} where 0 was sent."""
-    return Reading.all_sent(
-        {name: torch.where(y < 0, -torch.inf, 0.0).to(y) for name, y in sent.items()},
-        {name: torch.where(y > 0, torch.inf, 0.0).to(y) for name, y in sent.items()},
-        {name: torch.zeros_like(y) for name, y in sent.items()},
-    )
-
-
-def with_least_noise(mechanism: Any, share: float) -> Any:
-    """No standard deviation below this share of the root mean square of those above 0."""
-    level = getattr(mechanism, "std", None)
-    if not isinstance(mechanism, (Mechanism, LaplaceMechanism)) or not isinstance(level, dict):
-        return mechanism
-    entries = sum(int((s > 0).sum()) for s in level.values())
-    if entries == 0:
-        return mechanism
-    square = torch.stack([s.square().sum() for s in level.values()]).sum()
-    least = share * float((square / entries).sqrt())
-    std = {name: s.clamp(min=least) for name, s in level.items()}
-    if isinstance(mechanism, LaplaceMechanism):
-        return LaplaceMechanism(std)
-    return Mechanism(std, mechanism.keep, mechanism.clip)
-
-
 def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
     """How far two plans from the same values are apart; `like` gives the shapes.
 
@@ -238,8 +80,28 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
     doubt = _doubt_on_levels(as_tensors(one.std, like), as_tensors(other.std, like))
     if isinstance(one, LaplaceMechanism) or one.keep is None or other.keep is None:
         return doubt
-    kept, pruned = _shares_kept(as_tensors(one.keep, like), as_tensors(other.keep, like))
-    return replace(doubt, kept=kept, pruned=pruned)
+    own, its = as_tensors(one.keep, like), as_tensors(other.keep, like)
+    pairs = [(own[name].double(), its[name].double()) for name in own]
+
+    def share(parts: list[tuple[Tensor, Tensor]]) -> float:
+        """Of what the other keeps; with half an entry more on either side, never 0 or 1."""
+        both, all_of_it = (sum(float(part[k].sum()) for part in parts) for k in (0, 1))
+        return (both + 0.5) / (all_of_it + 1)
+
+    kept = share([(a * b, a) for a, b in pairs])
+    return replace(doubt, kept=kept, pruned=share([((1 - a) * b, 1 - a) for a, b in pairs]))
+
+
+def _doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Doubt:
+    """From √Σ_ii of two plans; entries count that have noise in both."""
+    levels, shared = {}, {}
+    for name, level in one.items():
+        both = (level > 0) & (other[name] > 0)
+        differences = 2 * (level[both].double().log() - other[name][both].double().log())
+        some = differences if differences.numel() else torch.zeros(1)
+        shared[name] = float(some.mean().square())
+        levels[name] = float((some - some.mean()).square().mean())
+    return Doubt(levels, shared)
 
 
 def log_likelihood(
@@ -253,81 +115,131 @@ def log_likelihood(
         sent: What left the client.
         doubt: `None` if this very mechanism was applied; otherwise how well it is known.
     """
-    check_values(values)
-    check_structure(sent, values, "sent", "values")
-    terms = [_log_likelihood(mechanism, n, v, sent[n], doubt) for n, v in values.items()]
-    return torch.stack(terms).sum()
+    return log_likelihoods(mechanism, [values], [sent], doubt)[0, 0]
 
 
 def log_likelihoods(
     mechanism: Any, values: Sequence[Tensors], sent: Sequence[Tensors], doubt: Doubt | None = None
 ) -> Tensor:
     """`log_likelihood` of all messages (rows) under all values (columns)."""
-    if not isinstance(mechanism, Mechanism):
-        rows = [[log_likelihood(mechanism, v, one, doubt) for v in values] for one in sent]
-        return torch.stack([torch.stack(row) for row in rows])
     for one in values:
         check_values(one)
     for one in sent:
         check_structure(one, values[0], "sent", "values")
-    if doubt is not None:
-        return torch.stack([_doubted(mechanism, one, sent, doubt) for one in values], dim=1)
     tables = [
-        channel_table(
-            [one[name] for one in sent],
-            [_clipped(mechanism, name, one[name]) for one in values],
-            level_of(mechanism.std, name),
-            _kept(mechanism, name),
-        )
+        _table(mechanism, name, [one[name] for one in values], [one[name] for one in sent], doubt)
         for name in values[0]
     ]
     return torch.stack(tables).sum(0)
 
 
-@singledispatch
-def _log_likelihood(
-    mechanism: Any, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
+def _table(
+    mechanism: Any, name: str, values: list[Tensor], sent: list[Tensor], doubt: Doubt | None
 ) -> Tensor:
     """Of one tensor; where values cannot lead to what was sent, so negative that it decides."""
-    raise TypeError(
-        "A mechanism should have a likelihood that tells candidates apart. Found"
-        f" {type(mechanism).__name__}. Plan a Mechanism or a RoundingMechanism."
-    )
+    levels = partial(as_tensors, like={name: values[0].double()})
+    if isinstance(mechanism, Mechanism):
+        clip = None if mechanism.clip is None else level_of(mechanism.clip, name)
+        if clip is not None:
+            values = [value.clamp(-clip, clip) for value in values]  # type: ignore[arg-type]
+        std = levels(mechanism.std)[name]
+        keep = None if mechanism.keep is None else levels(mechanism.keep)[name]
+        if doubt is None:
+            return noise_table(sent, values, std, keep)
+        pair = partial(_doubtful, std=std, keep=keep, name=name, doubt=doubt)
+    elif isinstance(mechanism, LaplaceMechanism):
+        pair = partial(_laplace, std=levels(mechanism.std)[name])
+    elif isinstance(mechanism, RoundingMechanism):
+        known = doubt or Doubt()
+        variance = known.levels.get(name, 0.0) + known.shared.get(name, 0.0)
+        pair = partial(_rounded, step=levels(mechanism.step)[name], variance=variance)
+    elif isinstance(mechanism, QuantisationMechanism):
+        pair = partial(_quantised, levels=mechanism.levels)
+    elif isinstance(mechanism, SignMechanism):
+        pair = partial(_signs)
+    else:
+        raise TypeError(
+            "A mechanism should have a likelihood that tells candidates apart. Found"
+            f" {type(mechanism).__name__}. Plan a Mechanism or a RoundingMechanism."
+        )
+    return torch.stack([torch.stack([pair(y, v) for v in values]) for y in sent])
 
 
-@_log_likelihood.register
-def _of_gaussian(
-    mechanism: Mechanism, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
+def rounding_error(
+    sent: Tensor, least: Tensor | float = 0.0, where: Tensor | None = None
 ) -> Tensor:
-    """Σ_i log[k_i N(y_i; clip(g_i), std_i²) + (1 - k_i) N(y_i; 0, std_i²)].
+    """τ_i, how far two computations of one entry may be apart.
 
-    With a `doubt` these levels and this mask are estimates of the ones that were applied.
+    16 · precision · (|y_i| + root mean square + least), the mean over the entries `where` that
+    counts, or over all.
     """
-    if doubt is not None:
-        return _doubtful(mechanism, name, value, [sent], doubt)[0]
-    level, clipped = level_of(mechanism.std, name), _clipped(mechanism, name, value)
-    return channel_log_likelihoods(sent, clipped[None], level, _kept(mechanism, name))[0]
+    wide, known = sent.double(), torch.finfo(sent.dtype)
+    chosen = wide if where is None else wide[where]
+    size = chosen.square().mean().sqrt() if chosen.numel() else wide.new_zeros(())
+    error: Tensor = 16 * known.eps * (wide.abs() + size + least)
+    return error.clamp(min=known.tiny)
 
 
-@_log_likelihood.register
-def _of_laplace(
-    mechanism: LaplaceMechanism, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
+def noise_table(
+    sent: Sequence[Tensor], values: Sequence[Tensor], std: Tensor, keep: Tensor | None
 ) -> Tensor:
+    """Σ_i log[k_i N(y_i; v_i, std_i²) + (1 - k_i) N(y_i; 0, std_i²)], messages × values.
+
+    By matrix products: with the weights w_i = 1/std_i², and both sides moved by the mean of the
+    values, so that little cancels,
+
+        Σ_i w_i (y_i - k_i v_i)² = Σ_i w_i y_i² - 2 Σ_i (w_i y_i) (k_i v_i) + Σ_i w_i (k_i v_i)².
+
+    Where entries have no noise or are kept with a probability in between, and where noise is so
+    small that rounding of what cancels could be seen, message by message.
+    """
+    y, v = (torch.stack([one.reshape(-1) for one in each]) for each in (sent, values))
+    level = std.double().reshape(-1)
+    share = torch.ones_like(level) if keep is None else keep.double().reshape(-1)
+    if bool((level > 0).all()) and bool(((share == 0) | (share == 1)).all()):
+        logs = torch.zeros(len(y), len(v), dtype=torch.float64, device=y.device)
+        terms = torch.zeros_like(logs)
+        for start in range(0, y.shape[1], COLUMNS):
+            part = slice(start, start + COLUMNS)
+            own, other = y[:, part].double(), v[:, part].double() * share[part]
+            own, other = own - other.mean(0), other - other.mean(0)
+            weighted = own / level[part].square()
+            squares = (own * weighted).sum(1, keepdim=True)
+            known = (other.square() / level[part].square()).sum(1)
+            logs -= 0.5 * (squares - 2 * weighted @ other.T + known)
+            terms += squares + known
+        if float(terms.max()) * 64 * torch.finfo(torch.float64).eps <= 1e-6:
+            return logs - (level.log() + LOG_ROOT_TAU).sum()
+    return torch.stack([_noise_row(one, v, level, share) for one in y])
+
+
+def _noise_row(sent: Tensor, values: Tensor, level: Tensor, share: Tensor) -> Tensor:
+    """Of one message under each of the values.
+
+    Where there is no noise y_i is a point: log p is 0 where both agree, and -½ (misfit / τ_i)²
+    where they do not, with τ_i the size of a rounding error.
+    """
+    y, v, noisy = sent.double(), values.double(), level > 0
+    spread = torch.where(noisy, level, rounding_error(sent, where=~noisy))
+    constant = -(level[noisy].log() + LOG_ROOT_TAU).sum()
+    if bool(((share == 0) | (share == 1)).all()):
+        return constant - 0.5 * ((y - share * v) / spread).square().sum(1)
+    kept, pruned = -0.5 * ((y - v) / spread).square(), -0.5 * (y / spread).square()
+    return constant + torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum(1)
+
+
+def _laplace(sent: Tensor, value: Tensor, std: Tensor) -> Tensor:
     """Σ_i -|y_i - g_i| / b_i - log 2b_i; nobody is in doubt about its levels."""
-    misfit = (sent.double() - value.double()).abs()
-    b = as_tensors(mechanism.std, {name: misfit})[name] / math.sqrt(2)
+    misfit, b = (sent.double() - value.double()).abs(), std.double() / math.sqrt(2)
     exact = -0.5 * (misfit / rounding_error(sent)).square()
     safe = torch.where(b > 0, b, 1.0)
     return torch.where(b > 0, -misfit / safe - (2 * safe).log(), exact).sum()
 
 
-@_log_likelihood.register
-def _of_quantised(
-    mechanism: QuantisationMechanism, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
-) -> Tensor:
+def _quantised(sent: Tensor, value: Tensor, levels: int) -> Tensor:
     """Σ_i log max(0, 1 - |y_i - g_i| / a): by its level, or because the norm is another."""
     y, v = sent.double(), value.double()
-    step = v.square().sum().sqrt() / mechanism.levels
+    step = v.square().sum().sqrt() / levels
     error = rounding_error(sent, step)
     unit = torch.where(step > 0, step, 1.0)
     off_grid = (y - step * (y / unit).round()).abs()
@@ -337,60 +249,136 @@ def _of_quantised(
     return torch.where(possible, chance.log(), -0.5 * (misfit / error).square()).sum()
 
 
-@_log_likelihood.register
-def _of_rounded(
-    mechanism: RoundingMechanism, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
-) -> Tensor:
-    """0 where all values lie in the cells that were sent."""
-    variance = 0.0 if doubt is None else doubt.variance(name)
-    return cell_log_likelihood(
-        sent, value, as_tensors(mechanism.step, {name: value})[name], variance
-    )
-
-
-@_log_likelihood.register
-def _of_signs(
-    mechanism: SignMechanism, name: str, value: Tensor, sent: Tensor, doubt: Doubt | None
-) -> Tensor:
+def _signs(sent: Tensor, value: Tensor) -> Tensor:
     """0 where all signs agree; -½ (|v_i| / τ_i)² where one is wrong."""
     v = value.double()
     error = rounding_error(v.to(sent.dtype))
     return -0.5 * torch.where(v.sign() != sent.double().sign(), v / error, 0.0).square().sum()
 
 
-def _doubted(
-    mechanism: Mechanism, values: Tensors, sent: Sequence[Tensors], doubt: Doubt
+def _rounded(sent: Tensor, value: Tensor, step: Tensor, variance: float) -> Tensor:
+    """0 where values round to what was sent; -½ (distance to the cell / τ_i)² where they do not.
+
+    With a variance of log step_i², these steps are estimates.
+    """
+    if variance > EXACT:
+        return doubtful_log_probabilities(sent, value, step, variance).sum()
+    width = step.double()
+    outside = ((sent.double() - value.double()).abs() - width / 2).clamp(min=0)
+    return -0.5 * (outside / rounding_error(sent, width)).square().sum()
+
+
+def doubtful_log_probabilities(
+    sent: Tensor, value: Tensor, step: Tensor, variance: float
 ) -> Tensor:
-    parts = [
-        _doubtful(mechanism, name, value, [one[name] for one in sent], doubt)
-        for name, value in values.items()
-    ]
-    return torch.stack(parts).sum(0)
+    """Of each rounded entry, when log step_i² is known up to this variance.
+
+    With a log-normal step of density f around the own estimate: y_i = 0 has the probability
+    P[step > 2|v_i|]; y_i ≠ 0 is n steps for some n ≥ 1, and its density is
+    Σ_n f(|y_i|/n)/n over the n for which v_i rounds to n steps, ||v_i| - |y_i|| ≤ |y_i|/(2n),
+    with equal signs. Further than 16 steps from 0 the grid says nothing, and y_i is uniform within
+    half a step around v_i. No entry is so unlikely that it decides alone.
+    """
+    y, v = sent.double(), value.double()
+    error, spread = rounding_error(sent), max(0.5 * math.sqrt(variance), 1e-4)
+    own = torch.maximum(step.double(), error)
+    silent = 0.5 * torch.erfc((2 * v.abs() / own).log() / (spread * math.sqrt(2)))
+    misfit, size = (y - v).abs() - error, y.abs().clamp(min=1e-300)
+    density = torch.zeros_like(y)
+    for n in range(1, 17):
+        score = (size / (n * own)).log() / spread
+        normal = (-0.5 * score.square() - LOG_ROOT_TAU).exp() / (spread * size)  # f(|y|/n)/n
+        density = density + torch.where(misfit <= size / (2 * n), normal, 0.0)
+    wide = torch.where(misfit <= own / 2 * (1 + 3 * spread), 1 / own, 0.0)
+    density = torch.where(size > 16 * own, wide, density)
+    floor = torch.where(y == 0, 1e-9, 1e-9 / own)
+    return torch.maximum(torch.where(y == 0, silent, density), floor).log()
 
 
 def _doubtful(
-    mechanism: Mechanism, name: str, value: Tensor, sent: Sequence[Tensor], doubt: Doubt
+    sent: Tensor, value: Tensor, std: Tensor, keep: Tensor | None, name: str, doubt: Doubt
 ) -> Tensor:
-    """Of each message, given how well levels and mask are known."""
-    one, kept = {name: value}, _kept(mechanism, name)
-    all_kept = isinstance(kept, float) and kept == 1.0
-    keep = None if all_kept else as_tensors(mechanism.keep, one)[name]  # type: ignore[arg-type]
-    level, shared = doubt.levels.get(name, 0.0), doubt.shared.get(name, 0.0)
-    known = TensorDoubt(level, shared, doubt.kept, doubt.pruned)
-    std = as_tensors(mechanism.std, one)[name]
-    return doubtful_log_likelihoods(sent, _clipped(mechanism, name, value), std, keep, known)
+    """log p(y) for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
+
+    All values are densities here, also where the plan has no noise: there the spread is τ_i, the
+    size of a rounding error. That depends on what was sent alone, so that plans with different
+    bare entries compare. An entry that was sent although the plan prunes it gets the root mean
+    square level of those that the plan keeps.
+
+    Zeros of the message are pruned entries, or sent ones without noise whose value is 0: so the
+    mask is seen, and an entry is on the other side of it than in the plan with the probabilities
+    of the doubt. Where pruned entries have noise of their own, each is a mixture of both cases.
+    """
+    y, v, level, error = sent.double(), value.double(), std.double(), rounding_error(sent)
+    own, shared = doubt.levels.get(name, 0.0), doubt.shared.get(name, 0.0)
+    if keep is None:
+        return _with_factor(y - v, level, error, own, shared)
+    share = keep.double()
+    chance = share * doubt.kept + (1 - share) * doubt.pruned
+    full = torch.where(share > 0, level, _typical(level[share > 0]))
+    if bool(((share == 0) & (level > 0)).any()):
+        noise = torch.where(share == 0, level, _typical(level[share == 0]))
+        kept, pruned = _log_density(y - v, full, error, own), _log_density(y, noise, error, own)
+        return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
+    seen = sent != 0
+    silent = ~seen & (full == 0) & (v.abs() <= error)
+    mask = torch.where(seen, chance, 1 - chance).log().masked_fill(silent, 0.0).sum()
+    return mask + _with_factor((y - v)[seen], full[seen], error[seen], own, shared)
 
 
-def _clipped(mechanism: Mechanism, name: str, value: Tensor) -> Tensor:
-    if mechanism.clip is None:
-        return value
-    limit = level_of(mechanism.clip, name)
-    return value.clamp(-limit, limit)  # type: ignore[arg-type]
+def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, shared: float) -> Tensor:
+    """log ∫ p(u) Π_i p(misfit_i | e^u Σ_ii) du: the whole tensor's variances may be off by e^u.
+
+    u is normal with the variance `shared`; Laplace's method at the most likely u, by Newton steps,
+    which is exact up to 1/n for n entries.
+    """
+    known, noisy = _log_density(misfit, level, error, own).sum(), level > 0
+    if shared <= EXACT or not bool(noisy.any()):
+        return known
+    squares = (misfit.square() / (level.square() + error.square()))[noisy]
+    u, rate = 0.0, _rate(own)
+    for _ in range(12):
+        shrunk = squares * math.exp(-u)
+        part = 0.5 * (1 + rate) * shrunk / (1 + rate * shrunk)
+        slope = float(part.sum()) - 0.5 * len(squares) - u / shared
+        curvature = float((part / (1 + rate * shrunk)).sum()) + 1 / shared
+        step = max(-2.0, min(2.0, slope / curvature))
+        u += step
+        if abs(step) < 1e-3:
+            break
+    moved = (_log_kernel(squares * math.exp(-u), own) - _log_kernel(squares, own)).sum()
+    moved = moved - 0.5 * u * len(squares) - 0.5 * u**2 / shared
+    return known + moved - 0.5 * math.log(shared * curvature)
 
 
-def _kept(mechanism: Mechanism, name: str) -> Tensor | float:
-    keep = 1.0 if mechanism.keep is None else level_of(mechanism.keep, name)
-    return keep.float() if isinstance(keep, Tensor) and keep.dtype == torch.bool else keep
+def _log_density(misfit: Tensor, level: Tensor, error: Tensor, own: float) -> Tensor:
+    """log p of each misfit at the scale √(level² + error²), a log-variance known up to `own`.
+
+    A variance that is inverse-gamma makes the density Student's, with ν = 1 + 2/own degrees of
+    freedom: trigamma(ν/2) ≈ own is the variance of its logarithm.
+    """
+    variances, rate = level.square() + error.square(), _rate(own)
+    constant = -LOG_ROOT_TAU
+    if rate > 0:
+        constant = math.lgamma((1 / rate + 1) / 2) - math.lgamma(0.5 / rate)
+        constant -= 0.5 * math.log(math.pi / rate)
+    return constant - 0.5 * variances.log() + _log_kernel(misfit.square() / variances, own)
+
+
+def _log_kernel(squares: Tensor, own: float) -> Tensor:
+    """The part of a log-density that depends on the misfit, given its square over the scale's."""
+    rate = _rate(own)
+    return -0.5 * squares if rate == 0 else -0.5 * (1 + 1 / rate) * (rate * squares).log1p()
+
+
+def _rate(own: float) -> float:
+    """1/ν; 0 where the levels are known and the density is normal."""
+    return 0.0 if own <= EXACT else 1 / (1 + 2 / own)
+
+
+def _typical(levels: Tensor) -> Tensor:
+    """Their root mean square; 0 where there are none."""
+    return (levels.square().sum() / max(1, levels.numel())).sqrt()
 
 
 def same_noise(one: Any, other: Any) -> bool:
@@ -405,16 +393,3 @@ def _same_level(one: Level | None, other: Level | None) -> bool:
     if one is other or not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return one is other or (isinstance(one, float | int) and one == other)
     return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
-
-
-def _grid_step(sent: Tensor, levels: int) -> Tensor:
-    """The largest a of which all entries are multiples; 0 where all of them are 0."""
-    sizes = sent.abs()[sent != 0]
-    if not sizes.numel():
-        return sent.new_zeros(())
-    least = sizes.min()
-    for parts in range(1, levels + 1):
-        steps = sizes * parts / least
-        if bool(((steps - steps.round()).abs() <= ON_GRID * parts).all()):
-            return least / parts
-    return least

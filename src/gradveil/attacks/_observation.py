@@ -90,7 +90,8 @@ class ThreatModel:
 class Observation:
     """What was sent, and what the threat model grants.
 
-    Make one with `observe`, which plays the client, or by hand from a real message.
+    Make one with `observe`, which plays the client, or by hand from a real message. `seen` in the
+    examples of attacks is this one:
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import NoDefense

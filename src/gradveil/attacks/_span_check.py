@@ -434,7 +434,7 @@ class TokenSearch:
         self._sent = flatten({name: observation.sent[name] for name in self._names}).double()
         if observation.defense is None and observation.mechanism is None:
             return euclidean_evidence(self._sent)
-        channel = plan_channel(observation, targets, start, 8, self._generator)
+        channel = plan_channel(observation, targets, start, self._generator)
         evidence = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
         return Evidence(*(None if part is None else part.double() for part in evidence))  # type: ignore[arg-type]
 

@@ -112,7 +112,7 @@ class TabLeak(Attack):
         known = observation.defense is not None or observation.mechanism is not None
         if known and found.status == FINISHED:
             pooled, _ = _pooled(found, labels, layout)
-            channel = plan_channel(observation, labels, pooled, 8, generator)
+            channel = plan_channel(observation, labels, pooled, generator)
             evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
             cost = _posterior(evidence, lambda x: message(x, labels), layout)
             found = self._minimise(cost, found.inputs, layout, self.lr / 3, watch)

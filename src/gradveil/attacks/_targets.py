@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from gradveil._checks import first_line
-from gradveil._random import generator_or_fresh, normal_like
+from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil.messages import FunctionalLoss
 
@@ -52,12 +52,13 @@ class SoftTargets:
         return variables if self.classes is None else variables.argmax(self.classes)
 
 
-def soft_targets(observation: Observation, generator: torch.Generator) -> SoftTargets:
+def soft_targets(observation: Observation) -> SoftTargets:
     """Variables for the targets of an observation; an error where the message hides them.
 
     That is where the loss takes no probabilities in place of labels, or where the gradient does not
     change with the targets but by jumps (an absolute error).
     """
+    generator = named_stream("targets")  # the attack's own draws stay the same
     like = next(iter(observation.sent.values()))
     shape = (observation.batch_size, *observation.target_shape)
     if observation.task == "numbers":
@@ -185,7 +186,7 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
 
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
     """
-    soft, sent = soft_targets(observation, generator), sent_row(observation)
+    soft, sent = soft_targets(observation), sent_row(observation)
     message = message_of(observation)
     inputs = noise_start(observation, STARTS, generator)
     scale = _scale(observation, soft, inputs[0], generator)
