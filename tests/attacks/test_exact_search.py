@@ -3,8 +3,8 @@
 import torch
 
 from gradveil import GradientNoise
-from gradveil.attacks._exact_inversion import output_gradients, problem_of
-from gradveil.attacks._exact_search import Candidates, agreement, assemble, balance, complete
+from gradveil.attacks._exact_inversion import problem_of
+from gradveil.attacks._exact_search import Hunt, agreement, assemble, balance, complete
 from tests.attacks.small import observed, seeded
 
 from .test_exact_inversion import drawn, perceptron
@@ -15,8 +15,8 @@ def setting(count=4, **options):
     problem = problem_of(observed(perceptron(64, 60, 10), batch, **options), seeded())
     assert problem is not None
     inputs, labels = batch
-    deltas = output_gradients(inputs, labels, problem.observation, problem.call)
-    return problem, inputs.double().flatten(1), deltas[:, problem.factors.units]
+    deltas = problem.output_gradients(inputs, labels)
+    return problem, inputs.double().flatten(1), deltas
 
 
 def test_the_factors_make_the_gradient():
@@ -88,8 +88,8 @@ def test_one_and_two_missing_directions_follow_from_the_others():
     for missing in (1, 2):
         taken = true[missing:]
         open_ = torch.linalg.svd(taken, full_matrices=True)[2][-missing:].T
-        candidates = Candidates(factors, balance(factors.rows))
-        candidates.add_completions(*complete(factors, open_))
-        found = candidates.in_rows
+        hunt = Hunt(factors)
+        hunt.add_completions(*complete(factors, open_))
+        found = hunt.in_rows
         cosines = (found @ (true[:missing] / true[:missing].norm(dim=1, keepdim=True)).T).abs()
         assert cosines.amax(dim=0).min() > 1 - 1e-8

@@ -26,6 +26,9 @@ from ._model_layers import Call, hooked, input_layer, random_inputs
 from ._observation import Observation, check_observation
 from ._targets import Run, labels_of, message_misfit
 
+_ROUNDING = 1e-9
+"""The relative squared misfit of a message that counts as rounding in single precision."""
+
 
 class Explained(NamedTuple):
     """A whole batch."""
@@ -33,120 +36,6 @@ class Explained(NamedTuple):
     inputs: Tensor
     """Shape (batch size, inputs)."""
     labels: Tensor
-
-
-def explain(batch: Batch, units: Tensor, observation: Observation, call: Call) -> Explained | None:
-    """The labels of the inputs, and how often each occurs; `None` if that does not add up.
-
-    An input that occurs with labels c_1, c_2, ... has the gradient Σ_i δ(c_i) at its outputs, each
-    of which the attacker can compute.
-    """
-    every = of_each_label(batch.inputs, observation, call)[:, :, units]
-    missing = observation.batch_size - len(batch.inputs)
-    if missing == 0:
-        cosines = cosine_similarity(batch.deltas[:, None], every, dim=2)
-        return Explained(batch.inputs, cosines.argmax(dim=1))
-    counts = torch.stack(
-        [_counts(own, each, missing) for own, each in zip(batch.deltas, every, strict=True)]
-    )
-    if int(counts.sum()) != observation.batch_size:
-        return None
-    image, label = counts.nonzero().unbind(1)
-    repeats = counts[image, label]
-    inputs = batch.inputs[image.repeat_interleave(repeats)]
-    return Explained(inputs, label.repeat_interleave(repeats))
-
-
-def output_gradients(
-    inputs: Tensor,
-    labels: Tensor,
-    observation: Observation,
-    call: Call,
-    parameters: Tensors | None = None,
-) -> Tensor:
-    """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units)."""
-    count, missing = len(inputs), max(0, observation.batch_size - len(inputs))
-    places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
-    shaped = inputs[places].double().reshape(-1, *observation.input_shape)
-    shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0).double()
-    with torch.enable_grad(), hooked(call.layer, lambda _, __, outputs: outputs + shift):
-        value = loss(parameters or loss.parameters, shaped, labels[places])
-    return torch.autograd.grad(value, shift)[0][:count]
-
-
-def of_each_label(
-    inputs: Tensor, observation: Observation, call: Call, parameters: Tensors | None = None
-) -> Tensor:
-    """∂L/∂u of each example for each label it could have; shape (examples, classes, units)."""
-    blank = torch.empty(len(inputs), dtype=torch.long, device=inputs.device)
-    each = [
-        output_gradients(inputs, torch.full_like(blank, label), observation, call, parameters)
-        for label in range(observation.num_classes)
-    ]
-    return torch.stack(each, dim=1)
-
-
-def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
-    """How often one input occurs with each label: the whole numbers that fit best."""
-    size = each.norm(dim=1).mean()
-    best, least = torch.zeros(len(each), dtype=torch.long), torch.inf
-    for total in range(1, missing + 2):
-        system = torch.cat([each.T, size * torch.ones_like(each[:1, 0:1]).expand(1, len(each))])
-        target = torch.cat([own, size * total * torch.ones_like(own[:1])])
-        solved = torch.linalg.lstsq(system, target[:, None], driver="gelsd").solution[:, 0]
-        counts = solved.round().clamp_min(0)
-        misfit = float((own - counts @ each).norm())
-        if misfit < least and int(counts.sum()) == total:
-            best, least = counts.long(), misfit
-    return best
-
-
-def order_locally(batch: Batch, units: Tensor, observation: Observation, call: Call) -> Explained:
-    """The inputs in the order of the local steps, by playing these again.
-
-    The gradient at an input's outputs, as the weight change shows it, has the direction of the one
-    that its own label makes at the parameters of its own step. So each step takes those of the
-    inputs left that fit best, and goes on from the parameters that they lead to.
-    """
-    local, inputs = observation.local, batch.inputs
-    assert local is not None
-    blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
-    message = local.message(observation.model, observation.loss_fn, blank).double()
-    now = message.parameters
-    velocity = {name: torch.zeros_like(value) for name, value in now.items()}
-    left, labels, order = torch.arange(len(inputs)), blank.clone(), torch.empty_like(blank[:0])
-    while len(left) > 0:
-        every = of_each_label(inputs[left], observation, call, now)[:, :, units]
-        fits, own = cosine_similarity(-batch.deltas[left][:, None], every, dim=2).max(dim=1)
-        best = fits.argsort(descending=True)[: local.batch_size or len(left)]
-        labels[left[best]] = own[best]
-        taken, order = left[best], torch.cat([order, left[best]])
-        shaped = inputs[taken].reshape(-1, *observation.input_shape)
-        gradient = message.gradient_at(now, labels[taken])(shaped)
-        now, velocity = message.advance(now, velocity, gradient)
-        left = left[~torch.isin(left, taken)]
-    return Explained(inputs[order], labels[order])
-
-
-def polish(explained: Explained, factors: Factors, observation: Observation, call: Call) -> Tensor:
-    """Inputs that fit the layer's gradient in all units, X ← Δ(X)⁺ ∂L/∂W, in a few rounds.
-
-    What was found from zeros uses each example's inactive units; Δ(X), the gradients at the outputs
-    that the inputs themselves make, uses all units and so averages over more of the noise.
-    """
-    gradient, inputs = factors.rows @ factors.basis, explained.inputs
-    for _ in range(3):
-        shaped = clamp(
-            inputs.reshape(-1, *observation.input_shape), observation.low, observation.high
-        )
-        deltas = output_gradients(shaped, explained.labels, observation, call)[:, factors.units]
-        inputs = (torch.linalg.pinv(deltas.T) @ gradient)[:, :-1]
-    return inputs
-
-
-_ROUNDING = 1e-9
-"""The relative squared misfit of a message that counts as rounding in single precision."""
 
 
 @dataclass(frozen=True)
@@ -157,30 +46,104 @@ class Problem:
     call: Call
     factors: Factors
 
+    @property
+    def noise_share(self) -> float:
+        """Of the message's power."""
+        sent = sent_row(self.observation).double()
+        return self.factors.noise**2 * sent.numel() / float(sent.square().sum())
+
     def explained(self, batch: Batch) -> Reconstruction | None:
         """The whole batch with its labels, if it makes the message that was sent."""
-        explained = self._with_labels(batch)
+        is_update = self.observation.local is not None
+        explained = (self._in_order if is_update else self._with_labels)(batch)
         if explained is None:
             return None
         found = self._as_found(explained)
         if found.loss <= _ROUNDING:
             return found
-        noise = _noise_share(self.observation, self.factors)
-        if self.observation.local is not None or noise < _ROUNDING / 10:
+        if is_update or self.noise_share < _ROUNDING / 10:
             return None
-        polished = polish(explained, self.factors, self.observation, self.call)
-        found = self._as_found(Explained(polished, explained.labels))
+        found = self._as_found(self._polished(explained))
         # units whose sign noise turns add to the misfit: most others must be met
-        fits = found.loss < 1.5 * noise + 0.1 and self._explains_most_units(found)
+        fits = found.loss < 1.5 * self.noise_share + 0.1 and self._explains_most_units(found)
         return found if fits else None
 
+    def output_gradients(
+        self, inputs: Tensor, labels: Tensor, parameters: Tensors | None = None
+    ) -> Tensor:
+        """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units)."""
+        found = _output_gradients(self.observation, self.call, inputs, labels, parameters)
+        return found[:, self.factors.units]
+
+    def _of_each_label(self, inputs: Tensor, parameters: Tensors | None = None) -> Tensor:
+        """The same for each label it could have; shape (examples, classes, units)."""
+        blank = torch.empty(len(inputs), dtype=torch.long, device=inputs.device)
+        labels = range(self.observation.num_classes)
+        each = [self.output_gradients(inputs, blank.fill_(n), parameters) for n in labels]
+        return torch.stack(each, dim=1)
+
     def _with_labels(self, batch: Batch) -> Explained | None:
-        size, units = self.observation.batch_size, self.factors.units
-        if self.observation.local is None:
-            return explain(batch, units, self.observation, self.call)
-        if len(batch.inputs) < size:
-            return None  # repetitions are read from gradients only
-        return order_locally(batch, units, self.observation, self.call)
+        """The labels of the inputs, and how often each occurs; `None` if that does not add up.
+
+        An input that occurs with labels c_1, c_2, ... has the gradient Σ_i δ(c_i) at its outputs,
+        each of which the attacker can compute.
+        """
+        every, size = self._of_each_label(batch.inputs), self.observation.batch_size
+        missing = size - len(batch.inputs)
+        if missing == 0:
+            cosines = cosine_similarity(batch.deltas[:, None], every, dim=2)
+            return Explained(batch.inputs, cosines.argmax(dim=1))
+        pairs = zip(batch.deltas, every, strict=True)
+        counts = torch.stack([_counts(own, each, missing) for own, each in pairs])
+        if int(counts.sum()) != size:
+            return None
+        image, label = counts.nonzero().unbind(1)
+        repeats = counts[image, label]
+        inputs = batch.inputs[image.repeat_interleave(repeats)]
+        return Explained(inputs, label.repeat_interleave(repeats))
+
+    def _in_order(self, batch: Batch) -> Explained | None:
+        """The inputs in the order of the local steps, by playing these again.
+
+        The gradient at an input's outputs, as the weight change shows it, has the direction of the
+        one that its own label makes at the parameters of its own step. So each step takes those of
+        the inputs left that fit best, and goes on from the parameters that they lead to.
+        Repetitions are read from gradients only.
+        """
+        observation, inputs = self.observation, batch.inputs
+        local = observation.local
+        if local is None or len(inputs) < observation.batch_size:
+            return None
+        blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+        message = local.message(observation.model, observation.loss_fn, blank).double()
+        now = message.parameters
+        velocity = {name: torch.zeros_like(value) for name, value in now.items()}
+        left, labels, order = torch.arange(len(inputs)), blank.clone(), torch.empty_like(blank[:0])
+        while len(left) > 0:
+            every = self._of_each_label(inputs[left], now)
+            fits, own = cosine_similarity(-batch.deltas[left][:, None], every, dim=2).max(dim=1)
+            best = fits.argsort(descending=True)[: local.batch_size or len(left)]
+            labels[left[best]] = own[best]
+            taken, order = left[best], torch.cat([order, left[best]])
+            shaped = inputs[taken].reshape(-1, *observation.input_shape)
+            gradient = message.gradient_at(now, labels[taken])(shaped)
+            now, velocity = message.advance(now, velocity, gradient)
+            left = left[~torch.isin(left, taken)]
+        return Explained(inputs[order], labels[order])
+
+    def _polished(self, explained: Explained) -> Explained:
+        """Inputs that fit the layer's gradient in all units, X ← Δ(X)⁺ ∂L/∂W, in a few rounds.
+
+        What was found from zeros uses each example's inactive units; Δ(X), the gradients at the
+        outputs that the inputs themselves make, uses all units and averages over more noise.
+        """
+        seen, gradient = self.observation, self.factors.rows @ self.factors.basis
+        inputs, labels = explained
+        for _ in range(3):
+            shaped = clamp(inputs.reshape(-1, *seen.input_shape), seen.low, seen.high)
+            deltas = self.output_gradients(shaped, labels)
+            inputs = (torch.linalg.pinv(deltas.T) @ gradient)[:, :-1]
+        return Explained(inputs, labels)
 
     def _as_found(self, explained: Explained) -> Reconstruction:
         """In the shape, dtype, range and order of the batch, with the misfit of the message."""
@@ -211,26 +174,48 @@ def problem_of(observation: Observation, generator: torch.Generator) -> Problem 
         return None
     if min(call.layer.weight.shape) <= observation.batch_size:
         return None
-    if not _has_inactive_units(observation, call, generator):
-        return None
-    factors = factors_of(observation.sent, call, observation.batch_size)
-    if factors is None or _noise_share(observation, factors) > 0.2:
-        return None  # where noise explains much of a message, a small misfit says too little
-    return Problem(observation, call, factors)
-
-
-def _noise_share(observation: Observation, factors: Factors) -> float:
-    """Of the message's power."""
-    sent = sent_row(observation).double()
-    return factors.noise**2 * sent.numel() / float(sent.square().sum())
-
-
-def _has_inactive_units(observation: Observation, call: Call, generator: torch.Generator) -> bool:
-    """Whether gradients are exactly 0 in some units at random inputs, and not in all."""
     probe = random_inputs(observation, 16, generator)
     labels = torch.zeros(16, dtype=torch.long, device=probe.device)
-    zeros = (output_gradients(probe, labels, observation, call) == 0).double().mean()
-    return bool(0.02 < zeros < 1)
+    zeros = (_output_gradients(observation, call, probe, labels) == 0).double().mean()
+    if not 0.02 < float(zeros) < 1:  # units must be inactive for some inputs, and not for all
+        return None
+    factors = factors_of(observation.sent, call, observation.batch_size)
+    problem = None if factors is None else Problem(observation, call, factors)
+    # where noise explains much of a message, a small misfit says too little
+    return None if problem is None or problem.noise_share > 0.2 else problem
+
+
+def _output_gradients(
+    observation: Observation,
+    call: Call,
+    inputs: Tensor,
+    labels: Tensor,
+    parameters: Tensors | None = None,
+) -> Tensor:
+    """∂L/∂u of each example; the batch is filled up with the first one, so that means are right."""
+    count, missing = len(inputs), max(0, observation.batch_size - len(inputs))
+    places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
+    shaped = inputs[places].double().reshape(-1, *observation.input_shape)
+    shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0).double()
+    with torch.enable_grad(), hooked(call.layer, lambda _, __, outputs: outputs + shift):
+        value = loss(parameters or loss.parameters, shaped, labels[places])
+    return torch.autograd.grad(value, shift)[0][:count]
+
+
+def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
+    """How often one input occurs with each label: the whole numbers that fit best."""
+    size = each.norm(dim=1).mean()
+    best, least = torch.zeros(len(each), dtype=torch.long), torch.inf
+    system = torch.cat([each.T, size.expand(1, len(each))])
+    for total in range(1, missing + 2):
+        target = torch.cat([own, (size * total)[None]])
+        solved = torch.linalg.lstsq(system, target[:, None], driver="gelsd").solution[:, 0]
+        counts = solved.round().clamp_min(0)
+        misfit = float((own - counts @ each).norm())
+        if misfit < least and int(counts.sum()) == total:
+            best, least = counts.long(), misfit
+    return best
 
 
 def _order(labels: Tensor, wanted: Tensor | None) -> Tensor:
@@ -256,7 +241,7 @@ class ExactInversion(Attack):
        what outputs are possible (`search`). The published method samples units and takes null
        directions, which needs about 2^(batch size) samples.
     3. The inputs by Q⁻¹, their lengths from the bias (`assemble`).
-    4. Labels and repetitions from the gradients that each label would make (`explain`). Labels that
+    4. Labels and repetitions from the gradients that each label would make (`Problem`). Labels that
        the threat model grants are used for the order only.
     5. The batch counts as found if it makes the message that was sent, up to rounding or up to the
        noise that the singular values show.

@@ -1,6 +1,6 @@
 """The gradients of single examples as sparse vectors in the span of a layer's gradient."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -86,15 +86,8 @@ def _noise(sizes: Tensor, shape: torch.Size, rank: int) -> float:
     return float((sizes[rank:].square().sum() / free).sqrt())
 
 
-class Balanced(NamedTuple):
-    """Scaled rows in other coordinates: scales[i] · rows[i] · transform."""
-
-    rows: Tensor
-    transform: Tensor
-
-
-def balance(rows: Tensor) -> Balanced:
-    """Rows of length 1 with covariance I / rank: Tyler's fixed point.
+def balance(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of length 1 with covariance I / rank, and the transform T: rows T, scaled. Tyler's.
 
     Neither the zeros of rows · q nor their number depend on it, but the way to them does: without
     it, a search sees the few directions and the few units in which gradients are large.
@@ -111,7 +104,7 @@ def balance(rows: Tensor) -> Balanced:
         transform = transform / transform.norm()
         now = rows @ transform
         now = now / now.norm(dim=1, keepdim=True)
-    return Balanced(now, transform)
+    return now, transform
 
 
 def search(rows: Tensor, outputs: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -161,104 +154,6 @@ def _solve(normal: Tensor, directions: Tensor) -> Tensor:
     factor = torch.linalg.cholesky_ex(normal)[0]
     solved = torch.cholesky_solve(directions[:, :, None], factor)[:, :, 0]
     return torch.nan_to_num(solved / solved.norm(dim=1, keepdim=True))
-
-
-_SURE = 0.99
-"""The leverage of a zero above which a direction hangs on this one unit: then it may be a mixture
-of two examples, which is zero where both are inactive and, by its own choice, in one more unit."""
-
-
-@dataclass
-class Candidates:
-    """Directions in balanced coordinates, with the units that each leaves at 0, the best first."""
-
-    factors: Factors
-    balanced: Balanced
-    directions: Tensor = field(init=False)
-    """Of length 1, shape (candidates, rank)."""
-    zeros: Tensor = field(init=False)
-    """Shape (candidates, units)."""
-    sure: Tensor = field(init=False)
-    """Whether it is one example's beyond doubt, shape (candidates,)."""
-
-    def __post_init__(self) -> None:
-        rows, transform = self.factors.rows, self.balanced.transform
-        self.directions = rows.new_empty(0, self.factors.rank)
-        self.noises = self.factors.noise / (rows @ transform).norm(dim=1)  # of balanced rows
-        noise = float(self.noises.median() * transform.norm())
-        self.angle = max(1e-3, min(0.03, 5 * noise))  # up to which two directions are one
-        self.zeros = torch.empty(0, len(rows), dtype=torch.bool, device=rows.device)
-        self.sure = torch.empty(0, dtype=torch.bool, device=rows.device)
-
-    def add(self, found: Tensor) -> None:
-        """Take those of these directions that have more zeros than any direction can have."""
-        found = found[torch.isfinite(found).all(dim=1) & (found.norm(dim=1) > 0.5)]
-        found = self._sharpen(found[_first_of_each(found, self.angle)])
-        zeros = self.factors.zeros(found @ self.balanced.transform.T)
-        enough = zeros.sum(dim=1) >= self.factors.rank
-        found, zeros = found[enough], zeros[enough]
-        self._take(found, zeros, self._leverage(zeros) <= _SURE)
-
-    def add_completions(self, found: Tensor, inactive: Tensor) -> None:
-        """Take those directions whose inactive units are all zeros; from `complete`."""
-        zeros = self.factors.zeros(found)
-        right = (zeros | ~inactive).all(dim=1)
-        found = found[right] @ torch.linalg.inv(self.balanced.transform).T
-        self._take(found / found.norm(dim=1, keepdim=True), zeros[right], right[right])
-
-    def _take(self, found: Tensor, zeros: Tensor, sure: Tensor) -> None:
-        self.directions = torch.cat([self.directions, found])
-        self.zeros = torch.cat([self.zeros, zeros])
-        self.sure = torch.cat([self.sure, sure])
-        self._keep((self.sure.long() * -(10**6) - self.zeros.sum(dim=1)).argsort(stable=True))
-        self._keep(_first_of_each(self.directions, self.angle))
-
-    @property
-    def in_rows(self) -> Tensor:
-        """The directions in the coordinates of `factors.rows`, of length 1."""
-        directions: Tensor = self.directions @ self.balanced.transform.T
-        lengths: Tensor = directions.norm(dim=1, keepdim=True)
-        return directions / lengths
-
-    def independent(self, sure: bool = False) -> Tensor:
-        """The places of the most reliable directions that are linearly independent."""
-        chosen: list[int] = []
-        spanned = self.directions[:0]
-        count = int(self.sure.sum()) if sure else len(self.directions)
-        for place, direction in enumerate(self.directions[:count]):
-            rest = direction - spanned.T @ (spanned @ direction)
-            rest = rest - spanned.T @ (spanned @ rest)
-            if len(chosen) < self.factors.rank and float(rest.norm()) > self.angle:
-                chosen.append(place)
-                spanned = torch.cat([spanned, (rest / rest.norm())[None]])
-        return torch.tensor(chosen, dtype=torch.long)
-
-    def drop(self, place: int) -> None:
-        """Forget this one."""
-        self._keep(torch.arange(len(self.directions)) != place)
-
-    def _keep(self, places: Tensor) -> None:
-        self.directions, self.zeros = self.directions[places], self.zeros[places]
-        self.sure = self.sure[places]
-
-    def _sharpen(self, directions: Tensor) -> Tensor:
-        """Plain reweighting until zeros are zeros, up to noise."""
-        rows = self.balanced.rows
-        for width in _falling(0.05, 1e-6, 10, rows):
-            lengths = (directions @ self.balanced.transform.T).norm(dim=1, keepdim=True)
-            noise = lengths * self.noises
-            weights = 1 / ((directions @ rows.T).square() + noise.square() + width**2)
-            directions = torch.linalg.solve(_normal(rows, weights), directions)
-            directions = directions / directions.norm(dim=1, keepdim=True)
-        return directions
-
-    def _leverage(self, zeros: Tensor) -> Tensor:
-        """How much the space of the zero units' rows depends on a single one of them, at most."""
-        rows = self.balanced.rows
-        sizes, vectors = torch.linalg.eigh(_normal(rows, zeros.to(rows)))
-        inverse = vectors[:, :, 1:] / sizes[:, None, 1:].clamp_min(1e-300).sqrt()
-        leverages = (rows[None] @ inverse).square().sum(dim=2)
-        return torch.where(zeros, leverages, 0.0).amax(dim=1)
 
 
 def _first_of_each(directions: Tensor, angle: float) -> Tensor:
@@ -328,48 +223,14 @@ def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
 
 
 def agreement(factors: Factors, directions: Tensor, zeros: Tensor) -> Tensor:
-    """The share of units that are 0 just where the input's own output is negative.
+    """The share of units that are 0 just where the input's own output is negative, of each input.
 
-    Args:
-        factors: Of the layer's gradient.
-        directions: Sets of as many directions as the rank, shape (..., rank, rank).
-        zeros: Of each of them, shape (..., rank, units).
-
-    Returns:
-        Shape (..., rank). A wrong direction spoils this for itself and for those it is mixed of.
+    A wrong direction spoils this for itself and for those it is mixed of.
     """
-    dual = torch.linalg.inv_ex(directions.mT)[0]
+    dual = torch.linalg.inv_ex(directions.T)[0]
     outputs = dual @ factors.outputs.T / (dual @ factors.basis[:, -1:]).sign()
-    share: Tensor = ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=-1)
+    share: Tensor = ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=1)
     return torch.nan_to_num(share)
-
-
-def improve(candidates: Candidates, chosen: Tensor) -> Tensor:
-    """Exchange chosen directions for others as long as outputs and zeros then agree better.
-
-    Args:
-        candidates: All directions.
-        chosen: The places of as many as the rank, linearly independent.
-    """
-
-    def agreements(sets: Tensor) -> Tensor:
-        return agreement(candidates.factors, candidates.in_rows[sets], candidates.zeros[sets])
-
-    best = agreements(chosen[None])[0]
-    others = torch.arange(len(candidates.zeros))
-    for _ in range(len(chosen)):
-        left = others[~torch.isin(others, chosen)]
-        worst = best.argsort()[: int((best < 1).sum())]
-        swaps = chosen.repeat(len(worst) * len(left), 1)
-        swaps[torch.arange(len(swaps)), worst.repeat_interleave(len(left))] = left.repeat(
-            len(worst)
-        )
-        tried = agreements(swaps[:2000])
-        if len(tried) == 0 or float(tried.sum(dim=1).max()) <= float(best.sum()):
-            break
-        winner = tried.sum(dim=1).argmax()
-        chosen, best = swaps[winner], tried[winner]
-    return chosen
 
 
 class Hunt:
@@ -378,17 +239,26 @@ class Hunt:
     With [x, 1] = p basis for an example that is still missing, p · q = 0 for all directions q that
     belong to others: outputs that leave these out lie in a smaller space. Every third round
     searches everywhere, in case one that was found is wrong.
+
+    Directions are kept in balanced coordinates, the most reliable first. One whose zeros hang on a
+    single unit is not sure: it may be a mixture of two examples, which is zero where both are
+    inactive and, by its own choice, in one more unit.
     """
 
     def __init__(self, factors: Factors) -> None:
-        self.factors, self.balanced = factors, balance(factors.rows)
-        self.candidates = Candidates(factors, self.balanced)
+        self.factors, (self.rows, self.transform) = factors, balance(factors.rows)
+        self.noises = factors.noise / (factors.rows @ self.transform).norm(dim=1)
+        noise = float(self.noises.median() * self.transform.norm())
+        self.angle = max(1e-3, min(0.03, 5 * noise))  # up to which two directions are one
+        self.directions = self.rows[:0]
+        self.zeros = torch.empty(0, len(self.rows), dtype=torch.bool, device=self.rows.device)
+        self.sure = self.zeros[:, 0]
         self.chosen, self.missing = torch.empty(0, dtype=torch.long), factors.rank
         self._fewest, self._rounds, self._last_new = factors.rank, 0, 0
 
     def run(self, generator: torch.Generator) -> Batch | None:
         """One round; a batch, right or not, once there are as many directions as examples."""
-        factors, rows = self.factors, self.balanced.rows
+        factors, rows = self.factors, self.rows
         if factors.rank == 1:
             self._count(0)
             return assemble(factors, torch.zeros(1, len(rows), dtype=torch.bool))
@@ -396,19 +266,38 @@ class Hunt:
         outputs = torch.linalg.qr(factors.outputs @ open_)[0]
         room = max(32, int(1.2e8 / (len(rows) * factors.rank**2)))  # about a second of one core
         count = min((64 if self._rounds else 16) * factors.rank, room)
-        found = search(rows.float(), outputs.float(), count, generator)
-        self.candidates.add(found.double())
-        self.candidates.add_completions(*complete(factors, self._left_open()))
-        self.chosen = self.candidates.independent()
+        self.add(search(rows.float(), outputs.float(), count, generator).double())
+        self.add_completions(*complete(factors, self._left_open()))
+        self.chosen = self._independent()
         self._count(factors.rank - len(self.chosen))
-        if self.missing:
-            return None
-        self.chosen = improve(self.candidates, self.chosen)
-        return assemble(factors, self.candidates.zeros[self.chosen])
+        return None if self.missing else assemble(factors, self.zeros[self.chosen])
+
+    def add(self, found: Tensor) -> None:
+        """Take those of these directions that have more zeros than any direction can have."""
+        found = found[torch.isfinite(found).all(dim=1) & (found.norm(dim=1) > 0.5)]
+        found = self._sharpen(found[_first_of_each(found, self.angle)])
+        zeros = self.factors.zeros(found @ self.transform.T)
+        enough = zeros.sum(dim=1) >= self.factors.rank
+        found, zeros = found[enough], zeros[enough]
+        self._take(found, zeros, self._leverage(zeros) <= 0.99)
+
+    def add_completions(self, found: Tensor, inactive: Tensor) -> None:
+        """Take those directions whose inactive units are all zeros; from `complete`."""
+        zeros = self.factors.zeros(found)
+        right = (zeros | ~inactive).all(dim=1)
+        found = found[right] @ torch.linalg.inv(self.transform).T
+        self._take(found / found.norm(dim=1, keepdim=True), zeros[right], right[right])
+
+    @property
+    def in_rows(self) -> Tensor:
+        """The directions in the coordinates of `factors.rows`, of length 1."""
+        directions: Tensor = self.directions @ self.transform.T
+        return directions / directions.norm(dim=1, keepdim=True)
 
     def doubt(self, batch: Batch) -> None:
         """Forget the direction whose input fits worst to its own zeros."""
-        self.candidates.drop(int(self.chosen[batch.agreement.argmin()]))
+        worst = self.chosen[batch.agreement.argmin()]
+        self._keep(torch.arange(len(self.directions)) != worst)
         self.missing = 1
 
     @property
@@ -417,16 +306,56 @@ class Hunt:
         waited = self._rounds - self._last_new
         return waited >= (2 if self._fewest == self.factors.rank else 6)
 
+    def _take(self, found: Tensor, zeros: Tensor, sure: Tensor) -> None:
+        self.directions = torch.cat([self.directions, found])
+        self.zeros = torch.cat([self.zeros, zeros])
+        self.sure = torch.cat([self.sure, sure])
+        self._keep((self.sure.long() * -(10**6) - self.zeros.sum(dim=1)).argsort(stable=True))
+        self._keep(_first_of_each(self.directions, self.angle))
+
+    def _keep(self, places: Tensor) -> None:
+        self.directions, self.zeros = self.directions[places], self.zeros[places]
+        self.sure = self.sure[places]
+
+    def _independent(self, sure: bool = False) -> Tensor:
+        """The places of the most reliable directions that are linearly independent."""
+        chosen: list[int] = []
+        spanned = self.directions[:0]
+        count = int(self.sure.sum()) if sure else len(self.directions)
+        for place, direction in enumerate(self.directions[:count]):
+            rest = direction - spanned.T @ (spanned @ direction)
+            rest = rest - spanned.T @ (spanned @ rest)
+            if len(chosen) < self.factors.rank and float(rest.norm()) > self.angle:
+                chosen.append(place)
+                spanned = torch.cat([spanned, (rest / rest.norm())[None]])
+        return torch.tensor(chosen, dtype=torch.long)
+
+    def _sharpen(self, directions: Tensor) -> Tensor:
+        """Plain reweighting until zeros are zeros, up to noise."""
+        rows = self.rows
+        for width in _falling(0.05, 1e-6, 10, rows):
+            noise = (directions @ self.transform.T).norm(dim=1, keepdim=True) * self.noises
+            weights = 1 / ((directions @ rows.T).square() + noise.square() + width**2)
+            directions = torch.linalg.solve(_normal(rows, weights), directions)
+            directions = directions / directions.norm(dim=1, keepdim=True)
+        return directions
+
+    def _leverage(self, zeros: Tensor) -> Tensor:
+        """How much the space of the zero units' rows depends on a single one of them, at most."""
+        sizes, vectors = torch.linalg.eigh(_normal(self.rows, zeros.to(self.rows)))
+        inverse = vectors[:, :, 1:] / sizes[:, None, 1:].clamp_min(1e-300).sqrt()
+        leverages = (self.rows[None] @ inverse).square().sum(dim=2)
+        return torch.where(zeros, leverages, 0.0).amax(dim=1)
+
     def _count(self, missing: int) -> None:
         self.missing, self._rounds = missing, self._rounds + 1
-        doubtful = self.factors.rank - len(self.candidates.independent(sure=True))
+        doubtful = self.factors.rank - len(self._independent(sure=True))
         if doubtful < self._fewest:
             self._fewest, self._last_new = doubtful, self._rounds
 
     def _left_open(self) -> Tensor:
         """A basis of the p that are orthogonal to the directions found; shape (rank, open ones)."""
-        chosen = self.candidates.independent(sure=True)
-        taken = self.candidates.in_rows[chosen]
+        chosen = self._independent(sure=True)
         free = (self.factors.rank - len(chosen)) or self.factors.rank
-        basis: Tensor = torch.linalg.svd(taken, full_matrices=True)[2]
+        basis: Tensor = torch.linalg.svd(self.in_rows[chosen], full_matrices=True)[2]
         return basis[-free:].T  # all of it where nothing is missing
