@@ -1,6 +1,6 @@
 """Tokens by the spans of linear layers' gradients, put together and searched by likelihood."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -112,11 +112,6 @@ class Span(NamedTuple):
         """Its dimension."""
         return len(self.basis)
 
-    @property
-    def says_something(self) -> bool:
-        """Whether there are vectors outside of it."""
-        return 0 < self.rank < self.basis.shape[1]
-
     def distances(self, vectors: Tensor) -> Tensor:
         """The share of each vector, by its last axis, that is outside of the span: 0 to 1."""
         vectors = vectors.double()
@@ -158,15 +153,14 @@ class Places(NamedTuple):
     tokens: list[Tensor]
     decided: list[bool]
     """Whether the place's tokens lie in the first layer's span; the others are the likeliest."""
-
-    def allow(self, place: int, token: Tensor) -> bool:
-        """Whether a place can hold a token, as far as that is decided."""
-        return not self.decided[place] or bool((self.tokens[place] == token).any())
-
     likely: Tensor
     """The tokens that stand out of all."""
     costs: Tensor
     """How badly each of these fits into each place."""
+
+    def allow(self, place: int, token: Tensor) -> bool:
+        """Whether a place can hold a token, as far as that is decided."""
+        return not self.decided[place] or bool((self.tokens[place] == token).any())
 
     def start(self, size: int) -> Tensor:
         """One token of each place for each of so many sequences.
@@ -198,50 +192,41 @@ def find_places(
         first: The span of the first layer's inputs, where that says something.
         width: How many tokens to keep in a place that the span does not decide.
     """
-    name, count = table_of(observation)
+    table, count = table_of(observation)
     length, size = observation.input_shape[0], observation.batch_size
     distances = torch.ones(count, length, dtype=torch.float64)
     if first is not None:
         distances = first.distances(first_inputs(message, length, count))
     inside = distances < 0.01
-    scores = _scores(observation, message, name, count)
-    likely = torch.zeros(count, dtype=torch.bool)
-    likely[likely_tokens(scores, size * length)] = True
-    ranks = scores.argsort().argsort() / count
-    explained = inside.any(1)
-    cost = distances + 2.0 * ~likely.unsqueeze(1) - 1e-3 * ranks.unsqueeze(1)
-    open_cost = cost + 1.0 * explained.unsqueeze(1)  # elsewhere already
+    scores = _scores(observation, message, table, count)
+    likely = likely_tokens(scores, size * length).sort().values
+    cost = distances - 1e-3 * (scores.argsort().argsort() / count).unsqueeze(1)
+    cost += 1.0 * inside.any(1, keepdim=True)  # they are elsewhere already
+    cost += 2.0 * ~torch.isin(torch.arange(count), likely).unsqueeze(1)
     open_count = max(width, 2 * size)
     if bool(inside.any()):  # few places are open, as the last of a language model: it has no input
-        open_count = max(open_count, int(likely.sum()))
+        open_count = max(open_count, len(likely))
     tokens, decided = [], []
     for place in range(length):
         found = int(inside[:, place].sum())
-        order = (distances if found else open_cost)[:, place].argsort()
+        order = (distances if found else cost)[:, place].argsort()
         tokens.append(order[: min(found, 4 * size) if found else open_count])
         decided.append(found > 0)
-    found_likely = likely.nonzero().flatten()
-    return Places(tokens, decided, found_likely, distances[found_likely])
+    return Places(tokens, decided, likely, distances[likely])
 
 
 def _scores(
     observation: Observation, message: TokenGradient, table: str | None, count: int
 ) -> Tensor:
-    """The clearer one of what the table and the last layer say of each token."""
-    names = {name for name in (table, _last_layer(observation, message, count)) if name}
-    noise = noise_of(observation)
-    scores = [
-        row_scores(observation.sent[name], None if noise is None else noise[name]) for name in names
-    ]
+    """The clearer one of what the table and the map to scores of tokens say of each token."""
+    found, sent = linear_inputs(message, blank_ids(observation)), observation.sent
+    last, transposed = found[-1].weights[-1] if found else ("", True)
+    names = {table} if table else set()
+    if not transposed and last in sent and len(sent[last]) == count:
+        names.add(last)
+    noise = noise_of(observation) or {}
+    scores = [row_scores(sent[name], noise.get(name)) for name in names]
     return torch.stack(scores).amax(0) if scores else torch.zeros(count, dtype=torch.float64)
-
-
-def _last_layer(observation: Observation, message: TokenGradient, count: int) -> str | None:
-    """The linear map to scores of tokens, whose gradient has large rows for the targets."""
-    found = linear_inputs(message, blank_ids(observation))
-    name, transposed = found[-1].weights[-1] if found else ("", True)
-    sent = observation.sent.get(name)
-    return name if sent is not None and not transposed and len(sent) == count else None
 
 
 class Assembler:
@@ -280,9 +265,8 @@ class Assembler:
         Sequences count as found if their costs are within 1 of the best one's.
         """
         found: list[Tensor] = []
-        for number in range(8 * size):
-            start = self._shaken(found) if number % 2 and len(found) > 1 else self._start(found)
-            ids = self._improved(start)
+        for _ in range(8 * size):
+            ids = self._improved(self._start(found))
             if not any(torch.equal(ids, other) for other in found):
                 found.append(ids)
             costs = self._costs(torch.stack(found))
@@ -305,19 +289,9 @@ class Assembler:
         ids = []
         for place, tokens in enumerate(self._tokens):
             used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
-            ids.append(self._draw(tokens[used == used.min()]))
+            least = tokens[used == used.min()]
+            ids.append(least[torch.randint(len(least), (), generator=self._generator)])
         return torch.stack(ids)
-
-    def _shaken(self, found: list[Tensor]) -> Tensor:
-        """The best sequence that is not good enough, with two places drawn again."""
-        costs = self._costs(torch.stack(found))
-        ids = found[int(torch.where(costs < costs.min() + 1, torch.inf, costs).argmin())].clone()
-        for place in torch.randperm(len(ids), generator=self._generator)[:2].tolist():
-            ids[place] = self._draw(self._tokens[place])
-        return ids
-
-    def _draw(self, tokens: Tensor) -> Tensor:
-        return tokens[torch.randint(len(tokens), (), generator=self._generator)]
 
     def _improved(self, ids: Tensor) -> Tensor:
         """Up to three rounds over all places, as long as they help."""
@@ -348,77 +322,68 @@ class TokenSearch:
         self, observation: Observation, start: Tensor, generator: torch.Generator, watch: Watch
     ) -> None:
         self._observation, self._generator, self._watch = observation, generator, watch
-        self.ids = start
-        self._evidence = self._known_evidence(start)
-        self.cost = self._cost(start)
-        self.status = FINISHED
+        self._names = list(token_message(observation, start).parameters)
+        sent = flatten({name: observation.sent[name] for name in self._names}).double()
+        self._exact = self._evidence = euclidean_evidence(sent)
+        if observation.defense is not None or observation.mechanism is not None:
+            targets = targets_of(observation, start)
+            channel = plan_channel(observation, targets, start, generator)
+            parts = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
+            self._evidence = Evidence(*(part if part is None else part.double() for part in parts))  # type: ignore[arg-type]
+        self.ids, self.cost, self.status = start, self._cost(start), FINISHED
 
     def improve(self, places: Places, sweeps: int) -> None:
-        """Rounds over all places: each tries its candidates, and to swap with other places.
-
-        In each round whole sequences change places first, where labels differ.
-        """
+        """Rounds of trials, each taken where it costs less, until one round takes none."""
         for _ in range(sweeps):
             before = self.cost
-            self._reorder()
-            for place in self._order():
-                if self.is_exact() or self._is_over():
+            if self._is_exact():
+                return
+            for trial in self._trials(places):
+                if self._watch.is_over():
+                    self.status = TIME_BUDGET
                     return
-                self._change(place, places.tokens[place[1]])
-                self._swap(place, places)
+                cost = self._cost(trial)
+                if cost < self.cost:
+                    self.ids, self.cost = trial, cost
+                    if self._is_exact():
+                        return
             if not self.cost < before:
                 return
 
-    def is_exact(self) -> bool:
+    def _trials(self, places: Places) -> Iterator[Tensor]:
+        """The ids with one change, as they are when it is asked for.
+
+        Pairs of sequences change places, where labels differ; each place tries its candidates, and
+        to swap with other sequences' and with others of its own.
+        """
+        size, length = self.ids.shape
+        for pair in combinations(range(size), 2) if self._has_labels else ():
+            order = torch.arange(size)
+            order[list(pair)] = order[list(reversed(pair))]
+            yield self.ids[order]
+        for number in torch.randperm(size * length, generator=self._generator).tolist():
+            row, column = place = divmod(number, length)
+            for token in places.tokens[column]:
+                if token != self.ids[place]:
+                    trial = self.ids.clone()
+                    trial[place] = token
+                    yield trial
+            others = [(other, column) for other in range(row)]
+            for other in others + [(row, other) for other in range(column)]:
+                mine, theirs = self.ids[place], self.ids[other]
+                fits = places.allow(other[1], mine) and places.allow(column, theirs)
+                if mine != theirs and fits:
+                    trial = self.ids.clone()
+                    trial[place], trial[other] = theirs, mine
+                    yield trial
+
+    @property
+    def _has_labels(self) -> bool:
+        return not self._observation.targets_are_inputs
+
+    def _is_exact(self) -> bool:
         """Whether nothing but rounding is left to explain."""
-        return float(euclidean_evidence(self._sent).misfit(self._row(self.ids))) < 1e-6
-
-    def _change(self, place: tuple[int, int], tokens: Tensor) -> None:
-        for token in tokens:
-            if token == self.ids[place]:
-                continue
-            trial = self.ids.clone()
-            trial[place] = token
-            self._take(trial)
-
-    def _swap(self, place: tuple[int, int], places: Places) -> None:
-        """With the same place of other sequences, and with other places of the sequence."""
-        row, column = place
-        others = [(other, column) for other in range(row)]
-        for other in others + [(row, other) for other in range(column)]:
-            mine, theirs = self.ids[place], self.ids[other]
-            fits = places.allow(other[1], mine) and places.allow(column, theirs)
-            if mine != theirs and fits:
-                trial = self.ids.clone()
-                trial[place], trial[other] = theirs, mine
-                self._take(trial)
-
-    def _reorder(self) -> None:
-        """Which sequence has which label: pairs that change places."""
-        size = len(self.ids)
-        if self._observation.targets_are_inputs:
-            return
-        for first, second in combinations(range(size), 2):
-            if self._is_over():
-                return
-            order = list(range(size))
-            order[first], order[second] = second, first
-            self._take(self.ids[order])
-
-    def _take(self, trial: Tensor) -> None:
-        cost = self._cost(trial)
-        if cost < self.cost:
-            self.ids, self.cost = trial, cost
-
-    def _order(self) -> list[tuple[int, int]]:
-        count, length = self.ids.shape
-        order = torch.randperm(count * length, generator=self._generator).tolist()
-        return [divmod(number, length) for number in order]
-
-    def _is_over(self) -> bool:
-        if self._watch.is_over():
-            self.status = TIME_BUDGET
-        return self.status != FINISHED
+        return float(self._exact.misfit(self._row(self.ids))) < 1e-6
 
     def _cost(self, ids: Tensor) -> float:
         return float(self._evidence.misfit(self._row(ids)))
@@ -427,16 +392,6 @@ class TokenSearch:
         message = self._observation.message(targets_of(self._observation, ids))
         values = message.values(ids)  # type: ignore[attr-defined]
         return flatten({name: values[name] for name in self._names}).double()
-
-    def _known_evidence(self, start: Tensor) -> Evidence:
-        observation, targets = self._observation, targets_of(self._observation, start)
-        self._names = list(token_message(observation, start).parameters)
-        self._sent = flatten({name: observation.sent[name] for name in self._names}).double()
-        if observation.defense is None and observation.mechanism is None:
-            return euclidean_evidence(self._sent)
-        channel = plan_channel(observation, targets, start, self._generator)
-        evidence = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
-        return Evidence(*(None if part is None else part.double() for part in evidence))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -505,15 +460,13 @@ class SpanCheck(Attack):
             assembler = Assembler(message, later, places, generator, watch)
             start = assembler.sequences(len(start))
         search = TokenSearch(observation, start, generator, watch)
-        self._tell(1, search.cost)
+        if self.progress is not None:
+            self.progress(1, 2, search.cost)
         search.improve(places, self.sweeps)
-        self._tell(2, search.cost)
+        if self.progress is not None:
+            self.progress(2, 2, search.cost)
         targets = targets_of(observation, search.ids)
         return Reconstruction(search.ids, targets, search.cost, status=search.status)
-
-    def _tell(self, step: int, cost: float) -> None:
-        if self.progress is not None:
-            self.progress(step, 2, cost)
 
 
 def _spans(observation: Observation, message: TokenGradient) -> dict[int, Span]:
@@ -524,6 +477,6 @@ def _spans(observation: Observation, message: TokenGradient) -> dict[int, Span]:
     for number, each in enumerate(linear_inputs(message, blank)):
         if all(name in observation.sent and name != table for name, _ in each.weights):
             span = span_of(each, observation.sent, blank.numel(), 0.0 if noise is None else noise)
-            if span.says_something:
+            if 0 < span.rank < span.basis.shape[1]:  # there are vectors outside of it
                 found[number] = span
     return found if 0 in found else {}
