@@ -291,8 +291,9 @@ class Hunt:
     @property
     def in_rows(self) -> Tensor:
         """The directions in the coordinates of `factors.rows`, of length 1."""
-        directions: Tensor = self.directions @ self.transform.T
-        return directions / directions.norm(dim=1, keepdim=True)
+        directions = self.directions @ self.transform.T
+        found: Tensor = directions / directions.norm(dim=1, keepdim=True)
+        return found
 
     def doubt(self, batch: Batch) -> None:
         """Forget the direction whose input fits worst to its own zeros."""
