@@ -1,10 +1,11 @@
 """Benchmark of differentially private gradients, beside Opacus where that is installed."""
 
+import logging
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -46,9 +47,10 @@ class PrivateRow:
 def bench_private(data: Dataset, *, batch: int = 64, repeats: int = 15) -> list[PrivateRow]:
     """Private gradients of the paper's MNIST CNN over `loss.backward()`, timed in turns."""
     case = Case("MNIST CNN", build_model("simple-conv-net"), *data.batch(0, batch))
-    jobs, note = private_contenders(case) | {"isotropic, every gradient made": _made_job(case)}, ""
+    jobs, note = private_contenders(case), ""
     try:
-        jobs |= opacus_contenders(case)
+        require("the comparison", "opacus", "opacus")
+        jobs |= {OPACUS[0]: _opacus_job(case, hooks), OPACUS[1]: _opacus_job(case, ghost_clipping)}
     except ModuleNotFoundError as error:
         note = str(error)
     times = time_ratios(case.plain_gradient, jobs, repeats)
@@ -62,31 +64,35 @@ def bench_private(data: Dataset, *, batch: int = 64, repeats: int = 15) -> list[
 
 
 def private_contenders(case: Case) -> dict[str, Job]:
-    """`PrivateNoise` with the three kinds of shapes, and with continuous noise."""
+    """`PrivateNoise` with three kinds of shapes and with continuous noise, and two slower ways.
+
+    Where weights are computed, the gradient of each example is made, not only its norm. Where the
+    model's code looks at values, examples are run one after the other.
+    """
     parameters = {n: p.detach() for n, p in case.model.named_parameters()}
-    shapes = {
-        "isotropic": None,
-        "rows × columns": Shape({n: _rows_and_columns(p) for n, p in parameters.items()}),
-        "entry by entry": Shape({n: (_levels(p.shape),) for n, p in parameters.items()}),
+    computed, looking = deepcopy(case.model), nn.Sequential(_Looking(), case.model)
+    for layer in [m for m in computed.modules() if isinstance(m, nn.Linear | nn.Conv2d)]:
+        register_parametrization(layer, "weight", _Computed())
+    rows_and_columns = Shape({n: _rows_and_columns(p) for n, p in parameters.items()})
+    entries = Shape({n: (_levels(p.shape),) for n, p in parameters.items()})
+    return {
+        "isotropic": _private_job(case),
+        "rows × columns": _private_job(case, rows_and_columns),
+        "entry by entry": _private_job(case, entries),
+        "isotropic, continuous noise": _private_job(case, grid=False),
+        "isotropic, every gradient made": _private_job(replace(case, model=computed)),
+        "isotropic, examples one by one": _private_job(replace(case, model=looking)),
     }
-    jobs = {name: _private_job(case, shape) for name, shape in shapes.items()}
-    return jobs | {"isotropic, continuous noise": _private_job(case, None, grid=False)}
 
 
-def opacus_contenders(case: Case) -> dict[str, Job]:
-    """Opacus' two modes, with its own noise; a `ModuleNotFoundError` without it."""
-    require("the comparison", "opacus", "opacus")
-    return {OPACUS[0]: _hooks_job(case), OPACUS[1]: _ghost_job(case)}
-
-
-def _private_job(case: Case, shape: Shape | None, *, grid: bool = True) -> Job:
+def _private_job(case: Case, shape: Shape | None = None, *, grid: bool = True) -> Job:
     """A step as a client takes it, with secure noise."""
     defense = PrivateNoise(1.0, 1.0, shape, batch_size=len(case.inputs), grid=grid)
     generator, message = generator_or_fresh(None), case.message
     return lambda: defense(message, case.inputs, generator)
 
 
-class _Itself(nn.Module):
+class _Computed(nn.Module):
     """w ↦ 1 w: a weight that is computed, as weight normalisation does."""
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -94,12 +100,12 @@ class _Itself(nn.Module):
         return 1.0 * weight
 
 
-def _made_job(case: Case) -> Job:
-    """Where weights are computed, the gradient of each example is made, not only its norm."""
-    model = deepcopy(case.model)
-    for layer in [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]:
-        register_parametrization(layer, "weight", _Itself())
-    return _private_job(replace(case, model=model), None)
+class _Looking(nn.Module):
+    """The inputs as they are, after a look at them that torch cannot batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The same inputs."""
+        return inputs if float(inputs.sum()) != torch.inf else -inputs
 
 
 def _rows_and_columns(parameter: Tensor) -> tuple[Tensor, ...]:
@@ -112,54 +118,55 @@ def _levels(shape: tuple[int, ...]) -> Tensor:
     return torch.linspace(0.1, 1.0, torch.Size(shape).numel()).view(shape)
 
 
-def _hooks_job(case: Case) -> Job:
+Private = tuple[nn.Module, Callable[[Tensor, Tensor], None]]
+"""A wrapped copy of a model, and what puts private gradients of a batch into its `.grad`."""
+
+
+def hooks(net: nn.Module, clip: float, **options: Any) -> Private:
+    """Opacus' hooks, which make the gradient of each example; options are its optimizer's."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    model = GradSampleModule(deepcopy(case.model).train())
-    optimizer = DPOptimizer(_sgd(model), **_options(case))
-
-    def job() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        _quietly(cross_entropy(model(case.inputs), case.targets))
-        optimizer.pre_step()
-
-    return job
+    model = GradSampleModule(deepcopy(net).train())
+    optimizer = DPOptimizer(_never_stepped(model), max_grad_norm=clip, **options)
+    return model, _gradient(model, optimizer, cross_entropy)
 
 
-def _ghost_job(case: Case) -> Job:
+def ghost_clipping(net: nn.Module, clip: float, **options: Any) -> Private:
+    """Opacus' ghost clipping, which finds norms without these gradients, in two passes."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
     model = GradSampleModuleFastGradientClipping(
-        deepcopy(case.model).train(), max_grad_norm=1.0, use_ghost_clipping=True
+        deepcopy(net).train(), max_grad_norm=clip, use_ghost_clipping=True
     )
-    optimizer = DPOptimizerFastGradientClipping(_sgd(model), **_options(case))
+    optimizer = DPOptimizerFastGradientClipping(
+        _never_stepped(model), max_grad_norm=clip, **options
+    )
     loss_of = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss())
+    return model, _gradient(model, optimizer, loss_of)
 
-    def job() -> None:
+
+def _never_stepped(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def _gradient(model: nn.Module, optimizer: Any, loss_of: Any) -> Callable[[Tensor, Tensor], None]:
+    def gradient(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
-        _quietly(loss_of(model(case.inputs), case.targets))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of hooks on a model whose inputs have no gradient
+            loss_of(model(inputs), targets).backward()
         optimizer.pre_step()
 
-    return job
+    return gradient
 
 
-def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1)
-
-
-def _options(case: Case) -> dict[str, float]:
+def _opacus_job(case: Case, wrap: Callable[..., Private]) -> Job:
     size = len(case.inputs)
-    return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": size}
-
-
-def _quietly(loss: Tensor) -> None:
-    """`loss.backward()` without the warnings of hooks on a model whose inputs have no gradient."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loss.backward()  # type: ignore[no-untyped-call]
+    _, gradient = wrap(case.model, 1.0, noise_multiplier=1.0, expected_batch_size=size)
+    return lambda: gradient(case.inputs, case.targets)
 
 
 def main(
@@ -169,6 +176,7 @@ def main(
     out: Out = None,
 ) -> None:
     """A differentially private gradient over a plain one; Opacus beside it, if installed."""
+    logging.getLogger("gradveil").setLevel(logging.ERROR)  # that one way is slow is measured here
     report(bench_private(digits(mnist, batch), batch=batch, repeats=repeats), "private", out)
 
 

@@ -1,4 +1,9 @@
-"""What cells compute on one model: attacks, bounds, and the worth of plans and estimators."""
+"""What cells compute on one model: attacks, bounds, and the worth of plans and estimators.
+
+Settings of all: `data`, `model`, optional `model_seed` and `trained` (see `model`); of most:
+`start` and `size` of the batch, `defense`, optional `public` (see `planned_defense`), `seed`. A
+function names those that it has beside these.
+"""
 
 import json
 import os
@@ -18,22 +23,10 @@ from gradveil._random import named_stream
 from gradveil._runner import Settings, canonical_json
 from gradveil._tensors import flatten
 from gradveil._timing import time_ratios
-from gradveil.attacks import (
-    Identify,
-    Observation,
-    ThreatModel,
-    identify_trials,
-    observe,
-)
+from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
 from gradveil.catalog import DEFENSES, Spec, build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
-from gradveil.defenses import (
-    Defense,
-    GradientNoise,
-    OptimalNoise,
-    PruningDefense,
-    keep_within,
-)
+from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
 from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import GradientMessage, LocalSteps
@@ -86,12 +79,8 @@ def dataset(name: str) -> Dataset:
 
 def model(settings: Settings) -> nn.Module:
     """The model that the settings name, fresh, or after some Adam steps on batches of 64."""
-    return _model(
-        settings["model"],
-        settings.get("model_seed", 0),
-        settings.get("trained", 0),
-        settings["data"],
-    )
+    seed, trained = settings.get("model_seed", 0), settings.get("trained", 0)
+    return _model(settings["model"], seed, trained, settings["data"])
 
 
 @lru_cache(maxsize=4)
@@ -102,8 +91,10 @@ def _model(spec: str, seed: int, steps: int, data: str) -> nn.Module:
     return made.eval()
 
 
-MODEL = ("data", "model", "model_seed", "trained", "size")
-"""Settings of an attacked model and of the batches that it sees."""
+def case_of(settings: Settings) -> Case:
+    """The model and the batch."""
+    batch = dataset(settings["data"]).batch(settings["start"], settings["size"])
+    return Case(settings["model"], model(settings), *batch)
 
 
 def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
@@ -117,10 +108,11 @@ def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
     if not public:
         return defense, None
     if "examples" in public:
-        kept = {name: settings[name] for name in (*MODEL, "public") if name in settings}
-        kind = {"defense": _at_usual_amount(settings["defense"])}
+        names = ("data", "model", "model_seed", "trained", "size", "public")
+        kept = {name: settings[name] for name in names if name in settings}
+        kept["defense"] = _at_usual_amount(settings["defense"])
         made = from_examples(defense, dataset(settings["data"]), public)
-        made.source.follow(_measured(canonical_json({**kept, **kind})).source)
+        made.source.follow(_measured(canonical_json(kept)).source)
         return made, None
     data, net = dataset(settings["data"]), model(settings)
     return defense, defense.plan(public_moments(net, data, public, defense.about.clamp))
@@ -158,15 +150,12 @@ def batch_moments(
 ) -> list[Moments]:
     """E g² and E‖∇g‖² of each of `batches` batches of `size` examples from `start` on."""
     generator = options.pop("generator", None) or named_stream("studies", 0, "public moments", 0)
-    size = public["size"]
-    starts = range(public["start"], public["start"] + size * public["batches"], size)
-    batches = (data.batch(start, size) for start in starts)
-    return [
-        measure(
-            GradientMessage(model, cross_entropy, targets), inputs, generator=generator, **options
-        )
-        for inputs, targets in batches
-    ]
+    found = []
+    for place in range(public["batches"]):
+        inputs, targets = data.batch(public["start"] + place * public["size"], public["size"])
+        message = GradientMessage(model, cross_entropy, targets)
+        found.append(measure(message, inputs, generator=generator, **options))
+    return found
 
 
 def public_moments(
@@ -179,17 +168,18 @@ def public_moments(
 def attack(settings: Settings) -> dict[str, Any]:
     """Play the client, attack what it sent, score the images.
 
-    Settings: `data`, `model`, `start` and `size` of the batch, `defense`, `attack`, `mechanism`
-    (what the attacker knows of the defense), `seed`; optional `model_seed`, `trained`, `local`
-    (FedAvg's steps) and `public` (the plan is made from other data, see `planned_defense`). Two
-    cells that differ in the defense alone share the attacker's starting point.
+    Settings: `attack`, `mechanism` (what the attacker knows of the defense), optional `local`
+    (FedAvg's steps). Two cells that differ in the defense alone share the attacker's start.
     """
-    data, net, seed = dataset(settings["data"]), model(settings), settings["seed"]
+    data, local = dataset(settings["data"]), settings.get("local")
     batch = data.batch(settings["start"], settings["size"])
-    seen = _observation(settings, data, net, batch)
-    reconstruction = build_attack(settings["attack"])(
-        seen, named_stream("studies", seed, "attack", settings["start"])
+    (seen,) = _observations(
+        settings,
+        _stream(settings, "defense"),
+        input_range=data.range,
+        local=LocalSteps(**local) if local else None,
     )
+    reconstruction = build_attack(settings["attack"])(seen, _stream(settings, "attack"))
     scores = score(reconstruction, batch, normalization=data)
     names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
     tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
@@ -204,54 +194,46 @@ def attack(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _observation(
-    settings: Settings, data: Dataset, net: nn.Module, batch: tuple[Tensor, Tensor]
-) -> Observation:
+def _stream(settings: Settings, name: str) -> torch.Generator:
+    return named_stream("studies", settings["seed"], name, settings["start"])
+
+
+def _observations(
+    settings: Settings, generator: torch.Generator, count: int = 1, **told: Any
+) -> list[Observation]:
+    """What an attacker gets of the batch, sent so many times."""
+    data, net = dataset(settings["data"]), model(settings)
     defense, mechanism = planned_defense(settings)
-    local = settings.get("local")
-    return observe(
-        net,
-        cross_entropy,
-        batch,
-        defense,
-        threat=ThreatModel(mechanism=settings["mechanism"]),
-        num_classes=data.num_classes,
-        input_range=data.range,
-        local=LocalSteps(**local) if local else None,
-        public_mechanism=mechanism,
-        generator=named_stream("studies", settings["seed"], "defense", settings["start"]),
-    )
+    batch = data.batch(settings["start"], settings["size"])
+    given = {"num_classes": data.num_classes, "public_mechanism": mechanism, **told}
+    threat = ThreatModel(mechanism=settings.get("mechanism", "known"))
+    return [
+        observe(net, cross_entropy, batch, defense, threat=threat, generator=generator, **given)
+        for _ in range(count)
+    ]
 
 
 def identification(settings: Settings) -> dict[str, Any]:
     """Some trials with one draw of candidates and of the rest of the batch.
 
-    Settings: `data`, `model`, `start` (the number of the draw), `size` of the batch, `examples`
-    (the first so many are drawn from), `candidates`, `one_class`, `trials`, `defense`, `public` or
-    None (see `planned_defense`), `seed`; optional `model_seed`, `trained`.
+    Settings: `start` (the number of the draw), `examples` (the first so many are drawn from),
+    `candidates`, `one_class`, `trials`.
     """
-    data, net = dataset(settings["data"]), model(settings)
-    defense, mechanism = planned_defense(settings)
+    data, (defense, mechanism) = dataset(settings["data"]), planned_defense(settings)
     report = identify_trials(
-        net,
+        model(settings),
         cross_entropy,
         data.batch(0, settings["examples"]),
         defense,
         num_classes=data.num_classes,
-        candidates=settings["candidates"],
         batch_size=settings["size"],
-        trials=settings["trials"],
         per_draw=settings["trials"],
-        one_class=settings["one_class"],
         public_mechanism=mechanism,
-        generator=named_stream("studies", settings["seed"], "identification", settings["start"]),
+        generator=_stream(settings, "identification"),
+        **{name: settings[name] for name in ("candidates", "trials", "one_class")},
     )
-    return {
-        "right": [bool(trial.is_first) for trial in report.trials],
-        "bits": [trial.bits for trial in report.trials],
-        "rank": [trial.rank for trial in report.trials],
-        "error": [trial.error for trial in report.trials],
-    }
+    names = {"right": "is_first", "bits": "bits", "rank": "rank", "error": "error"}
+    return {name: [getattr(one, own) for one in report.trials] for name, own in names.items()}
 
 
 def plan_quality(settings: Settings) -> dict[str, Any]:
@@ -259,27 +241,26 @@ def plan_quality(settings: Settings) -> dict[str, Any]:
 
     For noise it is the share of the largest trace bound at equal U2; for pruning the least
     information Σ_kept ‖∇g_i‖² that is possible at equal U1 (half of Σ g_i²), over the plan's own.
-    Settings: `data`, `model`, `start`, `size`, `defense`, `public` or None (the plan is made from
-    the batch itself), `probes` of the reference, `seed`; optional `model_seed`, `trained`.
+    Settings: `public` or None (the plan is made from the batch itself), `probes` of the reference.
     """
-    data, net = dataset(settings["data"]), model(settings)
-    inputs, targets = data.batch(settings["start"], settings["size"])
-    message = GradientMessage(net, cross_entropy, targets)
+    case, generator = case_of(settings), _stream(settings, "probes")
     defense = build_defense(settings["defense"])
-    generator = named_stream("studies", settings["seed"], "probes", settings["start"])
-    moments = defense.observe(message, inputs, generator)[1]
-    clip = defense.about.clamp
+    moments = defense.observe(case.message, case.inputs, generator)[1]
     if settings["public"] and defense.about.needs.sensitivities:
-        moments = public_moments(net, data, settings["public"], clip)
-    exact = measure(message, inputs, PerExample(settings["probes"]), generator=generator)
-    return {"share": _share(defense, moments, exact)}
+        data, clip = dataset(settings["data"]), defense.about.clamp
+        moments = public_moments(case.model, data, settings["public"], clip)
+    return {"share": _share(defense, moments, _exact(case, settings["probes"], generator))}
+
+
+def _exact(case: Case, probes: int, generator: torch.Generator) -> Moments:
+    """With sensitivities that are next to exact."""
+    return measure(case.message, case.inputs, PerExample(probes), generator=generator)
 
 
 def _share(defense: Defense, moments: Moments, exact: Moments) -> float:
     if isinstance(defense, PruningDefense):
-        ideal = flatten(exact.known_squared_sensitivities) / flatten(exact.squared_values).clamp(
-            min=1e-12
-        )
+        squares, slopes = exact.squared_values, exact.known_squared_sensitivities
+        ideal = flatten(slopes) / flatten(squares).clamp(min=1e-12)
         scores = defense.scores(defense.shape(moments), moments)
         return _revealed(ideal, exact) / _revealed(scores, exact)
     mechanism = defense.plan(moments)
@@ -294,16 +275,6 @@ def _revealed(scores: Tensor, exact: Moments) -> float:
     return float((kept * slopes).double().sum())
 
 
-PAPER = "paper(probes=10)"
-"""The paper's way to sensitivities, slow on purpose."""
-
-
-def case_of(settings: Settings) -> Case:
-    """The model and the batch."""
-    batch = dataset(settings["data"]).batch(settings["start"], settings["size"])
-    return Case(settings["model"], model(settings), *batch)
-
-
 def noise_of(settings: Settings) -> GradientNoise | OptimalNoise:
     """The noise that is planned with the estimator."""
     name = settings["estimator"]
@@ -311,22 +282,26 @@ def noise_of(settings: Settings) -> GradientNoise | OptimalNoise:
         return GradientNoise(1.0)
     if name == "layers":  # one optimal level for each tensor
         return OptimalNoise(1.0, cap=1e6, granularity="layer", source="private")
-    estimator = PaperAlgorithm() if name == PAPER else build_estimator(name)
+    # the paper's way to sensitivities is slow on purpose, and not in the catalog
+    estimator = PaperAlgorithm() if name == "paper(probes=10)" else build_estimator(name)
     return OptimalNoise(1.0, cap=1e6, estimator=estimator, source="private")
 
 
 def estimator_share(settings: Settings) -> dict[str, Any]:
     """The share of the largest bound at equal utility that a plan from the estimate reaches.
 
-    Settings: `data`, `model`, `start`, `size`, `estimator`, `reference_probes` (for each example,
-    in place of exact sensitivities), `seed`; optional `model_seed`, `trained`.
+    Settings: `estimator` in place of `defense`, `reference_probes` (for each example, in place of
+    exact sensitivities).
     """
-    case, defense = case_of(settings), noise_of(settings)
-    generator = named_stream("studies", settings["seed"], "probes", settings["start"])
-    mechanism = defense.respond(case.message, case.inputs, generator).mechanism
-    assert isinstance(mechanism, Mechanism)
+    mechanism = _noise(noise_of(settings), case_of(settings), _stream(settings, "probes"))
     kept = {key: value for key, value in settings.items() if key not in ("estimator", "seed")}
     return {"share": share_of_optimum(_reference(canonical_json(kept)), mechanism)}
+
+
+def _noise(defense: Defense, case: Case, generator: torch.Generator) -> Mechanism:
+    mechanism = defense.respond(case.message, case.inputs, generator).mechanism
+    assert isinstance(mechanism, Mechanism)
+    return mechanism
 
 
 @lru_cache(maxsize=32)
@@ -343,8 +318,7 @@ def estimator_cost(settings: Settings) -> dict[str, Any]:
     """The time of a defended gradient over that of a plain one, the median of `repeats`.
 
     A measurement of time: the one kind of cell whose result is not the same in every run.
-    Settings: `data`, `model`, `start`, `size`, `estimator`, `repeats`; optional `model_seed`,
-    `trained`.
+    Settings: `estimator` in place of `defense`, `repeats`; no `seed`.
     """
     case, defense = case_of(settings), noise_of(settings)
     generator = named_stream("studies", 0, "probes", 0)
@@ -353,7 +327,7 @@ def estimator_cost(settings: Settings) -> dict[str, Any]:
 
 
 def layer_sizes(settings: Settings) -> dict[str, Any]:
-    """The number of entries of each parameter of a `model` (for `data`)."""
+    """The number of entries of each parameter of the model."""
     return {"sizes": [[name, p.numel()] for name, p in model(settings).named_parameters()]}
 
 
@@ -373,50 +347,37 @@ NOISE = OptimalNoise(1.0)
 def public_plans(settings: Settings) -> dict[str, Any]:
     """Gains of the trace bound at equal U2 on one private batch, by plan, as "plan/batches".
 
-    Settings: `data`, `model`, `trained`, `start` and `size` of the private batch, `probes` of its
-    sensitivities, `public`, where public examples begin, `counts` of public batches, `population`,
-    the number of batches that stand for it, `strange`, the number of public batches of another
-    kind, `seed`; optional `model_seed`.
+    Settings: `probes` of the private batch's sensitivities, `public`, where public examples begin,
+    `counts` of public batches, `population`, the number of batches that stand for it, `strange`,
+    the number of public batches of another kind.
     """
-    data, net = dataset(settings["data"]), model(settings)
-    inputs, targets = data.batch(settings["start"], settings["size"])
-    message = GradientMessage(net, cross_entropy, targets)
-    generator = named_stream("studies", settings["seed"], "probes", settings["start"])
-    exact = measure(message, inputs, PerExample(settings["probes"]), generator=generator)
-    plans = _plans(
-        canonical_json({n: v for n, v in settings.items() if n not in ("start", "probes")})
-    )
-    gains: dict[str, float] = {
-        name: gain_over_isotropic(exact, mechanism) for name, mechanism in plans.items()
-    }
-    own = OptimalNoise(1.0, source="private").respond(message, inputs, generator).mechanism
-    assert isinstance(own, Mechanism)
-    return {"gains": {"private/0": gain_over_isotropic(exact, own), **gains}}
+    case, generator = case_of(settings), _stream(settings, "probes")
+    exact = _exact(case, settings["probes"], generator)
+    shared = {n: v for n, v in settings.items() if n not in ("start", "probes")}
+    own = _noise(OptimalNoise(1.0, source="private"), case, generator)
+    plans = {"private/0": own, **_plans(canonical_json(shared))}
+    return {"gains": {name: gain_over_isotropic(exact, plan) for name, plan in plans.items()}}
 
 
 @lru_cache(maxsize=2)
 def _plans(text: str) -> dict[str, Mechanism]:
     """Every plan that is no function of the private batch."""
     settings = json.loads(text)
-    population = {
-        "start": settings["public"], "size": settings["size"], "batches": settings["population"]
-    }  # fmt: skip
-    generator = named_stream("studies", settings["seed"], "public plans", 0)
+    size, seed, strange = settings["size"], settings["seed"], settings["strange"]
+    population = {"start": settings["public"], "size": size, "batches": settings["population"]}
+    generator = named_stream("studies", seed, "public plans", 0)
     data, net = dataset(settings["data"]), model(settings)
     moments = batch_moments(net, data, population, generator=generator)
     plans: dict[str, Mechanism] = {"limit/0": NOISE.plan(Moments.average(moments))}
     for count in settings["counts"]:
         mean = Evidence(Moments.average(moments[:count]))
         for name, exponents in NAIVE.items():
-            shape = shape_with([mean], settings["size"], exponents)
+            shape = shape_with([mean], size, exponents)
             plans[f"{name}/{count}"] = NOISE.mechanism(shape, mean.moments)
         plans[f"shrunk/{count}"] = _public(settings, "", count)
-    for kind in STRANGE if settings["strange"] else ():
-        plans[f"shrunk, {kind}/{settings['strange']}"] = _public(
-            settings, kind, settings["strange"]
-        )
-    generator = named_stream("studies", settings["seed"], "public plans", 1)
-    given = model_given(*_anyone(settings), generator)
+    for kind in STRANGE if strange else ():
+        plans[f"shrunk, {kind}/{strange}"] = _public(settings, kind, strange)
+    given = model_given(*_anyone(settings), named_stream("studies", seed, "public plans", 1))
     return {**plans, "model/0": NOISE.mechanism(given.shape, given.moments)}
 
 
@@ -432,8 +393,8 @@ def _public(settings: Settings, kind: str, count: int) -> Mechanism:
 
 def _anyone(settings: Settings) -> tuple[GradientMessage, Tensor]:
     """A message of the right shape, whose values do not matter."""
-    inputs, targets = dataset(settings["data"]).batch(0, settings["size"])
-    return GradientMessage(model(settings), cross_entropy, targets), inputs
+    case = case_of({**settings, "start": 0})
+    return GradientMessage(case.model, cross_entropy, case.targets), case.inputs
 
 
 def _examples(
@@ -469,25 +430,19 @@ def bound(settings: Settings) -> dict[str, Any]:
 
     The prior is a Gaussian fitted to the last `prior_samples` examples. With `public` the plan is
     made from other data, and the bound holds as it stands; a plan made from the batch reveals more
-    than the bound counts. Settings: `data`, `model`, `start`, `size`, `defense`, `prior_samples`,
-    `seed`; optional `public`, `model_seed`, `trained`.
+    than the bound counts.
     """
-    data, net = dataset(settings["data"]), model(settings)
-    inputs, targets = data.batch(settings["start"], settings["size"])
-    message = GradientMessage(net, cross_entropy, targets)
-    generator = named_stream("studies", settings["seed"], "bound", settings["start"])
-    defense, public = build_defense(settings["defense"]), settings.get("public")
-    values, moments = defense.observe(message, inputs, generator)
-    if public:
-        moments = public_moments(net, data, public, defense.about.clamp)
-    mechanism = defense.plan(moments)
+    case, generator = case_of(settings), _stream(settings, "bound")
+    defense, planned = planned_defense(settings)
+    values, moments = defense.observe(case.message, case.inputs, generator)
+    mechanism = defense.plan(moments) if planned is None else planned
     prior = _prior(settings["data"], settings["prior_samples"])
-    error_bound = reconstruction_bound(message, inputs, mechanism, prior, generator=generator)
+    found = reconstruction_bound(case.message, case.inputs, mechanism, prior, generator=generator)
     first, second = utility(values, mechanism)
     return {
-        "bound": error_bound.per_entry,
-        "standard_error": error_bound.standard_error / inputs.numel(),
-        "prior": error_bound.prior,
+        "bound": found.per_entry,
+        "standard_error": found.standard_error / case.inputs.numel(),
+        "prior": found.prior,
         "prior_variance": float(prior.covariance.diagonal().mean()),
         "utility_first": first,
         "utility_second": second,
@@ -504,28 +459,13 @@ def candidate_bound(settings: Settings) -> dict[str, Any]:
 
     The other candidates are of the image's class and drawn from a population that has neither it
     nor the plan's examples. In the mean over images no attacker's error is smaller
-    (`gradveil.attacks.identify_trials`): whoever is told more can ignore it. Settings: `data`,
-    `model`, `start` of the image, `defense`, `candidates`, `population` (`start`, `count`),
-    `trials` (draws of the noise), `seed`; optional `public`, `model_seed`, `trained`.
+    (`gradveil.attacks.identify_trials`): whoever is told more can ignore it. Settings:
+    `candidates`, `population` (`start`, `count`), `trials` (draws of the noise); `size` is 1.
     """
-    data, net = dataset(settings["data"]), model(settings)
+    data, generator = dataset(settings["data"]), _stream(settings, "candidates")
     truth = data.batch(settings["start"], 1)
-    defense, mechanism = planned_defense(settings)
-    generator = named_stream("studies", settings["seed"], "candidates", settings["start"])
     candidates = _candidates(settings, data, truth, generator)
-    messages = [
-        observe(
-            net,
-            cross_entropy,
-            truth,
-            defense,
-            threat=ThreatModel(mechanism="known"),
-            num_classes=data.num_classes,
-            public_mechanism=mechanism,
-            generator=generator,
-        )
-        for _ in range(settings["trials"])
-    ]
+    messages = _observations({**settings, "size": 1}, generator, settings["trials"])
     found = Identify(candidates).many(messages, generator)
     return {
         "error": fmean(one.error(truth[0][0]) for one in found),
@@ -555,10 +495,9 @@ def learned_bound(settings: Settings) -> dict[str, Any]:
     """For each defense the bound with the information's mean over single images, and its interval.
 
     All defenses are in one cell, because learning takes minutes. The labels are known to attacker
-    and prior. A denoiser is not the best possible, so the numbers err upwards. Settings: `data`,
-    `model`, `defenses` (specification and `public` or None of each), `start` and `batches` (single
-    images), `prior` (`start`, `count`, training `steps`), `probes`, `seed`; optional `model_seed`,
-    `trained`.
+    and prior. A denoiser is not the best possible, so the numbers err upwards. Settings: `defenses`
+    (specification and `public` or None of each), `start` and `batches` (single images), `prior`
+    (`start`, `count`, training `steps`), `probes`.
     """
     data, seed = dataset(settings["data"]), settings["seed"]
     prior = settings["prior"]
@@ -567,7 +506,7 @@ def learned_bound(settings: Settings) -> dict[str, Any]:
     priors = LearnedPriors.fit(*examples, steps=prior["steps"], generator=generator)
     found: dict[str, Any] = {}
     for spec, public in settings["defenses"]:
-        cases = _cases(settings, spec, public)
+        cases = _cases({**settings, "defense": spec, "public": public})
         learned = priors.covering(cases, named_stream("studies", seed, "covering", 0))
         bound = mean_bound(
             cases,
@@ -581,18 +520,15 @@ def learned_bound(settings: Settings) -> dict[str, Any]:
     return {"bounds": found}
 
 
-def _cases(settings: Settings, spec: str, public: Settings | None) -> list[BoundCase]:
+def _cases(settings: Settings) -> list[BoundCase]:
     """The first images with one mechanism for all: it does not depend on them."""
-    data, net, defense = dataset(settings["data"]), model(settings), build_defense(spec)
-    mechanism: AnyMechanism | None = None
-    if public:
-        mechanism = defense.plan(public_moments(net, data, public, defense.about.clamp))
-    cases = []
+    defense, mechanism = planned_defense(settings)
+    found = []
     for start in range(settings["start"], settings["start"] + settings["batches"]):
-        inputs, targets = data.batch(start, 1)
-        message = GradientMessage(net, cross_entropy, targets)
+        own = {**settings, "start": start, "size": 1}
+        case = case_of(own)
         if mechanism is None:
-            generator = named_stream("studies", settings["seed"], "defense", start)
-            mechanism = defense.plan(defense.observe(message, inputs, generator)[1])
-        cases.append(BoundCase(message, inputs, mechanism))
-    return cases
+            observed = defense.observe(case.message, case.inputs, _stream(own, "defense"))
+            mechanism = defense.plan(observed[1])
+        found.append(BoundCase(case.message, case.inputs, mechanism))
+    return found

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.private import hooks
 from gradveil._checks import NonFiniteError
 from gradveil._extras import require
 from gradveil._random import named_stream
@@ -27,7 +28,7 @@ from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.messages import GradientMessage, Message
 from gradveil.privacy import PrivacyAccount, poisson_sample, solve_noise_multiplier
 from gradveil.sensitivity import Moments, measure
-from gradveil.shapes import Shape, rms_shape
+from gradveil.shapes import rms_shape
 from gradveil.theory import expected_decrease, fisher_trace, utility
 
 from .adam import adam_variances
@@ -134,10 +135,6 @@ def short_training(settings: Settings) -> dict[str, Any]:
     return {"before": before, "after": last.held_out_loss, "accuracy": last.accuracy}
 
 
-PRIVATE = "private"
-"""Not a shape: every batch has its own."""
-
-
 @dataclass(frozen=True)
 class Planner:
     """Noise of one shape and amount, and the batches by which it is judged."""
@@ -147,12 +144,9 @@ class Planner:
     amount: float
     judges: list[Moments]
 
-    def mechanism(self, moments: Moments | None) -> Mechanism:
+    def mechanism(self, moments: Moments) -> Mechanism:
         """The noise on a batch, which only a private plan looks at."""
-        levels = self.levels
-        if levels is None:
-            assert moments is not None
-            levels = shape_of("Theorem 2", moments)
+        levels = shape_of("Theorem 2", moments) if self.levels is None else self.levels
         std = {name: (self.amount * r).sqrt() for name, r in levels.items()}
         if any(bool(s.isnan().any()) for s in std.values()):
             raise NonFiniteError(
@@ -172,7 +166,7 @@ def plan(settings: Settings, data: Dataset, net: nn.Module) -> Planner:
     half = len(moments) // 2
     planned, judges = Moments.average(moments[:half]), moments[half:]
     wanted = fmean(fisher_trace(judge, Mechanism(settings["scale"])) for judge in judges)
-    private = settings["shape"] == PRIVATE
+    private = settings["shape"] == "private"  # not a shape: every batch has its own
     levels = None if private else shape_of(settings["shape"], planned, wanted)
     unit = Planner(levels, 1.0, judges)
     own = fmean(fisher_trace(judge, unit.mechanism(judge)) for judge in judges)
@@ -235,43 +229,27 @@ def training_prediction(settings: Settings) -> dict[str, Any]:
 
 def _losses(settings: Settings, data: Dataset, net: nn.Module, planner: Planner) -> Iterator[float]:
     """The loss on the held-out examples after each of `steps`."""
-    noise = named_stream("studies", settings["seed"], "noise", 0)
-    optimizer = _optimizer(settings, net)
+    size, lr, seed = (settings[name] for name in ("batch_size", "lr", "seed"))
+    noise = named_stream("studies", seed, "noise", 0)
+    momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr, momentum)
+    if settings["optimizer"] == "adam":
+        optimizer = torch.optim.Adam(net.parameters(), lr)
     held_out = data.batch(settings["held_out_start"], settings["held_out"])
     for step in range(max(settings["steps"])):
         if step and step % settings["refresh"] == 0:
             planner = plan(settings, data, net)
-        _step(settings, data, net, planner, step, noise)
+        start = (step * size + 101 * seed) % (settings["examples"] - size)
+        inputs, targets = data.batch(start, size)
+        message, seen = GradientMessage(net, cross_entropy, targets), planner.judges[0]
+        if planner.levels is None:  # the plan is made from the batch itself
+            seen = measure(message, inputs, generator=noise)
+        sent = planner.mechanism(seen).apply(message.values(inputs), noise)
+        for name, parameter in net.named_parameters():
+            parameter.grad = sent[name]
         optimizer.step()
         if step + 1 in settings["steps"]:
             yield evaluate(net, cross_entropy, *held_out).loss
-
-
-def _step(
-    settings: Settings,
-    data: Dataset,
-    net: nn.Module,
-    planner: Planner,
-    step: int,
-    noise: torch.Generator,
-) -> None:
-    """Put the defended gradient of the next batch into `.grad`."""
-    size = settings["batch_size"]
-    start = (step * size + 101 * settings["seed"]) % (settings["examples"] - size)
-    inputs, targets = data.batch(start, size)
-    message = GradientMessage(net, cross_entropy, targets)
-    own = measure(message, inputs, generator=noise) if planner.levels is None else None
-    sent = planner.mechanism(own).apply(message.values(inputs), noise)
-    for name, parameter in net.named_parameters():
-        parameter.grad = sent[name]
-
-
-def _optimizer(settings: Settings, net: nn.Module) -> torch.optim.Optimizer:
-    lr, parameters = settings["lr"], net.parameters()
-    if settings["optimizer"] == "adam":
-        return torch.optim.Adam(parameters, lr=lr)
-    momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
 Gradient = Callable[[int, Tensor, Tensor], None]
@@ -299,31 +277,33 @@ def plain(training: Training) -> Gradient:
     return gradient
 
 
-def isotropic(training: Training) -> Gradient:
-    """`PrivateNoise` without a shape: DP-SGD."""
-    return _with_shapes(training, lambda: None)
+def private_noise(training: Training) -> Gradient:
+    """`PrivateNoise`: isotropic (DP-SGD), or in a shape from public examples at the weights."""
+    settings, public, defense = training.settings, training.settings["public"], None
+    examples, labels = training.data.batch(public["start"], public["count"])
+    message = GradientMessage(training.net, cross_entropy, labels)
 
+    def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
+        nonlocal defense
+        if defense is None or step % public["refresh"] == 0:
+            shape = rms_shape(message, examples) if settings["way"] == "shaped" else None
+            size = settings["batch_size"]
+            defense = PrivateNoise(training.multiplier, settings["clip"], shape, batch_size=size)
+        training.net.zero_grad(set_to_none=True)
+        defense.backward(training.net, cross_entropy, inputs, targets, training.noise)
 
-def shaped(training: Training) -> Gradient:
-    """`PrivateNoise` whose shape is made from public examples at the weights of the moment."""
-    public = training.settings["public"]
-    inputs, targets = training.data.batch(public["start"], public["count"])
-    message = GradientMessage(training.net, cross_entropy, targets)
-    return _with_shapes(training, lambda: rms_shape(message, inputs))
+    return gradient
 
 
 def opacus(training: Training) -> Gradient:
     """Opacus with hooks; it adds the noise of its own to the same samples."""
     require("the comparison", "opacus", "opacus")
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    hooked = GradSampleModule(deepcopy(training.net).train())
-    optimizer = DPOptimizer(
-        torch.optim.SGD(hooked.parameters(), lr=1.0),  # it never steps
+    settings = training.settings
+    hooked, private = hooks(
+        training.net,
+        settings["clip"],
         noise_multiplier=training.multiplier,
-        max_grad_norm=training.settings["clip"],
-        expected_batch_size=training.settings["batch_size"],
+        expected_batch_size=settings["batch_size"],
         generator=training.noise,
     )
     pairs = [*zip(training.net.parameters(), hooked.parameters(), strict=True)]
@@ -332,53 +312,19 @@ def opacus(training: Training) -> Gradient:
         with torch.no_grad():
             for own, theirs in pairs:
                 theirs.copy_(own)
-        optimizer.zero_grad(set_to_none=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of hooks on a model whose inputs have no gradient
-            cross_entropy(hooked(inputs), targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.pre_step()
+        private(inputs, targets)
         for own, theirs in pairs:
             own.grad = theirs.grad
 
     return gradient
 
 
-def opacus_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """ε as Opacus' users get it."""
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = [(multiplier, rate, steps)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(accountant.get_epsilon(delta=delta))
-
-
 WAYS: dict[str, Callable[[Training], Gradient]] = {
     "plain": plain,
-    "isotropic": isotropic,
-    "shaped": shaped,
+    "isotropic": private_noise,
+    "shaped": private_noise,
     "opacus": opacus,
 }
-
-
-def _with_shapes(training: Training, shape_now: Callable[[], Shape | None]) -> Gradient:
-    settings = training.settings
-    refresh, defense = settings["public"]["refresh"], None
-
-    def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
-        nonlocal defense
-        if defense is None or step % refresh == 0:
-            defense = PrivateNoise(
-                training.multiplier,
-                settings["clip"],
-                shape_now(),
-                batch_size=settings["batch_size"],
-            )
-        training.net.zero_grad(set_to_none=True)
-        defense.backward(training.net, cross_entropy, inputs, targets, training.noise)
-
-    return gradient
 
 
 def private_training(settings: Settings) -> dict[str, Any]:
@@ -429,5 +375,11 @@ def _spent(settings: Settings, rate: float, multiplier: float) -> dict[str, Any]
     account.step(settings["steps"])
     theirs = None
     if settings["way"] == "opacus":
-        theirs = opacus_epsilon(multiplier, rate, settings["steps"], settings["delta"])
+        from opacus.accountants import PRVAccountant
+
+        accountant = PRVAccountant()
+        accountant.history = [(multiplier, rate, settings["steps"])]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = float(accountant.get_epsilon(delta=settings["delta"]))
     return {"epsilon": account.epsilon(), "epsilon_opacus": theirs, "simulation": True}

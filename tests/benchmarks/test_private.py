@@ -15,6 +15,7 @@ OWN = {
     "entry by entry",
     "isotropic, continuous noise",
     "isotropic, every gradient made",
+    "isotropic, examples one by one",
 }
 
 

@@ -37,7 +37,7 @@ SETTINGS = {
 def gradient(way, multiplier, clip=CLIP):
     """The gradient of the first examples at fresh weights."""
     net = build_model("simple-conv-net", 0)
-    settings = {**SETTINGS, "clip": clip}
+    settings = {**SETTINGS, "clip": clip, "way": way}
     noise = named_stream("studies", 0, "noise", 0)
     training = Training(net, dataset("mnist"), settings, multiplier, noise)
     WAYS[way](training)(0, *dataset("mnist").batch(0, SIZE))
