@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from gradveil.audit import Answer, AuditResult, Curve, Frontier, Leak, Point, ToldApart, Undefended
+from gradveil.audit import Answer, AuditResult, Curve, Federation, Frontier, Leak, Point, ToldApart
 from gradveil.audit.report._numbers import named
 from gradveil.audit.report._words import what_it_does
 from gradveil.data import Dataset, load_dataset
@@ -71,6 +71,7 @@ def frontier_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
         base.setup,
         match="given",
         equal="",
+        federation=Federation(rounds=40),
         weights="untrained",
         date="2026-11-17",
         command=f"gradveil audit --dataset {dataset} --batch-size {size}",
@@ -81,7 +82,6 @@ def frontier_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
         base,
         setup=setup,
         defenses=defenses,
-        undefended=_undefended(size),
         frontier=_frontier(load_dataset(dataset), size),
     )
 
@@ -109,9 +109,7 @@ def bare_frontier_result() -> AuditResult:
         moments=(0,),
         guess_psnr=None,
     )
-    return replace(
-        result, setup=setup, defenses=(), originals=(), undefended=None, frontier=frontier
-    )
+    return replace(result, setup=setup, defenses=(), originals=(), frontier=frontier)
 
 
 def _bare(point: Point) -> Point:
@@ -126,10 +124,6 @@ def _frontier(data: Dataset, size: int) -> Frontier:
         undefended=undefended,
         curves=curves,
         answers=_answers(curves, undefended),
-        rounds=40,
-        clients=4,
-        training_seeds=3,
-        optimizer="adam, rate 0.001",
         loss_before=2.31,
         moments=MOMENTS,
         guess="the mean of its class among 1,000 public examples",
@@ -195,6 +189,8 @@ def _leak(data: Dataset, size: int, moment: int, error: float, seed: int) -> Lea
         pictures=rebuilt_pictures(data, size, seed, 1.6 * math.sqrt(error)),
         copies=round(2 * size * max(0.0, 1 - 10 * error)),
         examples=2 * size,
+        gain=Interval(24.0, 23.0, 25.0),
+        works=True,
     )
 
 
@@ -241,20 +237,4 @@ def _answers(curves: Sequence[Curve], undefended: Point) -> tuple[Answer, ...]:
             rests_on="An accountant over 100 rounds, δ = 1e-5.",
             not_promised="ε does not say what an attacker rebuilds.",
         ),
-    )
-
-
-def _undefended(size: int) -> Undefended:
-    psnr = GUESS_PSNR + 24
-    return Undefended(
-        attack=ADAPTIVE,
-        mse_pixels=Interval(2.5e-4, 2e-4, 3e-4),
-        psnr=Interval(psnr, psnr - 1, psnr + 1),
-        guess="the mean of its class among 1,000 public examples",
-        guess_mse_pixels=0.062,
-        guess_psnr=GUESS_PSNR,
-        gain=Interval(24.0, 23.0, 25.0),
-        copies=2 * size,
-        examples=2 * size,
-        can_judge=True,
     )

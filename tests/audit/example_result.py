@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gradveil.attacks import ThreatModel
+from gradveil.audit import Federation
 from gradveil.audit._result import (
     AttackResult,
     AuditResult,
@@ -19,6 +21,7 @@ from gradveil.audit._result import (
     LayerResult,
     Leak,
     Point,
+    Releases,
     RunResult,
     Setup,
     identity,
@@ -110,10 +113,6 @@ def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
         undefended=undefended,
         curves=tuple(curves),
         answers=(),
-        rounds=5,
-        clients=4,
-        training_seeds=3,
-        optimizer="adam, rate 0.001",
         loss_before=2.31,
         moments=(0,),
         guess="the mean of 1,000 public examples",
@@ -123,7 +122,7 @@ def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
 
 def _point(defense: DefenseResult) -> Point:
     leaks = [
-        Leak(0, a.attack, True, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs))
+        Leak(0, a.attack, True, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs), works=True)
         for a in sorted(defense.attacks, key=lambda attack: attack.mse.mean)
     ]
     bound = defense.bound.trace_mse if defense.bound else None
@@ -139,11 +138,12 @@ def _setup(data: Dataset, size: int) -> Setup:
         batch_size=size,
         batches=2,
         seeds=2,
+        training_seeds=3,
         seed=0,
         match="utility",
-        message="gradient",
-        threat_labels="known",
-        threat_statistics=True,
+        federation=Federation(rounds=5),
+        threat=ThreatModel(mechanism="known"),
+        releases=Releases(),
         is_image=True,
         device="cpu",
         command=f"gradveil audit --dataset {data.name} --batch-size {size} --seed 0",

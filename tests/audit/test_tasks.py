@@ -40,8 +40,8 @@ def test_every_kind_is_audited(name, measured):
     (attack,) = defense.attacks
     assert attack.label_accuracy == (None if TASKS[name] == "numbers" else 1.0)
     assert attack.accuracy is None
-    assert result.undefended is not None
-    assert result.undefended.guess == "the mean of 10 public examples"
+    assert result.frontier.undefended.leaks[0].gain is not None
+    assert result.frontier.guess == "the mean of 10 public examples"
     assert AuditResult.from_json(result.to_json()) == result
 
 

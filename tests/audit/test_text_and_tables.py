@@ -43,7 +43,7 @@ def test_undefended_text_is_read(make, tmp_path, measured):
     assert spans.mse.mean == 0  # the share of wrong tokens
     assert 0 < rows.accuracy.mean < 1
     assert defense.told_apart.rate.mean == 1
-    assert "share of wrong tokens of 0" in takeaways(result)[0]
+    assert "leaves 0 % of the share of wrong tokens of a blind guess" in takeaways(result)[0]
     assert result.rows()[0]["accuracy"] == rows.accuracy.mean
     write_results(result, tmp_path)
 

@@ -111,7 +111,7 @@ def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image)
     noisy = result.defenses[1]
     assert noisy.name == "optimal noise"
     assert noisy.bound.mse > 0
-    assert result.frontier.rounds == 5
+    assert result.setup.federation.rounds == 5
     assert [len(one.runs) for one in noisy.attacks] == [1]
     assert (noisy.attacks[0].psnr is not None) is is_image
     assert (workplace / "result" / "report.html").exists()
@@ -161,7 +161,7 @@ def test_json_is_the_file(workplace):
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout) == json.loads(Path("gradveil-audit/results.json").read_text())
     setup = json.loads(done.stdout)["setup"]
-    assert (setup["threat_labels"], setup["threat_statistics"]) == ("counts", False)
+    assert (setup["threat"]["labels"], setup["threat"]["statistics"]) == ("counts", False)
 
 
 def test_weights_are_used(workplace):

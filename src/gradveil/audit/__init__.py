@@ -32,7 +32,6 @@ from ._result import (
     RunResult,
     Setup,
     ToldApart,
-    Undefended,
 )
 from ._run import run
 from ._settings import Settings, default_attacks

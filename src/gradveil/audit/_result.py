@@ -9,8 +9,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gradveil._checks import check_count
 from gradveil._runner import Stop
+from gradveil.attacks import ThreatModel
 from gradveil.catalog import name_of
 from gradveil.defenses import Defense, PrivateNoise
+from gradveil.federated import Federation
 from gradveil.privacy import (
     PrivacyAccount,
     check_delta,
@@ -85,29 +87,6 @@ class ToldApart:
 
 
 @dataclass(frozen=True)
-class Undefended:
-    """The strongest attack on the undefended message, beside a blind guess."""
-
-    attack: str
-    """Its specification."""
-    mse_pixels: Interval
-    """In [0, 1] units, as all errors here."""
-    psnr: Interval | None
-    guess: str
-    """What was guessed, as "the mean of 96 public examples"."""
-    guess_mse_pixels: float
-    guess_psnr: float | None
-    gain: Interval
-    """How many decibels the attack's error is below the guess's, image by image, in the mean."""
-    copies: int
-    """Examples that were rebuilt as near copies."""
-    examples: int
-    can_judge: bool
-    """Whether that is a clear margin (`gradveil.scoring.MARGIN`): only then is a failed attack on a
-    defended message a merit of the defense."""
-
-
-@dataclass(frozen=True)
 class Releases:
     """The releases that an audit states ε for: one message, and a planned number of rounds."""
 
@@ -150,8 +129,6 @@ class PrivacyResult:
     """"add-remove" where the defense has a fixed `batch_size`; else its divisor tells how many
     examples there are, and one is replaced by an empty one, as a client always is: everybody sees
     who sends."""
-    simulation: bool = True
-    """What was measured beside ε is of noise with a seed, which protects nobody."""
 
     @property
     def hides(self) -> str:
@@ -202,6 +179,11 @@ class Leak:
     copies: int = 0
     """Examples that were rebuilt as near copies, by any attack that was run."""
     examples: int = 0
+    gain: Interval | None = None
+    """How many decibels the best attack's error is below a blind guess's, example by example."""
+    works: bool = False
+    """Whether that is a clear margin (`gradveil.scoring.MARGIN`). Only if it is so without a
+    defense is a failed attack on a defended message a merit of the defense."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +209,8 @@ class Point:
     bound_holds: bool = False
     """Whether its assumptions on the model were found to be met."""
     epsilon: float | None = None
-    """ε(δ) over the stated rounds, of a training with secret noise (`Frontier.simulation`) and one
-    example or client replaced by an empty one; `None`: no (ε, δ)."""
+    """ε(δ) over the stated rounds, of a training with secret noise (that of an audit has seeds, and
+    protects nobody) and one example or client replaced by an empty one; `None`: no (ε, δ)."""
 
 
 @dataclass(frozen=True)
@@ -284,13 +266,8 @@ class Frontier:
     undefended: Point
     curves: tuple[Curve, ...]
     answers: tuple[Answer, ...]
-    rounds: int
-    """Of the training."""
-    clients: int
-    training_seeds: int
-    optimizer: str
-    """As "adam, rate 0.001"."""
     loss_before: float | None
+    """Of the model as it was given."""
     moments: tuple[int, ...]
     """The rounds at which models were attacked."""
     guess: str
@@ -298,11 +275,6 @@ class Frontier:
     guess_psnr: float | None
     trained_on: str = "public"
     """"public" examples, or the "audited" ones where there are too few."""
-    delta: float = 1e-5
-    epsilon_rounds: int = 100
-    """For which ε is stated."""
-    simulation: bool = True
-    """These trainings had seeds: they protect nobody, whatever ε is stated beside their loss."""
 
     def points(self) -> list[tuple[Curve, Point]]:
         """Every point with its curve."""
@@ -315,7 +287,6 @@ class Frontier:
             {
                 **columns(Curve, curve),
                 **columns(Point, point),
-                "simulation": self.simulation,
                 "answers": "; ".join(a.title for a in self.answers if a.defense == point.defense),
                 **columns(Leak, leak),
             }
@@ -349,16 +320,12 @@ class BoundResult:
     """`mse` in [0, 1] units, the least over channels."""
     batches: int = 1
     """Over how many batches the information was averaged."""
-    data: str = "audited"
-    """"public" or "audited": the examples of these batches."""
-    explained: float = 1.0
-    """The share of the message's change over a small step that derivatives explain."""
     reason: str = ""
     """Why it is no guarantee for this model and defense; empty where it is one."""
     mse_interval: tuple[float, float] | None = None
     """Of `mse`, 95 %, from the scatter of the batches; `None` at one batch."""
     unmatched_mse: float | None = None
-    """The same place by place; `None` in results of versions whose `mse` was that."""
+    """The same place by place."""
 
     @property
     def holds(self) -> bool:
@@ -423,14 +390,10 @@ class LayerResult:
     """The share of entries that is sent."""
 
 
-@dataclass(frozen=True)
-class DefenseResult:
-    """The results for one defense."""
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What a defense keeps of a message, and what the theory says of it."""
 
-    name: str
-    """A short unique name, "optimal noise"."""
-    defense: str
-    """The specification with its solved parameters."""
     utility_first: float | None
     """U1, relative to no defense: the share of the squared gradient that is kept; `None` for a
     defense without a mechanism."""
@@ -438,20 +401,36 @@ class DefenseResult:
     """U2 over the squared norm of the message; 0 without noise; `None` as for U1."""
     bound: BoundResult | None
     """`None`: no guarantee (the defense adds no noise to something that it sends)."""
+    no_guarantee: str = ""
+    """Why there is no bound, or why it is no guarantee; empty where it is one."""
     formal_privacy: str
     """Which formal guarantee it carries, in words; "none" for most."""
-    loss: Interval | None
-    """As its point's: after the training, on other examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail(Promise):
+    """All that is measured of a defense without attacks and training."""
+
     bytes_sent: int
     """For one message; zeros of a pruned one are counted as not sent (4 bytes index each entry)."""
     time_ratio: float
     """Gradient and defense together, over the plain gradient alone."""
     layers: tuple[LayerResult, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefenseResult(Detail):
+    """The results for one defense."""
+
+    name: str
+    """A short unique name, "optimal noise"."""
+    defense: str
+    """The specification with its solved parameters."""
+    loss: Interval | None
+    """As its point's: after the training, on other examples."""
     attacks: tuple[AttackResult, ...]
     verdict: str
     """One sentence for a reader without the theory."""
-    no_guarantee: str = ""
-    """Why there is no bound, or why it is no guarantee; empty where it is one."""
     family: str = ""
     """What it shares with its classical or optimal counterpart, as "noise"; "" if not known."""
     twin: str | None = None
@@ -480,18 +459,16 @@ class Setup:
     batch_size: int
     batches: int
     seeds: int
+    training_seeds: int
     seed: int
     match: str
-    """"scale", "utility" or "error": what is held equal among the defenses."""
-    message: str
-    """"gradient" or "update"."""
-    threat_labels: str
-    threat_statistics: bool
+    """What is held equal among the defenses, as "utility"; else "curves" or "given"."""
+    federation: Federation
+    threat: ThreatModel
+    releases: Releases
     is_image: bool
     device: str
     command: str = ""
-    threat_mechanism: str = "known"
-    """What attacks that use the defense are told of it: "known", "realised" or "unknown"."""
     equal: str = ""
     """What was held equal among the defenses, in words with numbers."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -522,8 +499,12 @@ class AuditResult:
     """What a reader should know of this run: what was left out, what the bounds do not count."""
     stopped: Stop | None = None
     """Why it is not complete; `None` if it is."""
-    undefended: Undefended | None = None
-    """Whether the attacks work on this model at all; `None`: not known, nothing was attacked."""
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether the attacks work on this model at all; so it is assumed where none was run."""
+        leaks = self.frontier.undefended.leaks
+        return not leaks or not leaks[0].attack or leaks[0].works
 
     def to_json(self) -> str:
         """The result as JSON text, floats exact."""
@@ -542,9 +523,9 @@ class AuditResult:
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each defense and attack, as in the table and in results.csv."""
-        shared = columns(Undefended, self.undefended, "undefended_")
+        judge = {"can_judge": self.can_judge}
         return [
-            {**columns(DefenseResult, d), **columns(AttackResult, attack), **shared}
+            {**columns(DefenseResult, d), **columns(AttackResult, attack), **judge}
             for d in self.defenses
             for attack in d.attacks
         ]

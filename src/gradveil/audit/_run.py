@@ -13,7 +13,7 @@ from gradveil._checks import check_kind, check_not_negative, check_optional_call
 from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
-from gradveil.catalog import Spec, build_defense
+from gradveil.catalog import Spec, build_defense, spec_of
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
@@ -22,10 +22,10 @@ from ._result import (
     AuditResult,
     Curve,
     DefenseResult,
+    Detail,
     Frontier,
     Point,
     Setup,
-    Undefended,
     identity,
     privacy_of,
     restore,
@@ -40,16 +40,10 @@ from .measure import (
     Axis,
     Budget,
     Laboratory,
-    Measurement,
-    Plan,
     Progress,
     Search,
     axes_of,
-    beats_guess,
     blind_guess,
-    by_spec,
-    check_undefended,
-    fingerprint,
     make_pool,
     matched,
     planned,
@@ -123,27 +117,25 @@ def run(
             "Parameter `aggregation` should be 'plain' for an audit, which attacks the messages of"
             " single clients. Found 'secure', where the server sees their sum alone."
         )
-    attacks = by_spec(settings.chosen_attacks(case.data))
     axes, budget = _axes(case, settings)
     _check_derivatives(case, settings.seed)
-    plan = Plan(
-        fingerprint(case),
+    laboratory = Laboratory(
+        case,
         federation,
-        tuple(attacks),
+        {spec_of(attack): attack for attack in settings.chosen_attacks(case.data)},
         settings.threat,
         settings.releases,
         settings.seeds,
         settings.training_seeds,
         settings.seed,
     )
-    laboratory = Laboratory(case, attacks, plan)
     answers = bool(settings.goals) or any(axis.swept for axis in axes)
-    work = _expected_work(axes, settings, answers, plan)
+    work = _expected_work(axes, settings, answers, laboratory)
     with (
         TemporaryDirectory() if folder is None else nullcontext(folder) as place,
         Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
     ):
-        search = Search(plan, laboratory.guess, runner, work, progress, time_budget)
+        search = Search(laboratory, runner, work, progress, time_budget)
         return _Audit(subject, case, settings, axes, budget, search).run(answers, command)
 
 
@@ -170,16 +162,15 @@ def _check_derivatives(case: Audited, seed: int) -> None:
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(seed))
 
 
-def _expected_work(axes: Sequence[Axis], settings: Settings, answers: bool, plan: Plan) -> float:
+def _expected_work(
+    axes: Sequence[Axis], settings: Settings, answers: bool, laboratory: Laboratory
+) -> float:
     """About how much there is to do, for the progress bar."""
-    point, later = (sum(KINDS[c.name].work for c in plan.point(PLAIN, moment)) for moment in (0, 1))
-    detail, swept = KINDS["detail"].work, sum(settings.strengths if a.swept else 1 for a in axes)
-    if not answers:
-        return point * (1 + swept) + detail * (1 + len(axes))
-    wishes = 1 if settings.goals else 3
-    refined = wishes * min(SHORTLIST, len(axes))
-    later = later * (len(plan.moments) - 1) + detail
-    return point * (1 + swept + refined) + (wishes + 1) * later
+    point = sum(KINDS[cell.name].work for cell in laboratory.cells(PLAIN))
+    strengths = sum(settings.strengths if axis.swept else 1 for axis in axes)
+    wishes = (1 if settings.goals else 3) if answers else 0
+    details = KINDS["detail"].work * (1 + (wishes or len(axes)))
+    return point * (1 + strengths + wishes * (2 + min(SHORTLIST, len(axes)))) + details
 
 
 class _Audit:
@@ -196,24 +187,23 @@ class _Audit:
     ) -> None:
         self.subject, self.case, self.settings = subject, case, settings
         self.axes, self.budget, self.search = axes, budget, search
-        self.plan, self.guess = search.plan, search.guess
+        self.laboratory = search.laboratory
 
     def run(self, answers: bool, command: str) -> AuditResult:
         """Measure, solve and put the result together; what there is, if it was stopped."""
-        search, plan = self.search, self.plan
+        search, moments = self.search, self.laboratory.moments
         undefended = Axis(PLAIN, Spec(PLAIN))
-        search.measure("no defense", [(undefended, 0.0)], plan.moments if answers else (0,))
+        search.measure("no defense", [(undefended, 0.0)], moments if answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
         search.measure("first strengths", first)
-        found = check_undefended(search.attacks(PLAIN), self.guess)
-        able = found is not None and found.can_judge
+        able = any(leak.works for leak in search.point().leaks[:1])
         while not search.stopped and (more := self._more(able)):
             search.measure("further strengths", more)
         wishes = wishes_of(self.settings.wanted, able) if answers else []
         solved = solve_wishes(search, self.axes, wishes, able)
         shown = self._shown(solved, answers)
-        search.run("details", [plan.cell("detail", point.defense) for _, point in shown])
-        return self._result(solved, shown, found, command)
+        search.run("details", [self.laboratory.cell("detail", point.defense) for _, point in shown])
+        return self._result(solved, shown, command)
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
         """The strengths that curves still need."""
@@ -242,21 +232,17 @@ class _Audit:
         return [(name, point) for name, (_, point) in zip(names, once, strict=True)]
 
     def _result(
-        self,
-        solved: Sequence[Solved],
-        shown: Sequence[tuple[str, Point]],
-        found: Undefended | None,
-        command: str,
+        self, solved: Sequence[Solved], shown: Sequence[tuple[str, Point]], command: str
     ) -> AuditResult:
-        able = found is None or found.can_judge
+        case, search, plain = self.case, self.search, self.search.point()
+        # what attacks that were not run could judge is not held against a defense
+        able = all(leak.works or not leak.attack for leak in plain.leaks[:1])
         details = [self._defense(name, point, able) for name, point in shown]
         curves = self._curves(able)
-        case, search = self.case, self.search
-        is_image = case.is_image
         return AuditResult(
             setup=self._setup(command),
             defenses=tuple(one for one in details if one is not None),
-            originals=pictures(case.data.to_pixels(case.batch(0)[0])) if is_image else (),
+            originals=pictures(case.data.to_pixels(case.batch(0)[0])) if case.is_image else (),
             complete=search.stopped is None,
             notes=tuple(
                 notes_of(
@@ -268,7 +254,6 @@ class _Audit:
                 )
             ),
             stopped=search.stopped,
-            undefended=found,
             frontier=self._frontier(curves, solved),
         )
 
@@ -277,31 +262,26 @@ class _Audit:
         found = self.search.found("detail", point.defense)
         if found is None:
             return None
-        costs: Measurement = restore(Measurement, dict(found))
+        detail: Detail = restore(Detail, dict(found))
         defense = build_defense(point.defense, allow_imports=True)
-        attacks = tuple(self.search.attacks(point.defense))
-        leaks = any(beats_guess(attack, self.guess).works for attack in attacks)
-        told = point.leaks[0].told_apart if point.leaks else None
+        leak = point.leaks[0] if point.leaks else None
+        told = leak.told_apart if leak else None
         mean = float(blind_guess(self.case, labels_known=False).errors.mean())
         candidates = CANDIDATES if told is None else told.candidates
+        judged = able or (leak is not None and leak.works)
         return DefenseResult(
             name=name,
             defense=point.defense,
             plan=planned(self.case, defense).about.source,
             loss=point.loss,
-            attacks=attacks,
+            attacks=tuple(self.search.attacks(point.defense)),
             told_apart=told,
-            privacy=privacy_of(defense, self.plan.releases, candidates),
+            privacy=privacy_of(defense, self.laboratory.releases, candidates),
             is_formal=defense.about.formal_privacy is not None,
             verdict=verdict(
-                point,
-                costs.bound,
-                mean,
-                self.case.is_image,
-                costs.no_guarantee,
-                able=able or leaks,
+                point, detail.bound, mean, self.case.is_image, detail.no_guarantee, able=judged
             ),
-            **vars(costs),
+            **vars(detail),
             **identity(defense),
         )
 
@@ -326,54 +306,47 @@ class _Audit:
         return curves
 
     def _frontier(self, curves: Sequence[Curve], solved: Sequence[Solved]) -> Frontier:
-        plan, case, plain = self.plan, self.case, self.search.point()
-        federation, trained = plan.federation, self.search.found("train", PLAIN)
-        errors = self.guess.errors.double().clamp(min=1e-12)
-        pool = make_pool(case, federation.clients)
+        laboratory, plain = self.laboratory, self.search.point()
+        guess, trained = laboratory.guess, self.search.found("train", PLAIN)
+        errors = guess.errors.double().clamp(min=1e-12)
+        pool = make_pool(self.case, laboratory.federation.clients)
         return Frontier(
             undefended=plain,
             curves=tuple(curves),
-            answers=tuple(answer_of(one, case, plan, plain) for one in solved),
-            rounds=federation.rounds,
-            clients=federation.clients,
-            training_seeds=plan.training_seeds,
-            optimizer=f"{federation.optimizer}, rate {federation.lr:g}",
+            answers=tuple(answer_of(one, laboratory, plain) for one in solved),
             loss_before=None if trained is None else trained["before"],
-            moments=plan.moments,
-            guess=self.guess.name,
-            guess_psnr=float((-10 * errors.log10()).mean()) if case.is_image else None,
+            moments=laboratory.moments,
+            guess=guess.name,
+            guess_psnr=float((-10 * errors.log10()).mean()) if self.case.is_image else None,
             trained_on="public" if pool.is_public else "audited",
-            delta=plan.releases.delta,
-            epsilon_rounds=plan.releases.rounds,
         )
 
     def _setup(self, command: str) -> Setup:
         """What was audited, and with which versions."""
         from gradveil import __version__
 
-        case, settings, threat = self.case, self.settings, self.settings.threat
-        swept = any(axis.swept for axis in self.axes)
-        match = "curves" if swept else "given"
+        case, settings, subject = self.case, self.settings, self.subject
+        match = "curves" if any(axis.swept for axis in self.axes) else "given"
         match = match if self.budget is None else self.budget.match
         return Setup(
             data=case.data.name,
-            model=self.subject.model_name or type(self.subject.model).__name__,
+            model=subject.model_name or type(subject.model).__name__,
             parameters=sum(p.numel() for p in case.model.parameters()),
             input_shape=tuple(case.data.inputs.shape[1:]),
             batch_size=case.batch_size,
             batches=case.batches,
             seeds=settings.seeds,
+            training_seeds=settings.training_seeds,
             seed=settings.seed,
             match=match,
-            message=self.plan.federation.sends,
-            threat_labels=threat.labels,
-            threat_statistics=threat.statistics,
+            federation=self.laboratory.federation,
+            threat=settings.threat,
+            releases=settings.releases,
             is_image=case.is_image,
             device=str(case.data.inputs.device),
             command=command,
-            threat_mechanism=threat.mechanism,
             equal=equal_words(match, self.budget),
-            weights=self.subject.weights,
+            weights=subject.weights,
             date=date.today().isoformat(),
             task=case.data.task,
             tokens=case.tokens,

@@ -37,7 +37,7 @@ def show_audit(result: AuditResult, console: Console) -> None:
     for answer in frontier.answers:
         _show_answer(answer, console)
     console.print(_grid(points_table(result)))
-    _dim(" ".join(f"{asks}: {text}." for asks, text in reading_points(frontier)), console)
+    _dim(" ".join(f"{asks}: {text}." for asks, text in reading_points(result)), console)
     console.print(escape(dominated(frontier)), highlight=False)
     if not frontier.answers:
         _show_comparison(result, console)
@@ -57,9 +57,7 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
             " all rounds.",
             highlight=False,
         )
-    if result.undefended is not None:
-        words = undefended_words(result.undefended, result.setup.tokens)
-        console.print(escape(words), highlight=False)
+    console.print(escape(undefended_words(result)), highlight=False)
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)

@@ -34,7 +34,7 @@ def noise_axis(name="noise", start=(-1.0, 0.0, 1.0)):
     return Axis(name, Spec("gradient-noise", {"scale": 1.0}), "scale", start)
 
 
-class KnownPlan:
+class KnownLaboratory:
     moments = (0, 2, 4)
 
     class releases:
@@ -51,7 +51,7 @@ class KnownSearch:
 
     def __init__(self, curves, later=1.0, half=0.0):
         self.curves, self.later, self.half = curves, later, half
-        self.plan, self.stopped = KnownPlan, None
+        self.laboratory, self.stopped = KnownLaboratory, None
         self.wanted = {}
 
     def measure(self, what, wanted, moments=(0,)):

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from gradveil.attacks import Analytic, InvertingGradients
 from gradveil.audit import AuditResult
 from gradveil.audit.measure._guess import blind_guess
+from gradveil.audit.measure._search import Search
 from gradveil.audit.report import render_report
 from gradveil.audit.report._words import takeaways
 from gradveil.cli._audit_show import show_audit
@@ -41,9 +42,8 @@ def terminal(result: AuditResult) -> str:
 
 
 def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
-    found = unable.undefended
-    assert not found.can_judge
-    assert found.gain.mean < 1
+    assert not unable.can_judge
+    assert unable.frontier.undefended.leaks[0].gain.mean < 1
     assert WORDS in takeaways(unable)[0]
     assert "58 public examples" in takeaways(unable)[0]
     for defense in unable.defenses[1:]:
@@ -60,26 +60,26 @@ def test_the_report_and_the_files_say_so(unable):
     html = render_report(unable)
     assert "These attacks cannot judge this model.</strong>" in html
     assert AuditResult.from_json(unable.to_json()) == unable
-    assert '"can_judge": false' in unable.to_json()
-    row = unable.rows()[0]
-    assert row["undefended_can_judge"] is False
-    assert row["undefended_guess_mse_pixels"] == unable.undefended.guess_mse_pixels
+    assert unable.rows()[0]["can_judge"] is False
+    plain = unable.frontier.undefended
+    able = replace(plain, leaks=(replace(plain.leaks[0], works=True),))
+    frontier = replace(unable.frontier, undefended=able)
     assert "cannot judge this model.</strong>" not in render_report(
-        replace(unable, undefended=replace(unable.undefended, can_judge=True))
+        replace(unable, frontier=frontier)
     )
 
 
 def test_the_undefended_message_is_attacked_although_nobody_asked(unable):
     assert [defense.name for defense in unable.defenses] == ["no defense", "noise", "optimal noise"]
-    assert unable.undefended.examples == 2
+    assert unable.frontier.undefended.leaks[0].examples == 2
 
 
 def test_an_attack_that_works_judges():
     result = small_audit(
         table(), table_model(), private=1, defenses=["gradient-noise"], attacks=[Analytic()]
     )
-    assert result.undefended.can_judge
-    assert result.undefended.copies == 1
+    assert result.can_judge
+    assert result.frontier.undefended.leaks[0].copies == 1
     assert WORDS not in result.to_json()
     assert WORDS not in terminal(result)
     assert "strongest attack" in terminal(result)
@@ -88,23 +88,21 @@ def test_an_attack_that_works_judges():
 
 def test_a_leak_is_a_leak_even_where_the_undefended_attack_failed(monkeypatch):
     """What was found is told whatever else failed."""
-    from gradveil.audit import _run as module
+    leak = Search._leak
 
-    check = module.check_undefended
-    monkeypatch.setattr(
-        module,
-        "check_undefended",
-        lambda *arguments: replace(check(*arguments), can_judge=False),
-    )
-    result = small_audit(
-        table(), table_model(), private=1, defenses=["no-defense"], attacks=[Analytic()]
-    )
-    assert "near copies" in result.defenses[0].verdict
+    def failed(search, defense, moment):
+        return replace(leak(search, defense, moment), works=defense != "no-defense")
+
+    monkeypatch.setattr(Search, "_leak", failed)
+    noise = ["gradient-noise(1e-9)"]
+    result = small_audit(table(), table_model(), private=1, defenses=noise, attacks=[Analytic()])
+    assert WORDS in result.defenses[0].verdict
+    assert "near copies" in result.defenses[1].verdict
 
 
 def test_without_attacks_nothing_is_known():
     result = small_audit(table(), table_model(), defenses=["gradient-noise"], attacks=[])
-    assert result.undefended is None
+    assert result.frontier.undefended.leaks[0].gain is None
     assert WORDS not in result.to_json()
 
 

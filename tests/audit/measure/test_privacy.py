@@ -56,9 +56,8 @@ def test_the_numbers_of_the_account(result: AuditResult) -> None:
     assert AuditResult.from_json(result.to_json()) == result
     assert result.rows()[-1]["privacy_epsilon"] == private.epsilon
     assert result.rows()[0]["privacy_epsilon"] is None
-    assert (private.neighbours, private.simulation) == ("zero-out", True)
+    assert private.neighbours == "zero-out"
     assert result.rows()[-1]["privacy_neighbours"] == "zero-out"
-    assert result.rows()[-1]["privacy_simulation"] is True
 
 
 def test_the_report_and_the_terminal_show_it(result: AuditResult) -> None:

@@ -159,7 +159,7 @@ def test_the_worst_moment_counts():
 
 def test_a_training_that_diverged_is_drawn_at_the_edge_and_called_so():
     result = frontier_result()
-    edge = across(result.frontier).edge
+    edge = across(result).edge
     trace = figure(result)["data"][5]
     assert trace["x"][-1] == edge
     assert trace["marker"]["symbol"][-1] == "triangle-right"

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+from gradveil.attacks import ThreatModel
+from gradveil.audit import Federation
 from gradveil.audit._result import AuditResult, DefenseResult
 from gradveil.audit.report._numbers import number
 from gradveil.audit.report._tables import summary_table
 from gradveil.audit.report._words import takeaways, threat_model
+from gradveil.messages import LocalSteps
 from gradveil.scoring import Interval
 from tests.audit.example_result import example_result, unattacked_result
 
@@ -101,10 +104,8 @@ def test_the_threat_model_says_what_is_known():
     assert "given the labels of the batch" in lines
     setup = replace(
         example_result().setup,
-        threat_labels="unknown",
-        threat_statistics=False,
-        threat_mechanism="realised",
-        message="update",
+        threat=ThreatModel("unknown", statistics=False, mechanism="realised"),
+        federation=Federation(local=LocalSteps(0.1, 2)),
     )
     lines = " ".join(threat_model(replace(example_result(), setup=setup)))
     assert "no labels" in lines

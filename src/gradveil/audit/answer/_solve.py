@@ -80,7 +80,7 @@ def solve_wishes(
             if one.judged:
                 _choose(search, axes, one, can_judge)
         chosen = [(one.best.axis, one.best.strength) for one in solved if one.best is not None]
-        search.measure("later in the training", chosen, search.plan.moments)
+        search.measure("later in the training", chosen, search.laboratory.moments)
         if not [one for one in solved if _refuse(search, one)]:
             return solved
     for one in solved:  # what was not looked at later in its training is not recommended
@@ -94,7 +94,7 @@ def _formal(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis
     limits = [goal.limit for goal in wish.goals if goal.is_formal]
     if not limits:
         return []
-    releases, wanted = search.plan.releases, []
+    releases, wanted = search.laboratory.releases, []
     for axis in axes:
         defense = build_defense(axis.at(0.0), allow_imports=True)
         if not isinstance(defense, PrivateNoise) or axis.swept != "noise_multiplier":
@@ -175,7 +175,7 @@ def _refuse(search: Search, solved: Solved) -> bool:
     if best is None:
         return False
     measured = any(not goal.is_formal for goal in wish.of_leakage)
-    looked = tuple(leak.round for leak in best.point.leaks) == search.plan.moments
+    looked = tuple(leak.round for leak in best.point.leaks) == search.laboratory.moments
     reached = wish.protects(best.point) and wish.is_cheap(best.point)
     if reached and (looked or not measured):
         return False

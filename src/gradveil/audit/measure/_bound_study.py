@@ -11,16 +11,16 @@ from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.catalog import build_defense, shown_name, spec_of
-from gradveil.defenses import Defended, Defense, NoiseDefense, PruningDefense
+from gradveil.defenses import Defense, NoiseDefense, PruningDefense
 from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import measure
 from gradveil.theory import gain_over_isotropic
 
-from .._result import BoundResult
+from .._result import Promise
 from .._subject import POPULATION, Audited, Batch
-from ._bounds import guarantee_of, population_of
-from ._details import candidate_choice, formal_privacy, utilities
+from ._bounds import population_of
+from ._details import candidate_choice, promise_of
 from ._plans import PublicPlans, planned
 from ._strengths import axes_of
 
@@ -33,8 +33,8 @@ CANDIDATES, LEARNING = 7, 8
 """The places of the random numbers of the bound without a prior, and of a learned prior."""
 
 
-@dataclass(frozen=True)
-class BoundPoint:
+@dataclass(frozen=True, kw_only=True)
+class BoundPoint(Promise):
     """What one amount of a defense gives."""
 
     defense: str
@@ -42,17 +42,9 @@ class BoundPoint:
     """The scale, the ratio or the step."""
     amount_name: str | None
     """Which of them it is."""
-    utility_first: float | None
-    utility_second: float | None
-    """`None` for a defense without a mechanism."""
-    bound: BoundResult | None
-    """`None`: no guarantee."""
-    no_guarantee: str
-    """Why there is none, or why the bound is no guarantee; empty where it is one."""
     gain_over_isotropic: float | None
     """Flat-prior trace bound at the first batch over that of isotropic noise of equal U2, judged by
     sensitivities that are independent of the plan; `None` without noise."""
-    formal_privacy: str
 
 
 class BoundStudy:
@@ -83,29 +75,19 @@ class BoundStudy:
         """The numbers of the defense, or of a variant of it."""
         defense = self.defense if defense is None else defense
         public = self._plans.of(defense)
-        values, mechanism, _ = self._response(public)
-        first, second = utilities(values, mechanism)
-        guarantee = guarantee_of(self.subject, public, self.seed, self._population)
-        noisy = guarantee.bound is not None and isinstance(mechanism, Mechanism)
-        judged = self.moments.judged()  # the plan's own estimates would flatter it
-        gain = gain_over_isotropic(judged, mechanism) if noisy else math.inf  # type: ignore[arg-type]
+        promise, found = promise_of(self.subject, public, self.seed, self._population)
+        gain = math.inf
+        if promise["bound"] is not None and isinstance(found.mechanism, Mechanism):
+            judged = self.moments.judged()  # the plan's own estimates would flatter it
+            gain = gain_over_isotropic(judged, found.mechanism)
         amount = defense.about.amount
         return BoundPoint(
+            **promise,
             defense=spec_of(defense),
             amount=None if amount is None else getattr(defense, amount),
             amount_name=amount,
-            utility_first=first,
-            utility_second=second,
-            bound=guarantee.bound,
-            no_guarantee=guarantee.reason,
             gain_over_isotropic=gain if math.isfinite(gain) else None,
-            formal_privacy=formal_privacy(defense, guarantee),
         )
-
-    def _response(self, defense: Defense) -> Defended:
-        inputs, targets = self.subject.batch(0)
-        message, stream = self.subject.message(targets), numbered_stream(self.seed)
-        return deepcopy(defense).respond(message, inputs, stream)
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
@@ -151,7 +133,9 @@ class BoundStudy:
             ]
         if not isinstance(defense, NoiseDefense):
             return []
-        std = self._response(self._plans.of(defense)).mechanism.std  # type: ignore[union-attr]
+        (inputs, targets), public = self.subject.batch(0), self._plans.of(defense)
+        message, stream = self.subject.message(targets), numbered_stream(self.seed)
+        std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
         own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
         return [
             replace(defense, scale=own * f, utility_budget=None, target_error=None) for f in FACTORS

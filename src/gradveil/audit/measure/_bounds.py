@@ -145,8 +145,6 @@ def _result(subject: Audited, best: Bound, trace: Bound, reason: str) -> BoundRe
         counts_plan=best.counts_plan,
         mse_pixels=in_units,
         batches=best.batches,
-        data="public" if subject.public is not None else "audited",
-        explained=trace.explained,
         reason=reason,
         mse_interval=ends,
         unmatched_mse=best.per_entry,

@@ -5,14 +5,14 @@ defense, is in the `Laboratory` that the runner hands to each process.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from gradveil._runner import Cell, CellFunction, Settings
 from gradveil.attacks import Attack, ThreatModel
-from gradveil.catalog import build_defense, spec_of
+from gradveil.catalog import build_defense
 from gradveil.defenses import Defense
 from gradveil.federated import Federation
 
@@ -21,6 +21,7 @@ from .._subject import Audited
 from ._attacks import run_attacks
 from ._bounds import Population, guarantee_of, population_of
 from ._details import measure_defense, told_apart
+from ._fingerprint import fingerprint
 from ._guess import BlindGuess, blind_guess
 from ._plans import STILL, PublicPlans
 from ._training import DivergedError, evaluate_on, make_pool, trained_model
@@ -31,19 +32,14 @@ TRIALS = 128
 each message and candidate: then eight times fewer."""
 
 
-def by_spec(attacks: Sequence[Attack]) -> dict[str, Attack]:
-    """The attacks by their specifications; repeated ones once."""
-    return {spec_of(a): a for a in attacks}
-
-
 @dataclass(frozen=True)
-class Plan:
-    """The settings that all cells of one audit share."""
+class Laboratory:
+    """A subject, how it is measured, and what is known of it whatever the defense."""
 
-    subject: str
-    """Its fingerprint."""
+    subject: Audited
     federation: Federation
-    attacks: tuple[str, ...]
+    attacks: Mapping[str, Attack]
+    """By their specifications."""
     threat: ThreatModel
     releases: Releases
     seeds: int
@@ -58,18 +54,28 @@ class Plan:
 
     def cell(self, kind: str, defense: str, moment: int = 0) -> Cell:
         """One measurement of a defense, named by what it depends on; see `KINDS`."""
-        from gradveil import __version__
-
-        named = {"gradveil": __version__, "defense": defense, "round": moment}
         function, _, uses = KINDS[kind]
-        uses = ("subject", "seed", *uses, *(("federation",) if moment else ()))
-        return Cell(function, named | {name: value for name, value in self._all if name in uses})
+        uses = ("gradveil", "subject", "seed", *uses, *(("federation",) if moment else ()))
+        shared = {name: self._named[name] for name in uses}
+        return Cell(function, {"defense": defense, "round": moment, **shared})
 
     @cached_property
-    def _all(self) -> list[tuple[str, Any]]:
-        return list(asdict(self).items())
+    def _named(self) -> dict[str, Any]:
+        """What cells may depend on, as JSON."""
+        from gradveil import __version__
 
-    def point(self, defense: str, moment: int = 0) -> list[Cell]:
+        return {
+            "gradveil": __version__,
+            "subject": fingerprint(self.subject),
+            "federation": asdict(self.federation),
+            "attacks": list(self.attacks),
+            "threat": asdict(self.threat),
+            "seeds": self.seeds,
+            "training_seeds": self.training_seeds,
+            "seed": self.seed,
+        }
+
+    def cells(self, defense: str, moment: int = 0) -> list[Cell]:
         """All cells of one point; later moments are attacked only."""
         kinds = {
             "attack": bool(self.attacks),
@@ -79,27 +85,13 @@ class Plan:
         }
         return [self.cell(kind, defense, moment) for kind, wanted in kinds.items() if wanted]
 
-
-class Laboratory:
-    """A subject, and what is known of it whatever the defense, each part when it is first needed.
-
-    Args:
-        subject: Model and data.
-        attacks: By their specifications.
-        plan: What is measured.
-    """
-
-    def __init__(self, subject: Audited, attacks: Mapping[str, Attack], plan: Plan) -> None:
-        self.subject, self.attacks, self.plan = subject, dict(attacks), plan
-        self.plans = PublicPlans(subject, plan.seed)
-
     def after(self, defense: str, rounds: int) -> "Laboratory":
         """The same for the model after some rounds of training under a defense."""
         if not rounds:
             return self
         own = self.defense(defense, training=True)
-        model = trained_model(self.subject, own, self.plan.federation, 0, rounds)
-        return Laboratory(replace(self.subject, model=model), self.attacks, self.plan)
+        model = trained_model(self.subject, own, self.federation, 0, rounds)
+        return replace(self, subject=replace(self.subject, model=model))
 
     @cached_property
     def population(self) -> Population:
@@ -109,15 +101,19 @@ class Laboratory:
     @cached_property
     def guess(self) -> BlindGuess:
         """What an attacker has who sees no message."""
-        return blind_guess(self.subject, self.plan.threat.labels == "known")
+        return blind_guess(self.subject, self.threat.labels == "known")
+
+    @cached_property
+    def _plans(self) -> PublicPlans:
+        return PublicPlans(self.subject, self.seed)
 
     def defense(self, text: str, training: bool = False) -> Defense:
         """A defense with its public plan made; in a training it serves for 20 rounds.
 
         Import paths are those of the user's own objects.
         """
-        calls = 20 * self.plan.federation.clients if training else STILL
-        return self.plans.of(build_defense(text, allow_imports=True), calls)
+        calls = 20 * self.federation.clients if training else STILL
+        return self._plans.of(build_defense(text, allow_imports=True), calls)
 
 
 def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
@@ -125,13 +121,13 @@ def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
 
     The loss is infinite where training diverged: weights or messages that are not finite.
     """
-    subject, plan, text = laboratory.subject, laboratory.plan, settings["defense"]
-    held_out = make_pool(subject, plan.federation.clients).held_out
+    subject, federation = laboratory.subject, laboratory.federation
+    held_out = make_pool(subject, federation.clients).held_out
     found: list[tuple[float, float | None]] = []
-    for seed in range(plan.training_seeds):
-        own = laboratory.defense(text, training=True)
+    for seed in range(laboratory.training_seeds):
+        own = laboratory.defense(settings["defense"], training=True)
         try:
-            model = trained_model(subject, own, plan.federation, seed, plan.federation.rounds)
+            model = trained_model(subject, own, federation, seed, federation.rounds)
             found.append(evaluate_on(subject, model, held_out))
         except DivergedError:
             found.append((math.inf, 0.0))
@@ -147,9 +143,9 @@ def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
 def attack(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """Every attack on the messages of the private batches, at one moment of the training."""
     now = laboratory.after(settings["defense"], settings["round"])
-    plan, defense = now.plan, now.defense(settings["defense"])
+    defense = now.defense(settings["defense"])
     results, notes = run_attacks(
-        now.subject, defense, now.attacks, plan.threat, plan.seeds, plan.seed, now.guess
+        now.subject, defense, now.attacks, now.threat, now.seeds, now.seed, now.guess
     )
     return {"attacks": [asdict(result) for result in results], "notes": notes}
 
@@ -159,7 +155,7 @@ def identify(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     now = laboratory.after(settings["defense"], settings["round"])
     defense = now.defense(settings["defense"])
     trials = TRIALS // 8 if defense.about.private else TRIALS
-    found = told_apart(now.subject, defense, now.plan.seed, trials)
+    found = told_apart(now.subject, defense, now.seed, trials)
     return {"told_apart": None if found is None else asdict(found)}
 
 
@@ -171,15 +167,16 @@ def bound(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     defense = laboratory.defense(settings["defense"])
     if defense.about.private or defense.about.formal_privacy is not None:
         return {"bound": None, "reason": "not computed"}
-    population, seed = laboratory.population, laboratory.plan.seed
+    population, seed = laboratory.population, laboratory.seed
     found = guarantee_of(laboratory.subject, defense, seed, population, full=False)
     return {"bound": found.bound and found.bound.trace_mse, "reason": found.reason}
 
 
 def detail(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """Everything that is measured of one defense without attacks and training."""
-    defense, seed = laboratory.defense(settings["defense"]), laboratory.plan.seed
-    return asdict(measure_defense(laboratory.subject, defense, seed, laboratory.population))
+    defense = laboratory.defense(settings["defense"])
+    population = laboratory.population
+    return asdict(measure_defense(laboratory.subject, defense, laboratory.seed, population))
 
 
 class Kind(NamedTuple):
@@ -189,7 +186,7 @@ class Kind(NamedTuple):
     work: float
     """About how long it takes, over the others."""
     uses: tuple[str, ...] = ()
-    """What it depends on in the plan, beside the subject and the seed."""
+    """What it depends on in the laboratory, beside the subject and the seed."""
 
 
 KINDS = {

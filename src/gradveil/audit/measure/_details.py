@@ -1,7 +1,7 @@
 """What one defense guarantees and costs, without attacking it by hand."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,13 +11,13 @@ from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
 from gradveil.attacks import identify_trials
-from gradveil.defenses import Defense
+from gradveil.defenses import Defended, Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
 from gradveil.shapes import ModelSource
 from gradveil.theory import utility
 
-from .._result import BoundResult, LayerResult, ToldApart
+from .._result import Detail, LayerResult, ToldApart
 from .._subject import Audited
 from ._bounds import Guarantee, Population, guarantee_of
 
@@ -98,24 +98,24 @@ def candidate_choice(
     return min(most, left), False
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What is measured of a defense without attacks and training."""
-
-    utility_first: float | None
-    utility_second: float | None
-    bound: BoundResult | None
-    no_guarantee: str
-    formal_privacy: str
-    bytes_sent: int
-    time_ratio: float
-    layers: tuple[LayerResult, ...]
-
-
 def measure_defense(
     subject: Audited, defense: Defense, seed: int, population: Population | None = None
-) -> Measurement:
-    """Plan on the first batch and read everything off the mechanism.
+) -> Detail:
+    """Plan on the first batch and read everything off the mechanism."""
+    promise, (values, mechanism, sent) = promise_of(subject, defense, seed, population)
+    named = values if mechanism is not None else {}
+    return Detail(
+        **promise,
+        bytes_sent=size_in_bytes(sent),
+        time_ratio=_time_ratio(subject, defense),
+        layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
+    )
+
+
+def promise_of(
+    subject: Audited, defense: Defense, seed: int, population: Population | None = None
+) -> tuple[dict[str, Any], Defended]:
+    """The fields of a `Promise`, and the defended message of the first batch that they are of.
 
     Args:
         subject: Model and data.
@@ -124,24 +124,20 @@ def measure_defense(
         population: `population_of(subject)`, which saves time where several defenses are measured.
     """
     inputs, targets = subject.batch(0)
-    message, generator = subject.message(targets), numbered_stream(seed)
-    values, mechanism, sent = deepcopy(defense).respond(message, inputs, generator)
-    first, second = utilities(values, mechanism)
+    found = deepcopy(defense).respond(subject.message(targets), inputs, numbered_stream(seed))
+    first, second = _utilities(found.values, found.mechanism)
     guarantee = guarantee_of(subject, defense, seed, population)
-    named = values if mechanism is not None else {}
-    return Measurement(
-        utility_first=first,
-        utility_second=second,
-        bound=guarantee.bound,
-        no_guarantee=guarantee.reason,
-        formal_privacy=formal_privacy(defense, guarantee),
-        bytes_sent=size_in_bytes(sent),
-        time_ratio=_time_ratio(subject, defense),
-        layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
-    )
+    promise = {
+        "utility_first": first,
+        "utility_second": second,
+        "bound": guarantee.bound,
+        "no_guarantee": guarantee.reason,
+        "formal_privacy": _formal_privacy(defense, guarantee),
+    }
+    return promise, found
 
 
-def utilities(
+def _utilities(
     values: Tensors, mechanism: AnyMechanism | None
 ) -> tuple[float, float] | tuple[None, None]:
     """U1 and U2 over the squared norm of the message; nothing without a mechanism."""
@@ -152,7 +148,7 @@ def utilities(
     return (first / power, second / power) if power else (1.0, 0.0)
 
 
-def formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
+def _formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
     """Which formal guarantee a defense carries, in words."""
     if defense.about.formal_privacy is not None:
         return defense.about.formal_privacy

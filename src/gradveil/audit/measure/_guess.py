@@ -9,7 +9,7 @@ from torch import Tensor
 from gradveil._random import numbered_stream
 from gradveil.scoring import AgainstGuess, against_guess, gain_over_guess
 
-from .._result import AttackResult, RunResult, Undefended
+from .._result import AttackResult, RunResult
 from .._subject import Audited, Batch
 
 
@@ -87,25 +87,3 @@ def beats_guess(attack: AttackResult, guess: BlindGuess) -> AgainstGuess:
         return tuple(gain_over_guess(errors, guessed).tolist())
 
     return against_guess(nested_runs(attack.runs, gains), numbered_stream(0))
-
-
-def check_undefended(attacks: Sequence[AttackResult], guess: BlindGuess) -> Undefended | None:
-    """The strongest of the attacks, and whether it can judge; `None` without any."""
-    rated = [(attack, beats_guess(attack, guess)) for attack in attacks]
-    if not rated:
-        return None
-    best, found = max(rated, key=lambda pair: (pair[1].works, pair[1].gain.mean))
-    errors = guess.errors.double().clamp(min=1e-12)
-    psnr = None if best.psnr is None else float((-10 * errors.log10()).mean())
-    return Undefended(
-        attack=best.attack,
-        mse_pixels=best.mse_pixels,
-        psnr=best.psnr,
-        guess=guess.name,
-        guess_mse_pixels=float(errors.mean()),
-        guess_psnr=psnr,
-        gain=found.gain,
-        copies=found.copies,
-        examples=found.examples,
-        can_judge=found.works,
-    )

@@ -13,7 +13,7 @@ from gradveil.catalog import build_defense
 from gradveil.scoring import Interval, bootstrap_interval
 
 from .._result import AttackResult, Leak, Point, RunResult, ToldApart, privacy_of, restore
-from ._cells import KINDS, PLAIN, Plan
+from ._cells import KINDS, PLAIN, Laboratory
 from ._details import CANDIDATES
 from ._guess import BlindGuess, beats_guess, nested_runs
 from ._strengths import Axis
@@ -29,8 +29,7 @@ class Search:
     is.
 
     Args:
-        plan: What all cells share.
-        guess: What an attacker has who sees no message.
+        laboratory: What all cells share.
         runner: Of the cells.
         expected: About how much work there will be in all, in units of `KINDS`.
         progress: To be told of it.
@@ -39,14 +38,13 @@ class Search:
 
     def __init__(
         self,
-        plan: Plan,
-        guess: BlindGuess,
+        laboratory: Laboratory,
         runner: Runner,
         expected: float = 1.0,
         progress: Progress | None = None,
         time_budget: float | None = None,
     ) -> None:
-        self.plan, self.guess, self._runner = plan, guess, runner
+        self.laboratory, self._runner = laboratory, runner
         self._expected, self._done, self._progress = expected, 0.0, progress
         self._deadline = None if time_budget is None else time.monotonic() + time_budget
         self._results: dict[Cell, Mapping[str, Any]] = {}
@@ -64,9 +62,8 @@ class Search:
         for axis, strength in wanted:
             self._strengths.setdefault(axis.name, set()).add(strength)
         texts = [axis.at(strength) for axis, strength in wanted]
-        self.run(
-            what, [cell for text in texts for m in moments for cell in self.plan.point(text, m)]
-        )
+        cells = self.laboratory.cells
+        self.run(what, [cell for text in texts for m in moments for cell in cells(text, m)])
 
     def run(self, what: str, cells: Sequence[Cell]) -> None:
         """Run cells; only those that are done are read once the search was stopped."""
@@ -99,7 +96,7 @@ class Search:
 
     def found(self, kind: str, defense: str, moment: int = 0) -> Mapping[str, Any] | None:
         """What a cell found; `None` if it is not done."""
-        return self._results.get(self.plan.cell(kind, defense, moment))
+        return self._results.get(self.laboratory.cell(kind, defense, moment))
 
     def attacks(self, defense: str, moment: int = 0) -> list[AttackResult]:
         """The attacks on one setting at one moment."""
@@ -124,9 +121,9 @@ class Search:
         trained, free = self.found("train", defense), self.found("train", PLAIN)
         bound = self.found("bound", defense) or {"bound": None, "reason": "not computed"}
         built = build_defense(defense, allow_imports=True)
-        privacy = privacy_of(built, self.plan.releases, CANDIDATES)
-        kind = "attack" if self.plan.attacks else "identify"
-        moments = [m for m in self.plan.moments if self.found(kind, defense, m) is not None]
+        privacy = privacy_of(built, self.laboratory.releases, CANDIDATES)
+        kind = "attack" if self.laboratory.attacks else "identify"
+        moments = [m for m in self.laboratory.moments if self.found(kind, defense, m) is not None]
         return Point(
             defense=defense,
             amount=amount,
@@ -141,25 +138,28 @@ class Search:
 
     def _leak(self, defense: str, moment: int) -> Leak:
         """The strongest attack at one moment, and what the exact attacker reached."""
-        attacks = self.attacks(defense, moment)
+        attacks, guess = self.attacks(defense, moment), self.laboratory.guess
         told = (self.found("identify", defense, moment) or {"told_apart": None})["told_apart"]
         told_apart = None if told is None else restore(ToldApart, told)
         if not attacks:
             return Leak(moment, "", False, None, None, told_apart)
-        errors = [error_share(attack, self.guess) for attack in attacks]
-        place = min(range(len(attacks)), key=lambda k: errors[k].mean)
-        rated = [beats_guess(attack, self.guess) for attack in attacks]
+        errors = {attack: error_share(attack, guess) for attack in attacks}
+        strongest = min(attacks, key=lambda attack: errors[attack].mean)
+        rated = [beats_guess(attack, guess) for attack in attacks]
+        best = max(rated, key=lambda one: (one.works, one.gain.mean))
         psnrs = [attack.psnr for attack in attacks if attack.psnr is not None]
         return Leak(
             round=moment,
-            attack=attacks[place].attack,
-            knows_defense=attacks[place].knows_defense,
-            error=errors[place],
+            attack=strongest.attack,
+            knows_defense=strongest.knows_defense,
+            error=errors[strongest],
             psnr=max(psnrs, key=lambda psnr: psnr.high, default=None),
             told_apart=told_apart,
-            pictures=attacks[place].runs[0].pictures,
+            pictures=strongest.runs[0].pictures,
             copies=max(one.copies for one in rated),
-            examples=rated[0].examples,
+            examples=best.examples,
+            gain=best.gain,
+            works=best.works,
         )
 
 

@@ -5,11 +5,10 @@ from typing import Any
 import gradveil
 from gradveil.catalog import DEFENSES, Spec, build_defense
 
-from .._result import Answer, Point
-from .._subject import Audited
+from .._result import Answer, Point, Releases
 from ..answer import Goal, Setting, Solved
-from ..measure import Plan, planned
-from ._numbers import named
+from ..measure import Laboratory, planned
+from ._numbers import named, plural
 from ._words import joined, what_it_does
 
 MEANINGLESS = 20.0
@@ -68,15 +67,16 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def answer_of(solved: Solved, subject: Audited, plan: Plan, plain: Point) -> Answer:
+def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
     """The answer to one wish."""
+    subject = laboratory.subject
     title, goals = solved.wish.title, tuple(map(str, solved.wish.goals))
     if not solved.judged:
         return Answer(title, goals, False, UNJUDGED)
     shown = solved.best or solved.nearest or solved.within_cost
     if shown is None:
         missed = _none_reaches(solved, plain)
-        rests_on = _rests_on(plan, subject, plain)
+        rests_on = _rests_on(laboratory, plain)
         return Answer(title, goals, False, missed, rests_on=rests_on, not_promised=NOT_REACHED)
     name, text = shown.axis.name, shown.point.defense
     defense = planned(subject, build_defense(text, allow_imports=True))
@@ -94,8 +94,8 @@ def answer_of(solved: Solved, subject: Audited, plan: Plan, plain: Point) -> Ans
         defense=text,
         python=python_line(text, defense.about.source),
         toml=toml_line(text),
-        rests_on=_rests_on(plan, subject, shown.point),
-        not_promised=_not_promised(shown.point, plan),
+        rests_on=_rests_on(laboratory, shown.point),
+        not_promised=_not_promised(shown.point, laboratory.releases),
         equal=solved.equal,
     )
 
@@ -139,30 +139,28 @@ def _none_reaches(solved: Solved, plain: Point) -> str:
     return joined(f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons))
 
 
-def _rests_on(plan: Plan, subject: Audited, point: Point) -> str:
+def _rests_on(laboratory: Laboratory, point: Point) -> str:
+    subject, federation = laboratory.subject, laboratory.federation
     what = "images" if subject.is_image else "examples"
-    batches = "1 batch" if subject.batches == 1 else f"{subject.batches} batches"
     moments = ", ".join(str(leak.round) for leak in point.leaks)
-    federation = plan.federation
     trained = (
-        f"; {plan.training_seeds} trainings of {federation.rounds} rounds with"
+        f"; {laboratory.training_seeds} trainings of {federation.rounds} rounds with"
         f" {federation.clients} clients"
-        if plan.training_seeds
+        if laboratory.training_seeds
         else ""
     )
     return (
-        f"{len(plan.attacks)} attack(s) on {batches} of {subject.batch_size} {what}, the models"
-        f" after {moments} rounds{trained}. A goal counts as reached where the worse end of the"
-        " 95 % interval is within it."
+        f"{len(laboratory.attacks)} attack(s) on {plural(subject.batches, 'batch')} of"
+        f" {subject.batch_size} {what}, the models after {moments} rounds{trained}. A goal counts"
+        " as reached where the worse end of the 95 % interval is within it."
     )
 
 
-def _not_promised(point: Point, plan: Plan) -> str:
+def _not_promised(point: Point, releases: Releases) -> str:
     if point.epsilon is None:
         return f"There is no (ε, δ) guarantee. {MORE}"
     if point.epsilon > MEANINGLESS:
         return f"Its ε is above {MEANINGLESS:g}: differential privacy promises nothing here. {MORE}"
-    releases = plan.releases
     return (
         f"ε = {point.epsilon:.3g} at δ = {releases.delta:g} holds for any attacker over"
         f" {releases.rounds} rounds, each example (or client) in a share"

@@ -142,8 +142,9 @@ class Across:
         return self.trained and point.loss is not None and not point.loss.mean < self.edge
 
 
-def across(frontier: Frontier) -> Across:
+def across(result: AuditResult) -> Across:
     """The axis of the losses that were measured."""
+    frontier = result.frontier
     swept = any(len(curve.points) > 1 for curve in frontier.curves)
     places = {frontier.undefended.defense: 0}
     for row, curve in enumerate(frontier.curves, start=1):
@@ -158,7 +159,7 @@ def across(frontier: Frontier) -> Across:
     start = [frontier.loss_before, plain.mean if plain else None]
     usual = [MARGIN * value for value in start if value is not None and math.isfinite(value)]
     edge, low = min(max(known), max(usual, default=math.inf)), min(known)
-    title = f"loss after {plural(frontier.rounds, 'round')} of training"
+    title = f"loss after {plural(result.setup.federation.rounds, 'round')} of training"
     return Across(title, max(edge, low) + 0.03 * abs(edge - low), True, places)
 
 
@@ -169,7 +170,7 @@ def frontier_figures(result: AuditResult) -> dict[str, Figure]:
 
 def _frontier_figure(result: AuditResult, metric: Metric) -> Figure:
     frontier, styles = result.frontier, looks(result)
-    axis = across(frontier)
+    axis = across(result)
     traces = [_curve(curve, metric, axis, styles[curve.name]) for curve in frontier.curves]
     undefended = _undefended(frontier.undefended, metric, axis)
     drawn = [trace for trace in (*traces, undefended) if trace["x"]]

@@ -76,11 +76,6 @@ def attack_names(result: AuditResult) -> dict[str, str]:
     return {s: n if short.count(n) == 1 else s for s, n in zip(specs, short, strict=True)}
 
 
-def attacks_judge(result: AuditResult) -> bool:
-    """Whether what the attacks left can be held against or in favour of a defense."""
-    return result.undefended is None or result.undefended.can_judge
-
-
 class Look(NamedTuple):
     """The colour of a defense, and whether its marks are filled and its lines solid."""
 

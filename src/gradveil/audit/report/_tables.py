@@ -154,7 +154,7 @@ def attack_table(result: AuditResult) -> Table:
     setup, names = result.setup, attack_names(result)
     pairs = [(d, a) for d in result.defenses for a in d.attacks]
     found = any(attack.accuracy for _, attack in pairs)
-    labels = setup.threat_labels != "known"
+    labels = setup.threat.labels != "known"
     columns = [
         Column("Defense", words=True),
         Column("Attack", words=True),
@@ -234,7 +234,7 @@ def points_table(result: AuditResult) -> Table:
         *([Column("PSNR", "dB; less is safer", notes=False)] if image else []),
         Column("Near copies", brief=False),
         Column("Picked out", picked, notes=False),
-        Column("Loss", f"after {plural(frontier.rounds, 'round')}"),
+        Column("Loss", f"after {plural(result.setup.federation.rounds, 'round')}"),
         Column("Extra loss", "over undefended", brief=False),
         Column("Right classes", "on other examples", brief=False),
         Column("Reference error", "theory, per entry", brief=False),

@@ -8,12 +8,11 @@ from gradveil._runner import Cell, Failure
 from gradveil.catalog import shown_name
 from gradveil.scoring import CANNOT_JUDGE, MARGIN
 
-from .._result import AuditResult, BoundResult, Frontier, Point, Undefended
+from .._result import AuditResult, BoundResult, Frontier, Point
 from ..measure import Budget
 from ._facts import (
     COPY,
     attack_names,
-    attacks_judge,
     grade,
     main_answer,
     most_told,
@@ -207,8 +206,10 @@ def audited(result: AuditResult) -> str:
     )
 
 
-def reading_points(frontier: Frontier) -> list[Sentence]:
+def reading_points(result: AuditResult) -> list[Sentence]:
     """How to read the table of points."""
+    frontier, setup = result.frontier, result.setup
+    federation, releases = setup.federation, setup.releases
     told, moments = most_told(frontier.undefended), ", ".join(map(str, frontier.moments))
     psnr = "" if frontier.guess_psnr is None else f", {number(frontier.guess_psnr)} dB"
     before = "" if frontier.loss_before is None else f"; before it was {frontier.loss_before:.3g}"
@@ -220,10 +221,10 @@ def reading_points(frontier: Frontier) -> list[Sentence]:
         ),
         Sentence(
             "Loss",
-            f"on other examples, after {plural(frontier.rounds, 'round')} with"
-            f" {frontier.optimizer}, {plural(frontier.clients, 'client')},"
-            f" {plural(frontier.training_seeds, 'seed')}, trained on"
-            f" {frontier.trained_on} examples{before}",
+            f"on other examples, after {plural(federation.rounds, 'round')} with"
+            f" {federation.optimizer}, rate {federation.lr:g},"
+            f" {plural(federation.clients, 'client')}, {plural(setup.training_seeds, 'seed')},"
+            f" trained on {frontier.trained_on} examples{before}",
         ),
         Sentence(
             "Reference error",
@@ -231,8 +232,8 @@ def reading_points(frontier: Frontier) -> list[Sentence]:
         ),
         Sentence(
             "ε",
-            f"the promise of differential privacy over {plural(frontier.epsilon_rounds, 'round')},"
-            f" δ = {frontier.delta:g}, with secret noise (these trainings had seeds) and one"
+            f"the promise of differential privacy over {plural(releases.rounds, 'round')},"
+            f" δ = {releases.delta:g}, with secret noise (these trainings had seeds) and one"
             " example or client replaced by an empty one; the smaller, the stronger; –: none",
         ),
         Sentence("Beaten", "another defense costs less at equal leakage"),
@@ -309,21 +310,21 @@ def equal_words(match: str, budget: Budget | None) -> str:
     )
 
 
-def undefended_words(found: Undefended, tokens: bool) -> str:
-    """What the strongest attack reaches without a defense, beside a blind guess."""
-    unit = (
-        "a share of wrong tokens of" if tokens else "a mean squared error, of values in [0, 1], of"
-    )
-    ours, its = f"{unit} {found.mse_pixels.mean:.2g}", f"{found.guess_mse_pixels:.2g}"
-    if found.psnr is not None and found.guess_psnr is not None:
-        ours, its = f"{found.psnr.mean:.1f} dB", f"{found.guess_psnr:.1f} dB"
-    gain = found.gain
+def undefended_words(result: AuditResult) -> str:
+    """What the strongest attack reaches without a defense, beside a blind guess; empty if none."""
+    frontier = result.frontier
+    leak = frontier.undefended.leaks[0] if frontier.undefended.leaks else None
+    if leak is None or leak.error is None or leak.gain is None:
+        return ""
+    gain = leak.gain
     ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
+    unit = "share of wrong tokens" if result.setup.tokens else "squared error"
     numbers = (
-        f"ithout a defense the strongest attack, {shown_name(found.attack)}, reaches {ours} and a"
-        f" blind guess ({found.guess}) {its}: {gain.mean:+.1f}{ends} dB, example by example"
+        f"ithout a defense the strongest attack, {shown_name(leak.attack)}, leaves"
+        f" {share(leak.error.mean)} of the {unit} of a blind guess ({frontier.guess}):"
+        f" {gain.mean:+.1f}{ends} dB, example by example"
     )
-    if found.can_judge:
+    if leak.works:
         return f"W{numbers}."
     return (
         f"{_capital(CANNOT_JUDGE)}: w{numbers}. At least {MARGIN:g} dB in the mean and an interval"
@@ -333,9 +334,8 @@ def undefended_words(found: Undefended, tokens: bool) -> str:
 
 def takeaways(result: AuditResult) -> list[str]:
     """The few things to remember."""
-    found = result.undefended
     texts = [
-        undefended_words(found, result.setup.tokens) if found else "",
+        undefended_words(result),
         _gains(result),
         _below(result),
         _unproved(result),
@@ -390,9 +390,7 @@ def _unproved(result: AuditResult) -> str:
     reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
     why = f" ({'; '.join(reasons)})" if reasons else ""
     compare = any(d.bound for d in unproved)
-    what = (
-        "the attacks that were run" if attacks_judge(result) else "how often candidates are picked"
-    )
+    what = "the attacks that were run" if result.can_judge else "how often candidates are picked"
     return (
         f"No guarantee: {_list(d.name for d in unproved)}{why}. All that is known there is what was"
         f" measured with {what}; a stronger attack may recover more."
@@ -428,15 +426,16 @@ TOLD = {
 def threat_model(result: AuditResult) -> list[str]:
     """What the attacker has, one line each."""
     setup, names = result.setup, attack_names(result)
-    what = "one gradient" if setup.message == "gradient" else "one weight update"
-    knows = "knows" if setup.threat_statistics else "does not know"
+    threat = setup.threat
+    what = "one gradient" if setup.federation.local is None else "one weight update"
+    knows = "knows" if threat.statistics else "does not know"
     lines = [
         f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
         "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
-        f"It is given {LABELS[setup.threat_labels]}.",
+        f"It is given {LABELS[threat.labels]}.",
         f"It {knows} the data's mean, standard deviation and range.",
     ]
-    for aware, phrase in ((True, TOLD[setup.threat_mechanism]), (False, "Do not know the defense")):
+    for aware, phrase in ((True, TOLD[threat.mechanism]), (False, "Do not know the defense")):
         found = (a for d in result.defenses for a in d.attacks if a.knows_defense is aware)
         attackers = list(dict.fromkeys(names[a.attack] for a in found))
         if attackers:

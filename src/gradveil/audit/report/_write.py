@@ -15,7 +15,7 @@ from gradveil.catalog import shown_name
 
 from .._result import AuditResult
 from ._charts import across, frontier_figures, metrics
-from ._facts import attack_names, attacks_judge, every_point, looks, main_answer
+from ._facts import attack_names, every_point, looks, main_answer
 from ._gallery import first_strips, gallery
 from ._numbers import estimate, number, plural
 from ._tables import attack_table, layer_table, points_table, rounds_table, summary_table
@@ -60,7 +60,7 @@ def render_report(result: AuditResult) -> str:
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    frontier, axis = result.frontier, across(result.frontier)
+    frontier, axis = result.frontier, across(result)
     charts = frontier_figures(result)
     drawn = any(figure["data"] for figure in charts.values())
     return {
@@ -79,9 +79,8 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "edge": any(map(axis.beyond, every_point(frontier))),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
-        "reading": reading_points(frontier),
+        "reading": reading_points(result),
         "takeaways": takeaways(result),
-        "judges": attacks_judge(result),
         "summary": summary_table(result),
         "attacks": attack_table(result),
         "names": attack_names(result),
