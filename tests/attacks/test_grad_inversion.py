@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from gradveil import NoDefense, load_dataset
 from gradveil.attacks import GradInversion, InvertingGradients, observe
 from gradveil.attacks._descent import consensus
-from gradveil.attacks._priors import BatchNormDistance
+from gradveil.attacks._grad_inversion import batch_norm_distance
 from gradveil.models import build_model
 from gradveil.scoring import paired_interval, score
 
@@ -86,7 +86,7 @@ def test_models_without_batch_norm() -> None:
     batch = smooth_images(1, 2, 6, 9, dtype=torch.float64)
     model = build_model("mlp", sizes=[108, 16, 10]).double()
     observation = observed(model, batch)
-    assert not BatchNormDistance(observation)
+    assert batch_norm_distance(observation) is None
     found = GradInversion(steps=100, seeds=2)(observation, seeded())
     assert float(score(found, batch, ssim=False).mse) < 0.05
 
@@ -94,7 +94,8 @@ def test_models_without_batch_norm() -> None:
 def test_statistics_of_the_training_data_have_the_least_distance() -> None:
     public = smooth_images(64, 1, 8, 8, seed=7)[0]
     model = batch_norm_net(public, width=4)
-    distance = BatchNormDistance(observed(model, smooth_images(2, 1, 8, 8)))
+    distance = batch_norm_distance(observed(model, smooth_images(2, 1, 8, 8)))
+    assert distance is not None
     assert float(distance(public)) < 1e-2
     assert float(distance(torch.rand(64, 1, 8, 8, generator=seeded()))) > 10 * float(
         distance(public)

@@ -2,7 +2,7 @@ import torch
 
 from gradveil import GaussianPrior
 from gradveil.attacks._matching import Evidence, euclidean_evidence
-from gradveil.attacks._priors import GaussianEnergy, energy_of
+from gradveil.attacks._priors import energy_of
 from gradveil.attacks._refine import Objective, refine
 
 from .tiny import generator
@@ -15,7 +15,7 @@ def test_refine_solves_linear_least_squares_with_a_prior():
     prior = GaussianPrior(torch.ones(3, dtype=torch.float64), cov)
     weight = torch.linspace(0.5, 2, 12, dtype=torch.float64)
     objective = Objective(
-        lambda x: matrix @ x.flatten(), Evidence(sent, sent, weight), GaussianEnergy(prior)
+        lambda x: matrix @ x.flatten(), Evidence(sent, sent, weight), energy_of(prior)
     )
     start = torch.zeros(2, 3, dtype=torch.float64)
     found = refine(objective, start, steps=30, products=50, tolerance=0)

@@ -236,7 +236,7 @@ class _Posterior:
         evidence, energy, run = self.evidence(), self.energy, self.run
         if isinstance(energy, Denoised):
             if run.observation.task == "classification":
-                energy = energy.knowing(run.labels)
+                energy = replace(energy, labels=run.labels)
             stages = Stages(run.observation, run.labels, evidence, energy, finish)
             return split(stages, energy, best.inputs, run.watch)
         stages = Stages(run.observation, run.labels, evidence, energy, finish)

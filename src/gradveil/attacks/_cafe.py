@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from math import isqrt
 
 import torch
@@ -23,15 +23,9 @@ from ._lbfgs import minimise_lbfgs
 from ._observation import Observation, ThreatModel, observe
 from ._priors import total_variation
 
-Block = tuple[slice, ...]
-"""The entries of an example that one worker owns; of a batch with the examples' axis in front."""
-
 
 class VerticalNet(nn.Module):
     """Workers' embeddings tanh(first(features(block))) of disjoint blocks, under the server's head.
-
-    As one module it is all that messages and defenses need: `GradientMessage` of it holds every
-    worker's gradients.
 
     Args:
         input_shape: (C, H, W) of images or (F,) of tables.
@@ -65,8 +59,8 @@ class VerticalNet(nn.Module):
         for block in self.blocks:
             example, features = torch.zeros(1, *input_shape)[block], nn.Sequential()
             if channels is not None:
-                features.append(nn.Conv2d(example.shape[1], channels, 3, padding=1))
-                features.append(nn.Tanh())
+                conv = nn.Conv2d(example.shape[1], channels, 3, padding=1)
+                features.extend([conv, nn.Tanh()])
             self.features.append(features.append(nn.Flatten()))
             self.first.append(nn.Linear(features(example).shape[1], hidden))
         self.head = nn.Linear(hidden * workers, num_classes)
@@ -79,28 +73,25 @@ class VerticalNet(nn.Module):
         return logits
 
 
-def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[Block]:
+def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[tuple[slice, ...]]:
     """Disjoint blocks that cover an example.
 
     >>> len(split_blocks((3, 32, 32), 4)), split_blocks((6,), 2)
     (4, [(slice(0, 3, None),), (slice(3, 6, None),)])
     """
-
-    def runs(length: int, count: int) -> list[slice]:
+    side, grid = isqrt(workers), len(input_shape) == 3
+    counts = (side, side) if grid and side * side == workers else (workers,)
+    axes, ends = [], input_shape[-len(counts) :]
+    for length, count in zip(ends, counts, strict=True):
         if count > length:
             raise ValueError(
                 "Parameter `workers` should leave at least one entry for each. Found"
                 f" {count} parts of {length} entries. Use fewer workers."
             )
         edges = [round(i * length / count) for i in range(count + 1)]
-        return [slice(a, b) for a, b in pairwise(edges)]
-
-    side = isqrt(workers)
-    if len(input_shape) == 3 and side * side == workers:
-        rows, columns = runs(input_shape[1], side), runs(input_shape[2], side)
-        return [(slice(None), row, column) for row in rows for column in columns]
-    leading = (slice(None),) * (len(input_shape) - 1)
-    return [(*leading, run) for run in runs(input_shape[-1], workers)]
+        axes.append([slice(a, b) for a, b in pairwise(edges)])
+    leading = (slice(None),) * (len(input_shape) - len(counts))
+    return [(*leading, *own) for own in product(*axes)]
 
 
 @dataclass(frozen=True)
@@ -187,25 +178,23 @@ class CAFE(Attack):
         inputs, targets = check_batch(data, "data")
         check_count(batch_size, "batch_size")
         check_count(iterations, "iterations")
-        order = [torch.randperm(len(inputs), generator=generator) for _ in range(iterations)]
         usage = torch.zeros(iterations, len(inputs), dtype=inputs.dtype, device=inputs.device)
-        observations = []
-        for row, each in zip(usage, order, strict=True):
-            chosen = each[:batch_size]
+        order = [torch.randperm(len(inputs), generator=generator)[:batch_size] for _ in usage]
+        for row, chosen in zip(usage, order, strict=True):
             row[chosen.to(row.device)] = 1
-            observations.append(
-                observe(
-                    model, loss_fn, (inputs[chosen], targets[chosen]), defense,
-                    threat=ThreatModel(labels="unknown"), num_classes=num_classes,
-                    input_range=input_range, generator=generator,
-                )
-            )  # fmt: skip
+        observations = tuple(
+            observe(
+                model, loss_fn, (inputs[chosen], targets[chosen]), defense, num_classes=num_classes,
+                threat=ThreatModel(labels="unknown"), input_range=input_range, generator=generator,
+            )
+            for chosen in order
+        )  # fmt: skip
         if (rank := int(torch.linalg.matrix_rank(usage))) < len(inputs):
             raise ValueError(
                 f"Parameter `iterations` should determine {len(inputs)} examples. Found"
                 f" {iterations} batches whose indices have rank {rank}. Observe more iterations."
             )
-        return VerticalObservation(model, tuple(observations), usage)
+        return VerticalObservation(model, observations, usage)
 
     def __call__(
         self,
@@ -222,19 +211,18 @@ class CAFE(Attack):
         for number, block in enumerate(model.blocks):
             start = normal_like(inputs[block], generator) * 0.1
             low, high = (b if b is None else b.expand(shape)[block] for b in (seen.low, seen.high))
-            deltas = _least_squares(usage, observation.sent(f"first.{number}.bias"))
+            # pinv, as lstsq gives other last bits from call to call
+            deltas = torch.linalg.pinv(usage) @ observation.sent(f"first.{number}.bias")
             rows = torch.cat([(deltas * used[:, None]).T for used in usage])
             weight = observation.sent(f"first.{number}.weight")
-            features = _least_squares(rows, weight.flatten(0, 1))
+            features = torch.linalg.pinv(rows) @ weight.flatten(0, 1)
             if not list(model.features[number].parameters()):
                 start = clamp(features.view(start.shape), low, high)
                 features = start.flatten(1)
             cost = self._cost(observation, number, deltas, features)
-            point = minimise_lbfgs(
-                cost, start, steps=self.steps, watch=watch, progress=self.progress
-            )
-            inputs[block] = clamp(point.inputs, low, high)
-            points.append(point)
+            told, steps = self.progress, self.steps
+            points.append(minimise_lbfgs(cost, start, steps=steps, watch=watch, progress=told))
+            inputs[block] = clamp(points[-1].inputs, low, high)
         history = [each for point in points for each in point.history]
         status = next((p.status for p in points if p.status != FINISHED), FINISHED)
         targets = torch.full((len(inputs),), -1, device=inputs.device)
@@ -250,29 +238,13 @@ class CAFE(Attack):
         totals = {n: observation.sent(f"features.{number}.{n}").sum(0) for n in parameters}
         slopes = deltas @ weight
 
-        def made(parameters: Tensors, block: Tensor) -> Tensor:
-            found: Tensor = functional_call(net, parameters, (block,))
-            return found
+        def summed(own: Tensors, block: Tensor) -> Tensor:
+            return torch.sum(usage @ (functional_call(net, own, (block,)) * slopes))
 
         def cost(block: Tensor) -> Tensor:
-            total = relative_misfit(made(parameters, block), features)
+            total = relative_misfit(functional_call(net, parameters, (block,)), features)
             if totals:  # of the layers before the first fully connected one, over all iterations
-                pulled = grad(lambda own: (usage @ (made(own, block) * slopes)).sum())(parameters)
-                total = total + relative_misfit(pulled, totals)
+                total = total + relative_misfit(grad(summed)(parameters, block), totals)
             return total + self.total_variation * total_variation(block, corner=1e-3)
 
         return cost
-
-
-def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
-    """min ‖A x - b‖² + ε² ‖x‖² by QR, ε at rounding level: defined for any rank.
-
-    `torch.linalg.lstsq` gives other last bits from call to call; same seed should be same bytes.
-    """
-    size = matrix.shape[1]
-    ridge = torch.finfo(matrix.dtype).eps * matrix.norm()
-    identity = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    factors = torch.linalg.qr(torch.cat([matrix, ridge * identity]))
-    padded = torch.cat([right, right.new_zeros(size, right.shape[1])])
-    solution: Tensor = torch.linalg.solve_triangular(factors.R, factors.Q.T @ padded, upper=True)
-    return solution

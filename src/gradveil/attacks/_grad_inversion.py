@@ -1,11 +1,15 @@
 """GradInversion: gradient matching with BatchNorm statistics and a consensus of several seeds."""
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradveil._random import generator_or_fresh
+from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
 from ._descent import (
@@ -20,8 +24,9 @@ from ._descent import (
     sent_row,
 )
 from ._matching import cosine_distance
+from ._model_layers import recorded
 from ._observation import Observation, check_observation
-from ._priors import BatchNormDistance, total_variation
+from ._priors import total_variation
 from ._targets import labels_of
 
 
@@ -33,8 +38,8 @@ class GradInversion(Attack):
 
         D(g(x_s), sent) + α_tv TV(x_s) + α_l2 mean(x_s²) + α_bn R_bn(x_s) + α_group mean((x_s - x̄)²)
 
-    with the running statistics of BatchNorm layers (`BatchNormDistance`; without one, no term) and
-    x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
+    with the running statistics of BatchNorm layers (`batch_norm_distance`; without one, no term)
+    and x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
     across seeds. D is the cosine distance, the paper's the Euclidean one. The paper also registers
     (shifts) images before taking the mean; this does not. The best of all seeds and of x̄, by the
     cost without the group term, is returned.
@@ -81,58 +86,37 @@ class GradInversion(Attack):
         """Attack; all randomness comes from the generator."""
         check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        labels, sent = labels_of(observation, generator), sent_row(observation)
-        cost = self._cost(observation, labels, sent)
-        now = noise_start(observation, self.seeds, generator)
+        labels = labels_of(observation, generator)
+        cost, now = self._cost(observation, labels), noise_start(observation, self.seeds, generator)
+        whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
         history: list[tuple[int, float]] = []
         for number in range(self.rounds):
-            minimum = self._round(cost, now, labels, observation, number, watch)
-            steps = number * self._steps_of_round
-            history += [(steps + step, float(costs.min())) for step, costs in minimum.history]
+            before, rate = number * steps, whole.rate(number / self.rounds)
+            mean = consensus(now, labels)
+            drawn = torch.full_like(now.flatten(1)[:, 0], self.group * (4 * number >= self.rounds))
+            minimum = minimise(
+                cost,
+                now,
+                Descent(steps, rate, decay="none", time_budget=watch.left()),
+                data=(mean, drawn),
+                low=observation.low,
+                high=observation.high,
+                progress=self._told(before, self.rounds * steps),
+            )
+            history += [(before + step, float(costs.min())) for step, costs in minimum.history]
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
         return self._picked(cost, minimum, labels, history)
 
-    def _round(
-        self,
-        cost: Cost,
-        now: Tensor,
-        labels: Tensor,
-        observation: Observation,
-        number: int,
-        watch: Watch,
-    ) -> Minimum:
-        drawn = self.group if 4 * number >= self.rounds else 0.0
-        mean = consensus(now, labels)
-        return minimise(
-            cost,
-            now,
-            self._descent(number, watch.left()),
-            data=(mean, torch.full_like(mean.flatten(1)[:, 0], drawn)),
-            low=observation.low,
-            high=observation.high,
-            progress=self._progress_of(number),
-        )
-
-    def _progress_of(self, number: int) -> Progress | None:
+    def _told(self, before: int, total: int) -> Progress | None:
         """The whole attack's progress, seen from one round."""
-        told, before = self.progress, number * self._steps_of_round
-        if told is None:
-            return None
-        total = self.rounds * self._steps_of_round
-        return lambda step, _, cost: told(before + step, total, cost)
+        told = self.progress
+        return told and (lambda step, _, cost: told(before + step, total, cost))
 
-    @property
-    def _steps_of_round(self) -> int:
-        return max(1, round(self.steps / self.rounds))
-
-    def _descent(self, number: int, time_budget: float | None) -> Descent:
-        rate = Descent(steps=self.steps, lr=self.lr).rate(number / self.rounds)
-        return Descent(self._steps_of_round, rate, decay="none", time_budget=time_budget)
-
-    def _cost(self, observation: Observation, labels: Tensor, sent: Tensor) -> Cost:
-        message, statistics = message_of(observation), BatchNormDistance(observation)
+    def _cost(self, observation: Observation, labels: Tensor) -> Cost:
+        message, sent = message_of(observation), sent_row(observation)
+        statistics = batch_norm_distance(observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
@@ -140,7 +124,7 @@ class GradInversion(Attack):
             own = cosine_distance(message(inputs, labels), sent)
             own = own + self.total_variation * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
-            if statistics and self.batch_norm > 0:
+            if statistics is not None:
                 own = own + self.batch_norm * statistics(inputs)
             return own + group * (inputs - mean).square().mean(), own
 
@@ -159,3 +143,36 @@ class GradInversion(Attack):
             if shared < own:
                 inputs, own = mean, shared
         return Reconstruction(inputs, labels, own, history, minimum.status)
+
+
+def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] | None:
+    """How far the statistics of a batch are from the running ones, over all BatchNorm layers.
+
+    R(x) = mean over layers l and channels of ((μ_l(x) - μ̂_l) / σ̂_l)² + (σ_l(x) / σ̂_l - 1)²,
+
+    with μ_l(x), σ_l(x) the mean and standard deviation of the layer's input over examples and
+    positions, and μ̂_l, σ̂_l what the model carries. `None` for models without running statistics.
+    Eq. 7 of the paper has norms that are not relative to σ̂.
+    """
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    layers = [
+        ("", module)
+        for module in observation.model.modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    ]
+
+    def distance(inputs: Tensor) -> Tensor:
+        with recorded(layers) as seen:
+            loss.outputs(loss.parameters, inputs)
+        return torch.stack([_distance(layer, values) for _, layer, values in seen]).mean()
+
+    return distance if layers else None
+
+
+def _distance(layer: Any, values: Tensor) -> Tensor:
+    over = [0, *range(2, values.dim())]
+    spread = (layer.running_var.detach() + layer.eps).sqrt()
+    mean, variance = values.mean(over), values.var(over, unbiased=False)
+    shift = (mean - layer.running_mean.detach()) / spread
+    ratio = (variance + layer.eps).sqrt() / spread
+    return torch.as_tensor((shift.square() + (ratio - 1).square()).mean())

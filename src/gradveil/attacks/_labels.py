@@ -1,6 +1,7 @@
 """Labels from the gradient of the last linear layer."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,79 +15,64 @@ from gradveil.messages import trainable_parameters
 from ._model_layers import Call, last_layer, linear_calls, random_inputs
 from ._observation import Observation, check_observation
 
-_MODEL_ERROR = 0.25  # of one example's share: how well its mean gradient is known
-_MISTAKES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
+
+class Reading(NamedTuple):
+    """An estimate of Σ_n δ_n, and what single examples of each class would add to it."""
+
+    values: Tensor
+    trust: Tensor
+    """The weight of each entry."""
+    variance: float
+    """Of the noise in each entry."""
+    expected: Tensor
+    """D, one row for each class."""
+    error: float = 0.25
+    """How well D is known, as a share of one example's."""
 
 
-def fit_counts(
-    reading: Tensor,
-    trust: Tensor,
-    variance: float,
-    expected: Tensor,
-    total: int,
-    model_error: float = _MODEL_ERROR,
-) -> tuple[Tensor, Tensor]:
-    """The likeliest counts n ≥ 0 with Σ_c n_c = `total`, and their cost.
+def fit_counts(readings: Sequence[Reading], total: int) -> Tensor:
+    """The likeliest counts n ≥ 0 with Σ_c n_c = `total`, under the reading that fits best.
 
     Minimises Σ_c trust_c (reading - Σ_k n_k D_k)_c² / 2v + ½ C log v + Σ_c log n_c!, the likelihood
     of the reading and the multinomial prior of labels drawn evenly: where noise drowns the reading,
     the counts stay even instead of following it. v is the noise's variance and a part for what is
     not known of D. Greedy choice, then exchanges of single examples as long as they help.
-
-    Args:
-        reading: Shape (classes,).
-        trust: The weight of each entry.
-        variance: Of the noise in each entry.
-        expected: D, one row for each class.
-        total: The batch size.
-        model_error: How well D is known, as a share of one example's.
     """
-    spread = variance + (model_error * expected.diagonal()).square().mean()
-    precision = 0.5 * trust / spread
-    counts = torch.zeros(len(reading), dtype=torch.int64, device=reading.device)
-    residual = reading.clone()
-    for _ in range(total):
-        costs = _misfit(residual - expected, precision) + torch.log1p(counts)
-        best = costs.argmin()
-        counts[best] += 1
-        residual = residual - expected[best]
-    counts, cost = _exchanged(counts, residual, expected, precision)
-    return counts, cost + 0.5 * len(reading) * torch.log(spread.clamp_min(1e-30))
+    fits = []
+    for values, trust, variance, expected, error in readings:
+        spread = variance + (error * expected.diagonal()).square().mean()
+        precision = 0.5 * trust / spread
+        counts = torch.zeros(len(values), dtype=torch.int64, device=values.device)
+        residual = values.clone()
+        for _ in range(total):
+            best = (_misfit(residual - expected, precision) + torch.log1p(counts)).argmin()
+            counts[best] += 1
+            residual = residual - expected[best]
+        counts, cost = _exchanged(counts, residual, expected, precision)
+        cost = cost + 0.5 * len(values) * torch.log(spread.clamp_min(1e-30))
+        fits.append((float(cost), counts))
+    return min(fits, key=lambda fit: fit[0])[1]
 
 
-def fit_counts_of_trained(
-    reading: Tensor, trust: Tensor, variance: float, expected: Tensor, unit: Tensor, total: int
-) -> Tensor:
-    """The same where D, evaluated at random inputs, may say nothing of real ones.
+def if_trained(reading: Reading, unit: Tensor, total: int) -> list[Reading]:
+    """Readings where D, evaluated at random inputs, may say nothing of real ones.
 
     A trained model gives an example of class c about the probabilities (1 - ε) e_c + ε q_c, with
     q_c even over the other classes, so D_c = ε (q_c - e_c) / B. ε is not known, and varies between
     examples with a variance of about ε (1 - ε) / 2: where a model is nearly always right its
-    gradient says little of the labels, and the counts stay even. The likeliest of some ε and of D
-    as given is taken.
+    gradient says little of the labels, and the counts stay even.
 
     Args:
-        reading: As in `fit_counts`, and so on.
+        reading: With D as it was evaluated.
         unit: (q_c - e_c) / B, one row for each class.
+        total: The batch size.
     """
-    fits = [fit_counts(reading, trust, variance, expected, total)]
-    for mistake in _MISTAKES:
-        scatter = total / len(reading) * (1 - mistake) / (2 * mistake)
-        error = math.sqrt(_MODEL_ERROR**2 + scatter)
-        fits.append(fit_counts(reading, trust, variance, mistake * unit, total, error))
-    return min(fits, key=lambda fit: float(fit[1]))[0]
-
-
-def fit_counts_and_scale(
-    reading: Tensor, trust: Tensor, variance: float, expected: Tensor, total: int
-) -> Tensor:
-    """The same where the reading is known only up to a factor, the size of the features."""
-    factors = torch.logspace(-0.5, 0.5, 21, dtype=torch.float64).tolist()
-    fits = [
-        fit_counts(reading / factor, trust, variance / factor**2, expected, total)
-        for factor in factors
-    ]
-    return min(fits, key=lambda fit: float(fit[1]))[0]
+    found = []
+    for mistake in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02):
+        scatter = total / len(unit) * (1 - mistake) / (2 * mistake)
+        error = math.sqrt(reading.error**2 + scatter)
+        found.append(reading._replace(expected=mistake * unit, error=error))
+    return found
 
 
 def _exchanged(
@@ -133,7 +119,7 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
 
     Exact for one example without noise. For batches it is right as far as D_c is: on models that
     are not yet trained. A trained one's outputs at random inputs say little of those at real ones;
-    there a one-parameter D_c is fitted with the counts (`fit_counts_of_trained`), which finds more
+    there a one-parameter D_c is fitted with the counts (`if_trained`), which finds more
     than a guess that spreads labels evenly, and not all: the paper's CNN after 60 steps, batches of
     16, 0.77 of the labels against 0.68. FedAvg's updates are read as the mean gradient of their
     steps.
@@ -180,29 +166,24 @@ def estimate_label_counts(
     probes = random_inputs(observation, 32, generator_or_fresh(generator))
     calls, outputs = linear_calls(observation, probes, _parameters_between(observation))
     layer = last_layer(calls, observation)
-    features = layer.inputs.reshape(-1, layer.layer.in_features).mean(dim=0)
     gradient = _as_gradient(observation)
-    reading = _reading(gradient, layer, features)
-    classes, total = len(reading.values), observation.batch_size
+    classes, total = layer.layer.out_features, observation.batch_size
+    outputs = outputs.reshape(-1, classes)
+    reading = _reading(gradient, layer, _expected(observation, outputs))
     if total == 1:
         return torch.bincount(reading.values.argmin()[None], minlength=classes)
-    outputs = outputs.reshape(-1, classes)
-    expected = _expected(observation, outputs)
     if layer.bias in gradient:
         unit = _expected(observation, torch.zeros_like(outputs)) * classes / (classes - 1)
-        return fit_counts_of_trained(*reading, expected, unit, total)
-    return fit_counts_and_scale(*reading, expected, total)
+        return fit_counts([reading, *if_trained(reading, unit, total)], total)
+    factors = torch.logspace(-0.5, 0.5, 21, dtype=torch.float64).tolist()  # of the features' size
+    scaled = [
+        reading._replace(values=reading.values / f, variance=reading.variance / f**2)
+        for f in factors
+    ]
+    return fit_counts(scaled, total)
 
 
-class _Reading(NamedTuple):
-    """An estimate of Σ_n δ_n, how far each entry can be trusted, and the variance of its noise."""
-
-    values: Tensor
-    trust: Tensor
-    variance: float
-
-
-def _reading(gradient: Tensors, layer: Call, features: Tensor) -> _Reading:
+def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
     """From the bias, and from the weight projected on the mean features.
 
     The logits' gradients add up to 0 over classes, so what the columns of the sent gradient add up
@@ -210,6 +191,7 @@ def _reading(gradient: Tensors, layer: Call, features: Tensor) -> _Reading:
     by the scatter of the features, but averaged over them). An entry of the bias that was pruned
     is most likely small, and counts as a 0 of little weight.
     """
+    features = layer.inputs.reshape(-1, layer.layer.in_features).mean(dim=0)
     weight = gradient[layer.weight]
     bias = gradient.get(layer.bias)
     seen = weight != 0
@@ -219,7 +201,7 @@ def _reading(gradient: Tensors, layer: Call, features: Tensor) -> _Reading:
     averaged = noise / float(power)
     if bias is None:
         trust = torch.where(seen.any(dim=1), 1.0, _HARDLY).to(projected)
-        return _Reading(projected, trust, averaged)
+        return Reading(projected, trust, averaged, expected)
     known = bias != 0
     projected = projected * _scale(projected[known], bias[known])
     scatter = float((projected - bias)[known].square().mean()) if bool(known.any()) else 0.0
@@ -227,7 +209,7 @@ def _reading(gradient: Tensors, layer: Call, features: Tensor) -> _Reading:
     share = noise / (noise + spread + 1e-30)
     mixed = torch.where(known, (1 - share) * bias + share * projected, 0.0)
     variance = noise * spread / (noise + spread + 1e-30)
-    return _Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance)
+    return Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance, expected)
 
 
 def _scale(estimate: Tensor, reference: Tensor) -> Tensor:

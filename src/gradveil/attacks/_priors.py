@@ -1,24 +1,15 @@
 """What an attacker believes of inputs before it sees a message, as an energy to be minimised."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
-from gradveil._checks import (
-    check_methods,
-    check_not_negative,
-    check_positive,
-)
+from gradveil._checks import check_methods, check_not_negative, check_positive
 from gradveil.denoising import Denoiser
-from gradveil.messages import FunctionalLoss
 from gradveil.theory import GaussianPrior
-
-from ._model_layers import recorded
-from ._observation import Observation
 
 Multiply = Callable[[Tensor], Tensor]
 
@@ -98,25 +89,29 @@ class TotalVariation:
 
 
 @dataclass(frozen=True)
-class GaussianEnergy:
-    """E(x) = ½ Σ_b (x_b - μ)ᵀ Λ (x_b - μ), of the theory's `GaussianPrior`."""
+class Quadratic:
+    """E(x) = ½ ⟨x - μ, Λ (x - μ)⟩."""
 
-    prior: GaussianPrior
+    mean: Tensor
+    """μ, of one example or of all."""
+    multiply: Multiply
+    """v ↦ Λ v."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The energy."""
-        centred = inputs.flatten(1) - self.prior.mean.to(inputs)
-        return 0.5 * (centred * (centred @ self.prior.precision.to(inputs))).sum()
+        centred = self._centred(inputs)
+        return 0.5 * (centred * self.multiply(centred)).sum()
 
     def gradient(self, inputs: Tensor) -> Tensor:
-        """Λ (x_b - μ) for each example."""
-        centred = inputs.flatten(1) - self.prior.mean.to(inputs)
-        return (centred @ self.prior.precision.to(inputs)).view_as(inputs)
+        """Λ (x - μ)."""
+        return self.multiply(self._centred(inputs))
 
     def curvature(self, inputs: Tensor) -> Multiply:
-        """Λ, once for each example."""
-        precision = self.prior.precision.to(inputs)
-        return lambda direction: (direction.flatten(1) @ precision).view_as(direction)
+        """Λ."""
+        return self.multiply
+
+    def _centred(self, inputs: Tensor) -> Tensor:
+        return inputs - self.mean.to(inputs).reshape(-1, *inputs.shape[1:])
 
 
 def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
@@ -125,7 +120,10 @@ def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
         return TotalVariation(0.0)
     if isinstance(prior, Denoiser):
         return Denoised(prior)
-    return GaussianEnergy(prior) if isinstance(prior, GaussianPrior) else prior
+    if not isinstance(prior, GaussianPrior):
+        return prior
+    precision = prior.precision
+    return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
 
 
 def check_prior(prior: object) -> None:
@@ -146,10 +144,6 @@ def _differences_transposed(rows: Tensor, columns: Tensor) -> Tensor:
     pad = torch.nn.functional.pad
     vertical = pad(rows, (0, 0, 1, 0)) - pad(rows, (0, 0, 0, 1))
     return vertical + pad(columns, (1, 0)) - pad(columns, (0, 1))
-
-
-SEARCH = 0.3
-"""τ of the first-order search where none is given."""
 
 
 @dataclass(frozen=True)
@@ -180,15 +174,19 @@ class Denoised:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The energy; differentiated, it is the negative score."""
-        return 0.5 * (inputs - self.guess(inputs)).square().sum() / self.now**2
+        return self.near(inputs)(inputs)
 
     def gradient(self, inputs: Tensor) -> Tensor:
         """(x - D(x)) / τ² for each example."""
-        return (inputs - self.guess(inputs)) / self.now**2
+        return self.near(inputs).gradient(inputs)
 
     def curvature(self, inputs: Tensor) -> Multiply:
         """1/τ², which is above that of -log p_τ."""
         return lambda direction: direction / self.now**2
+
+    def near(self, inputs: Tensor) -> Quadratic:
+        """The energy around these inputs, with D held fixed."""
+        return Quadratic(self.guess(inputs), self.curvature(inputs))
 
     def guess(self, inputs: Tensor) -> Tensor:
         """D(x, τ), not differentiated."""
@@ -196,12 +194,8 @@ class Denoised:
 
     @property
     def now(self) -> float:
-        """τ of the energy, before the last steps decide it."""
-        return SEARCH if self.level is None else self.level
-
-    def knowing(self, labels: Tensor) -> "Denoised":
-        """The same for images of these classes."""
-        return replace(self, labels=labels)
+        """τ of the energy; before the last steps decide it, that of the first-order search."""
+        return 0.3 if self.level is None else self.level
 
     def levels(self) -> list[float]:
         """From the start down to the end, each the same share of the one before."""
@@ -209,67 +203,3 @@ class Denoised:
             return [self.now] * self.rounds
         ratio = (self.now / self.start) ** (1 / max(1, self.rounds - 1))
         return [self.start * ratio**k for k in range(self.rounds)]
-
-
-@dataclass(frozen=True)
-class Near:
-    """E(x) = ‖x - guess‖² / (2τ²)."""
-
-    guess: Tensor
-    level: float
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy."""
-        return torch.as_tensor(0.5 * (inputs - self.guess).square().sum() / self.level**2)
-
-    def gradient(self, inputs: Tensor) -> Tensor:
-        """(x - guess) / τ²."""
-        return (inputs - self.guess) / self.level**2
-
-    def curvature(self, inputs: Tensor) -> Multiply:
-        """1/τ²."""
-        return lambda direction: direction / self.level**2
-
-
-class BatchNormDistance:
-    """How far the statistics of a batch are from the running ones, over all BatchNorm layers.
-
-    R(x) = mean over layers l and channels of ((μ_l(x) - μ̂_l) / σ̂_l)² + (σ_l(x) / σ̂_l - 1)²,
-
-    with μ_l(x), σ_l(x) the mean and standard deviation of the layer's input over examples and
-    positions, and μ̂_l, σ̂_l what the model carries. 0 for models without running statistics.
-
-    Reference: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR
-    2021, Eq. 7 (there norms that are not relative to σ̂).
-    """
-
-    def __init__(self, observation: Observation) -> None:
-        self.loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
-        self.layers = [
-            module
-            for module in observation.model.modules()
-            if isinstance(module, _BatchNorm) and module.running_mean is not None
-        ]
-
-    def __bool__(self) -> bool:
-        return bool(self.layers)
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """R(x), differentiable."""
-        if not self.layers:
-            return inputs.new_zeros(())
-        with recorded([("", layer) for layer in self.layers]) as seen:
-            self.loss.outputs(self.loss.parameters, inputs)
-        return torch.stack([_distance(layer, values) for _, layer, values in seen]).mean()
-
-
-def _distance(layer: nn.Module, values: Tensor) -> Tensor:
-    assert isinstance(layer, _BatchNorm)
-    assert layer.running_mean is not None
-    assert layer.running_var is not None
-    over = [0, *range(2, values.dim())]
-    spread = (layer.running_var.detach() + layer.eps).sqrt()
-    mean, variance = values.mean(over), values.var(over, unbiased=False)
-    shift = (mean - layer.running_mean.detach()) / spread
-    ratio = (variance + layer.eps).sqrt() / spread
-    return (shift.square() + (ratio - 1).square()).mean()

@@ -15,7 +15,7 @@ from ._descent import Watch, clamp, message_of
 from ._matching import Evidence
 from ._model_layers import SmoothTwin
 from ._observation import Observation
-from ._priors import Denoised, Energy, Near
+from ._priors import Denoised, Energy
 
 MessageOf = Callable[[Tensor], Tensor]
 """From the inputs to the message, all entries in one row."""
@@ -263,7 +263,7 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refi
     for number, level in enumerate(levels):
         twin.set_width(first * (last / first) ** (number / len(levels)))
         objective = own if number == len(levels) - 1 else stages.objective(twin.observation)
-        near = Near(replace(energy, level=level).guess(inputs), level)
+        near = replace(energy, level=level).near(inputs)
         refined = stages.refine(replace(objective, energy=near), inputs, 1, watch, 1e-3)
         inputs = refined.inputs
         if refined.status != FINISHED:
