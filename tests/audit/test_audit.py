@@ -218,23 +218,6 @@ def test_updates_are_audited_too():
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_what_training_gains_may_be_held_equal():
-    result = small_audit(
-        table(),
-        table_model(),
-        defenses=["gradient-noise", "optimal-noise"],
-        match="training",
-        scale=0.05,
-        attacks=[],
-    )
-    assert result.setup.match == "training"
-    assert "a step of Adam should gain what it gains under isotropic noise" in result.setup.equal
-    assert result.defenses[1].defense == "gradient-noise(scale=0.05)"
-    with pytest.raises(ValueError, match=r"`match` should be 'utility'.*single examples"):
-        small_audit(table(), table_model(), match="training", local=LocalSteps(0.1, 2))
-
-
-@pytest.mark.usefixtures("unmeasured")
 def test_given_amounts_are_not_changed():
     result = small_audit(table(), table_model(), defenses=[GradientNoise(0.25)], attacks=[])
     assert result.defenses[1].defense == "gradient-noise(scale=0.25)"

@@ -13,8 +13,8 @@ from gradveil.audit import Goal
 from gradveil.audit.answer import Wish, solve_wishes
 from gradveil.audit.answer._curves import dominated
 from gradveil.audit.measure._attacks import best_mix
+from gradveil.audit.measure._cells import extra_loss
 from gradveil.audit.measure._fingerprint import fingerprint, state_of
-from gradveil.audit.measure._search import extra_loss
 from tests.audit.small import make_subject
 
 from .answer.made_up import KnownSearch, leak, noise_axis, point

@@ -79,7 +79,7 @@ class Settings:
     strengths: int = 4
     """Of each defense that is run over strengths, before goals are solved for."""
     match: str | None = None
-    """"utility", "scale", "error" or "training": what is held equal among defenses."""
+    """"utility", "scale" or "error": what is held equal among defenses."""
     scale: float | None = None
     """Of the isotropic noise that is the reference of `match` (then "utility" if left out); the
     root mean square of the message's entries if `None`."""

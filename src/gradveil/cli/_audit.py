@@ -85,7 +85,7 @@ def run_audit(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Its rate.", show_default="0.001")] = None,
     match: Annotated[
-        Literal["utility", "scale", "error", "training"] | None,
+        Literal["utility", "scale", "error"] | None,
         typer.Option(
             help="Defenses at one strength each, with this held equal, instead of over strengths."
         ),

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import Analytic, InvertingGradients
 from gradveil.audit import AuditResult
+from gradveil.audit.measure._cells import Search
 from gradveil.audit.measure._guess import blind_guess
-from gradveil.audit.measure._search import Search
 from gradveil.audit.report import render_report
 from gradveil.audit.report._words import takeaways
 from gradveil.cli._audit_show import show_audit

@@ -6,8 +6,7 @@ from torch.nn.functional import cross_entropy
 from gradveil.attacks import ThreatModel
 from gradveil.audit import Federation, Goal, Settings, Subject, run
 from gradveil.audit.measure._attacks import run_attacks
-from gradveil.audit.measure._guess import blind_guess
-from gradveil.audit.measure._search import error_share
+from gradveil.audit.measure._guess import blind_guess, error_share
 from gradveil.catalog import build_attack, build_defense
 from gradveil.data import load_dataset
 from gradveil.models import build_fitting_model

@@ -1,5 +1,7 @@
 """What is held equal is equal."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -9,7 +11,6 @@ from gradveil.audit import Settings
 from gradveil.audit._settings import MATCHED
 from gradveil.audit.measure._matching import make_budget, solve
 from gradveil.audit.measure._strengths import parse_defense
-from gradveil.audit.report import equal_words
 from gradveil.models import build_model
 from gradveil.theory import fisher_trace
 
@@ -23,7 +24,7 @@ PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning
 def case():
     inputs, targets = images()
     message = GradientMessage(build_model("mlp", sizes=[36, 30, 3]), cross_entropy, targets[:2])
-    moments = measure(message, inputs[:2], "exact", examples=True)
+    moments = measure(message, inputs[:2], "exact")
     return message(inputs[:2]), moments, GaussianPrior.fit(inputs[2:])
 
 
@@ -46,7 +47,7 @@ def test_equal_utility(case):
     largest = max(float(square.max()) for square in moments.squared_values.values())
     for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
         assert found[name].second == pytest.approx(found["noise"].second, rel=1e-4), name
-    first = budget.least(noisy=False)
+    first = budget.least
     for name in PRUNING:
         assert abs(found[name].first - first) <= largest, name
     assert first < found["no defense"].first
@@ -84,47 +85,15 @@ def test_equal_error(case):
         assert bound == pytest.approx(budget.error, rel=1e-3), name
 
 
-def adam_gain(values, mechanism):
-    """Σ g_i E[y_i] / √E[y_i²], from the definition."""
-    gain = 0.0
-    for name, g in values.items():
-        std = mechanism.std[name].double() if isinstance(mechanism.std, dict) else mechanism.std
-        keep = 1.0 if mechanism.keep is None else mechanism.keep[name].double()
-        sent = keep * (
-            g.double() if mechanism.clip is None else g.double().clamp(*limits(mechanism))
-        )
-        power = (sent.square() + torch.as_tensor(std).square()).sqrt()
-        gain += float(torch.where(power > 0, g.double() * sent / power, 0.0).sum())
-    return gain
-
-
-def limits(mechanism):
-    return -mechanism.clip, mechanism.clip
-
-
-def test_equal_training(case):
-    """All but what is undefended gain the same; pruning to the nearest whole entry."""
-    values, _, _ = case
-    budget, solved, planned = mechanisms("training", case, scale=0.02)
-    found = {name: adam_gain(values, mechanism) for name, mechanism in planned.items()}
-    largest = max(float(value.abs().max()) for value in values.values())
-    for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
-        assert found[name] == pytest.approx(found["noise"], rel=1e-3), name
-    for name in ("pruning", "optimal pruning"):
-        assert found["noise"] <= found[name] * (1 + 1e-6) <= found["noise"] + 1.01 * largest, name
-    assert solved["noise"].scale == pytest.approx(0.02, rel=1e-5)
-    assert budget.kept_gain == pytest.approx(found["noise"] / found["no defense"], rel=1e-3)
-    assert f"{found['noise'] / found['no defense']:.0%} of what it gains" in equal_words(
-        "training", budget
-    )
-
-
-def test_noise_cannot_meet_what_pruning_alone_has_lost(case):
+@pytest.mark.parametrize("match", ["utility", "error"])
+def test_what_no_scale_can_meet_is_an_error(case, match):
     values, moments, prior = case
-    budget = make_budget("training", values, moments, prior, scale=1e-4)
-    spec, pruned = parse_defense("gradient-pruning(ratio=0.99, noise=gradient-noise)")
-    with pytest.raises(ValueError, match=r"Found match='training'.*prune less"):
-        solve(pruned, spec.missing, budget, lambda one: one.plan(moments))
+    silent = {name: torch.zeros_like(value) for name, value in values.items()}
+    still = replace(moments, squared_values=silent, squared_sensitivities=silent)
+    budget = make_budget(match, silent, still, prior, scale=0.1)
+    spec, noise = parse_defense("gradient-noise")
+    with pytest.raises(ValueError, match=rf"Found match='{match}'.*prune less"):
+        solve(noise, spec.missing, budget, lambda one: one.plan(still))
 
 
 def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
@@ -135,5 +104,5 @@ def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
 
 
 def test_an_unknown_match_is_an_error():
-    with pytest.raises(ValueError, match=r"one of \['utility', 'scale', 'error', 'training'\]"):
+    with pytest.raises(ValueError, match=r"one of \['utility', 'scale', 'error'\]"):
         Settings(match="utlity")

@@ -9,7 +9,7 @@ from pathlib import Path
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
-from gradveil.attacks import IdentificationReport, identify_trials
+from gradveil.attacks import IdentificationReport
 from gradveil.catalog import build_defense, shown_name, spec_of
 from gradveil.defenses import Defense, NoiseDefense, PruningDefense
 from gradveil.denoising import LearnedPriors
@@ -20,7 +20,7 @@ from gradveil.theory import gain_over_isotropic
 from .._result import Promise
 from .._subject import POPULATION, Audited, Batch
 from ._bounds import population_of
-from ._details import candidate_choice, promise_of
+from ._details import candidate_choice, identified, promise_of
 from ._plans import PublicPlans, planned
 from ._strengths import axes_of
 
@@ -108,21 +108,11 @@ class BoundStudy:
         examples = _not_planned_from(subject)
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        return identify_trials(
-            subject.model,
-            subject.loss_fn,
-            examples,
-            planned(subject, self.defense),
-            num_classes=subject.data.num_classes,
-            candidates=count if candidates is None else candidates,
-            batch_size=subject.batch_size,
-            trials=trials,
-            per_draw=4,
-            rest=rest,
-            one_class=one_class,
-            local=subject.local,
-            generator=numbered_stream(self.seed, CANDIDATES),
-        )
+        stream = numbered_stream(self.seed, CANDIDATES)
+        count = count if candidates is None else candidates
+        options = {"trials": trials, "per_draw": 4, "rest": rest}
+        defense = planned(subject, self.defense)
+        return identified(subject, defense, examples, count, one_class, stream, **options)
 
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""

@@ -10,7 +10,7 @@ from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil._typing import Tensors
-from gradveil.attacks import identify_trials
+from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.defenses import Defended, Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
@@ -18,7 +18,7 @@ from gradveil.shapes import ModelSource
 from gradveil.theory import utility
 
 from .._result import Detail, LayerResult, ToldApart
-from .._subject import Audited
+from .._subject import Audited, Batch
 from ._bounds import Guarantee, Population, guarantee_of
 
 CANDIDATES, FEWEST = 32, 8
@@ -51,27 +51,17 @@ def told_apart(
         seed: Of the candidates, the same for all defenses, and the noise.
         trials: Messages in all; fewer for large models.
     """
-    examples = subject.known
-    count, one_class = candidate_choice(examples[1], subject.batch_size)
+    count, one_class = candidate_choice(subject.known[1], subject.batch_size)
     if count < 2:
         return None
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
+    stream = numbered_stream(seed, STREAM)
     try:
-        report = identify_trials(
-            subject.model,
-            subject.loss_fn,
-            examples,
-            defense,
-            num_classes=subject.data.num_classes,
-            candidates=count,
-            batch_size=subject.batch_size,
-            trials=trials,
-            per_draw=-(-trials // 2),
-            one_class=one_class,
-            local=subject.local,
-            generator=numbered_stream(seed, STREAM),
-        )
+        report = identified(
+            subject, defense, subject.known, count, one_class, stream,
+            trials=trials, per_draw=-(-trials // 2),
+        )  # fmt: skip
     except TypeError:  # no mechanism, or one without a likelihood
         return None
     return ToldApart(
@@ -82,6 +72,31 @@ def told_apart(
         report.rank.mean,
         report.error.mean,
         one_class,
+    )
+
+
+def identified(
+    subject: Audited,
+    defense: Defense,
+    examples: Batch,
+    candidates: int,
+    one_class: bool,
+    generator: torch.Generator,
+    **options: Any,
+) -> IdentificationReport:
+    """The exact attacker's trials with candidates from these examples (`identify_trials`)."""
+    return identify_trials(
+        subject.model,
+        subject.loss_fn,
+        examples,
+        defense,
+        num_classes=subject.data.num_classes,
+        candidates=candidates,
+        batch_size=subject.batch_size,
+        one_class=one_class,
+        local=subject.local,
+        generator=generator,
+        **options,
     )
 
 

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from gradveil._random import numbered_stream
-from gradveil.scoring import AgainstGuess, against_guess, gain_over_guess
+from gradveil.scoring import (
+    AgainstGuess,
+    Interval,
+    against_guess,
+    bootstrap_interval,
+    gain_over_guess,
+)
 
 from .._result import AttackResult, RunResult
 from .._subject import Audited, Batch
@@ -87,3 +93,18 @@ def beats_guess(attack: AttackResult, guess: BlindGuess) -> AgainstGuess:
         return tuple(gain_over_guess(errors, guessed).tolist())
 
     return against_guess(nested_runs(attack.runs, gains), numbered_stream(0))
+
+
+def error_share(attack: AttackResult, guess: BlindGuess) -> Interval:
+    """The squared error over the guess's, example by example, of the best mix of both.
+
+    An example with no further error than the guess has 1, whether it is easy to guess or not.
+    """
+    guessed = guess.errors.double().clamp(min=1e-12).tolist()
+
+    def shares(run: RunResult) -> tuple[float, ...]:
+        errors = run.mixed or run.mse_pixels
+        own = guessed[run.batch * len(errors) :]
+        return tuple(e / g for e, g in zip(errors, own, strict=False))
+
+    return bootstrap_interval(nested_runs(attack.runs, shares), generator=numbered_stream(0))

@@ -19,19 +19,13 @@ from gradveil.defenses import (
 )
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, measure_with_values
-from gradveil.theory import GaussianPrior, expected_decrease, fisher_trace, trace_error, utility
+from gradveil.theory import GaussianPrior, fisher_trace, trace_error, utility
 
 from .._subject import Audited
 from ._plans import PublicPlans
 from ._strengths import RATIO, Axis
 
-MATCHES = ("utility", "scale", "error", "training")
-
-RATE = 1e-3
-"""Of Adam, whose expected gain "training" holds equal."""
-
-REACH = 6.0
-"""Powers of ten around the reference in which a scale is looked for."""
+MATCHES = ("utility", "scale", "error")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +37,6 @@ class Budget:
     - "scale": all noise has `scale`, all pruning `ratio`.
     - "error": all noise is such that the trace bound is that of isotropic noise of `scale`; all
       pruning has `ratio`.
-    - "training": all noise and all pruning is such that a step of the audit's own training, with
-      Adam, is expected to gain what it gains under isotropic noise of `scale`
-      (`expected_decrease`); noisy pruning loses as much by pruning as by noise.
     """
 
     match: str
@@ -69,36 +60,21 @@ class Budget:
         size = self.moments.input_size
         return trace_error(fisher_trace(self.moments.judged(), self.noise), size, self.prior) / size
 
-    def gain(self, mechanism: Mechanism) -> float:
-        """What a step of Adam is expected to gain."""
-        return expected_decrease(self.moments, mechanism, RATE, "adam")
-
-    @property
-    def kept_gain(self) -> float:
-        """The reference's gain over that of the undefended message."""
-        free = self.gain(Mechanism(0.0))
-        return self.gain(self.noise) / free if free > 0 else 1.0
-
     def of_noise(self, mechanism: Mechanism) -> float:
-        """What is to be equal among mechanisms with noise; it rises or falls with the scale."""
+        """What is to be equal among mechanisms with noise; it rises with the squared scale."""
         if self.match == "utility":
             return -utility(self.values, mechanism).second
-        if self.match == "error":
-            return fisher_trace(self.moments.judged(), mechanism)
-        return self.gain(mechanism)
+        trace = fisher_trace(self.moments.judged(), mechanism)
+        return 1 / trace if trace > 0 else math.inf
 
-    def of_pruning(self, mechanism: Mechanism) -> float:
-        """What is to be equal among pruned messages, whatever their noise; it falls with ratio."""
-        if self.match == "utility":
-            return utility(self.values, mechanism).first
-        return self.gain(replace(mechanism, std=0.0))
+    def kept(self, mechanism: Mechanism) -> float:
+        """How much a pruned message keeps of a step."""
+        return utility(self.values, mechanism).first
 
-    def least(self, noisy: bool) -> float:
+    @property
+    def least(self) -> float:
         """How much of that is to be left."""
-        if self.match == "utility":
-            return self.of_pruning(GradientPruning(self.ratio).plan(self.moments))
-        gain = self.gain(self.noise)
-        return math.sqrt(gain * self.gain(Mechanism(0.0))) if noisy else gain
+        return self.kept(GradientPruning(self.ratio).plan(self.moments))
 
 
 def make_budget(
@@ -126,21 +102,10 @@ def matched(
     """The defenses with their open amounts solved for at the first private batch."""
     defenses = [build_defense(axis.spec, allow_imports=True) for axis in axes]
     check_use(axes, defenses, match, scale, ratio)
-    if match == "training" and subject.local is not None:
-        raise ValueError(
-            "Parameter `match` should be 'utility', 'scale' or 'error' where clients send updates:"
-            " 'training' needs gradients of single examples. Found match='training' with local"
-            " steps."
-        )
     inputs, targets = subject.batch(0)
     message = subject.message(targets)
     values, moments = measure_with_values(
-        message,
-        inputs,
-        "auto",
-        generator=numbered_stream(seed),
-        judged=match == "error",
-        examples=match == "training",
+        message, inputs, "auto", generator=numbered_stream(seed), judged=match == "error"
     )
     budget = make_budget(match, values, moments, subject.prior, scale, ratio)
     plans, solved = PublicPlans(subject, seed), []
@@ -186,37 +151,30 @@ def solve(defense: Any, missing: frozenset[str], budget: Budget, plan: Planner) 
 
 def _ratio(defense: PruningDefense, budget: Budget, plan: Planner) -> float:
     """The largest ratio at which enough is left, to whole entries."""
-    if budget.match in ("scale", "error"):
+    if budget.match != "utility":
         return budget.ratio
     size = budget.moments.size
 
     def left(kept: int) -> float:
-        return budget.of_pruning(plan(replace(defense, ratio=1 - kept / size)))
+        return budget.kept(plan(replace(defense, ratio=1 - kept / size)))
 
     counts = range(1, size + 1)
-    place = bisect_left(counts, budget.least(noisy=defense.noise is not None), key=left)
+    place = bisect_left(counts, budget.least, key=left)
     return 1 - counts[min(place, size - 1)] / size
 
 
 def _scale(at: Callable[[float], Mechanism], budget: Budget) -> float:
     """The scale, in six digits, at which noise does what the reference does."""
-    from scipy.optimize import brentq  # only the audit needs it
-
     if budget.match == "scale" or budget.scale == 0:
         return budget.scale
-    wanted = budget.of_noise(budget.noise)
-
-    def excess(power: float) -> float:
-        found = budget.of_noise(at(budget.scale * 10**power))
-        return math.log(max(found, 1e-300) / wanted) if 0 < wanted < math.inf else math.nan
-
-    if not excess(-REACH) * excess(REACH) < 0:
+    wanted, found = budget.of_noise(budget.noise), budget.of_noise(at(budget.scale))
+    if not (0 < wanted < math.inf and 0 < found < math.inf):
         raise ValueError(
             "Parameter `match` should be one that these defenses can meet. Found"
             f" match='{budget.match}' and a defense that does at no scale what the reference noise"
             " does. Give a larger `scale`, or prune less."
         )
-    return _rounded(budget.scale * 10 ** brentq(excess, -REACH, REACH, xtol=1e-9))
+    return _rounded(budget.scale * math.sqrt(wanted / found))
 
 
 def _rounded(scale: float) -> float:

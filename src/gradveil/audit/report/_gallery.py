@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._result import AttackResult, AuditResult, DefenseResult, Point
-from ._facts import answered, attack_names, families, main_answer, strongest_leak
+from ._facts import answered, attack_names, main_answer, strongest_leak
 from ._numbers import number
 
 
@@ -21,13 +21,6 @@ class Strip(NamedTuple):
 
     label: str
     pictures: list[Picture]
-
-
-class Shown(NamedTuple):
-    """One defense: the originals and, below them, what each attack made of its message."""
-
-    name: str
-    strips: list[Strip]
 
 
 MOST = 8
@@ -61,18 +54,15 @@ def _pictures(pngs: Sequence[str], how: str = "") -> list[Picture]:
     return [Picture(png, f"Original {place}{how}") for place, png in enumerate(pngs, start=1)]
 
 
-def gallery(result: AuditResult) -> list[list[Shown]]:
-    """The defenses that have pictures, twins together."""
-    groups = ([_shown(result, d) for d in group] for group in families(result.defenses))
-    pictured = ([s for s in group if len(s.strips) > 1] for group in groups)
-    return [group for group in pictured if group]
-
-
-def _shown(result: AuditResult, defense: DefenseResult) -> Shown:
-    names = attack_names(result)
-    originals = Strip("original", _pictures(result.originals))
-    strips = [_strip(defense, attack, names[attack.attack]) for attack in defense.attacks]
-    return Shown(defense.name, [originals, *(strip for strip in strips if strip.pictures)])
+def gallery(result: AuditResult) -> dict[str, list[Strip]]:
+    """The originals and what each attack made of them, for each defense that has pictures."""
+    names, originals = attack_names(result), Strip("original", _pictures(result.originals))
+    strips = {
+        defense.name: [_strip(defense, attack, names[attack.attack]) for attack in defense.attacks]
+        for defense in result.defenses
+    }
+    shown = {name: [one for one in rows if one.pictures] for name, rows in strips.items()}
+    return {name: [originals, *rows] for name, rows in shown.items() if rows}
 
 
 def _strip(defense: DefenseResult, attack: AttackResult, name: str) -> Strip:

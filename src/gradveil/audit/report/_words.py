@@ -297,11 +297,6 @@ def equal_words(match: str, budget: Budget | None) -> str:
             f"Wherever there is noise, the reference error (in its simple form) is that of"
             f" {noise}, {budget.error:.3g} per entry; all pruning cuts {pruning}."
         )
-    if budget.match == "training":
-        return (
-            f"Under all defenses a step of Adam should gain what it gains under {noise},"
-            f" {budget.kept_gain:.0%} of what it gains without a defense."
-        )
     return (
         f"Noise, with clamping or without, makes a training step vary as much as {noise} does"
         f" (equal U2). Pruning keeps as much of a step as magnitude pruning of {pruning} (equal"
@@ -338,7 +333,6 @@ def takeaways(result: AuditResult) -> list[str]:
         undefended_words(result),
         _gains(result),
         _below(result),
-        _unproved(result),
         _formal(result),
     ]
     return [text for text in texts if text]
@@ -379,22 +373,6 @@ def _below(result: AuditResult) -> str:
         f"An attack went below the reference error for {_list(names)}. That error is a limit for"
         f" Gaussian data, not a guarantee for {'images' if result.setup.is_image else 'inputs'}:"
         " these are easier to guess, so it does not protect them."
-    )
-
-
-def _unproved(result: AuditResult) -> str:
-    """A number whose assumptions fail is a reference, and no more."""
-    unproved = [d for d in result.defenses if d.bound is None or not d.bound.holds]
-    if not unproved:
-        return ""
-    reasons = sorted({d.no_guarantee for d in unproved if d.no_guarantee})
-    why = f" ({'; '.join(reasons)})" if reasons else ""
-    compare = any(d.bound for d in unproved)
-    what = "the attacks that were run" if result.can_judge else "how often candidates are picked"
-    return (
-        f"No guarantee: {_list(d.name for d in unproved)}{why}. All that is known there is what was"
-        f" measured with {what}; a stronger attack may recover more."
-        f"{' Use its reference error only to compare defenses.' if compare else ''}"
     )
 
 
