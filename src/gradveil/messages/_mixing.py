@@ -9,6 +9,7 @@ model that mixes would only be trained as something else than its author thinks.
 # ruff: noqa: NPY002  -- numpy's global generator is looked at, not drawn from
 import functools
 import inspect
+import operator
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
@@ -164,7 +166,7 @@ def _unmoved_stay(
 CLOSE = 1e-3
 """How far gradients of a batch may be from those of its examples, relative to the largest."""
 
-EXAMPLES = 3
+MOST_OUTPUTS = 2**22
 """Made up for a loss."""
 
 DIVIDE_BY_WEIGHTS = (F.cross_entropy, F.nll_loss)
@@ -181,8 +183,9 @@ def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) ->
     `None` where model or loss fail on what is made up here: then nothing is known of it.
 
     It belongs outside of the clip: an example has no part in it. That it is made of the parameters
-    and nothing else is not taken on trust: every tensor that enters has to be one of them, or made
-    up here. For a loss that is a sum over examples it is divided by `size`, as the sum is.
+    and nothing else is not found by trying: each operation of the loss is followed, and data and
+    parameters may meet in a sum only. For a loss that is a sum over examples it is divided by
+    `size`, as the sum is.
 
     Args:
         message: Whose loss it is.
@@ -196,7 +199,7 @@ def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) ->
     if outputs is None:
         return None
     try:
-        is_sum, penalty = _is_sum(message, outputs), _penalty(message, outputs)
+        penalty, is_sum = _penalty(message, outputs), _is_sum(message, outputs)
     except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # it is not made for what is made up here
@@ -216,15 +219,17 @@ def _is_sum(message: "GradientMessage", outputs: Tensor) -> bool | None:
         known = {}
     key = (outputs.shape, outputs.dtype, like)
     if key not in known:
-        known[key] = _found_sum(message, *_made_up(outputs, targets, EXAMPLES))
+        count = _classes(outputs) if outputs.dim() == 2 else 0  # so that each class has its turn
+        count = max(3, min(count, MOST_OUTPUTS // outputs.numel()))
+        known[key] = _found_sum(message, *_made_up(outputs, targets, count))
     return known[key]
 
 
 def _found_sum(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> bool:
     labels = [None] * len(rows) if targets is None else targets.split(1)
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
-        slopes = _gradients(message, rows, targets)[0]
-        singles = [_gradients(message, *one)[0] for one in zip(rows.split(1), labels, strict=True)]
+        slopes = _slopes(message, rows, targets)
+        singles = [_slopes(message, *one) for one in zip(rows.split(1), labels, strict=True)]
     alone = torch.cat(singles)
     is_mean, is_sum = _close(slopes, alone / len(rows)), _close(slopes, alone)
     if sources.weighted or not (is_sum or is_mean):
@@ -237,18 +242,21 @@ def _found_sum(message: "GradientMessage", rows: Tensor, targets: Tensor | None)
 
 
 def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors:
+    """∇_Θ of a loss that is (what is made of data) + (what is made of parameters)."""
     rows, targets = _made_up(outputs, message.targets, 1)
+    own = {n: p for n, p in message.loss.model.named_parameters() if p.requires_grad}
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
-        if not message.loss.loss_of_outputs(rows, targets).requires_grad:
+        value = message.loss.loss_of_outputs(rows, targets)
+        if not value.requires_grad:  # asked in here, so that the value itself is looked at, too
             return {}
-        penalty, other = (_gradients(message, o, targets)[1] for o in (rows, 1 - rows))
-    if sources.foreign or not all(_close(g, other[n]) for n, g in penalty.items()):
+    if sources.mixed:
         raise _RefusedError(
             "Parameter `loss_fn` should use the model's parameters by themselves, if at all, so"
             " that this term can stay outside of the clip. Found a term of parameters and other"
             " tensors together. Put it into the model, or use weight_decay of the optimizer."
         )
-    return penalty
+    found = torch.autograd.grad(value, [*own.values()], allow_unused=True)
+    return {n: g for n, g in zip(own, found, strict=True) if g is not None}
 
 
 def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) -> Tensor:
@@ -268,15 +276,20 @@ def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) ->
 
 
 def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
-    """Outputs between 0 and 1, and targets that fit: the classes 0 and 1, or numbers like these."""
+    """Outputs between 0 and 1, and targets that fit: all classes in turn, or numbers like these."""
     rows = _pattern(outputs.new_empty(count, *outputs.shape[1:]))
     if not isinstance(targets, Tensor):
         return rows, None
-    made = _pattern(rows.new_empty(count, *targets.shape[1:]))
+    made = rows.new_empty(count, *targets.shape[1:])
     if targets.is_floating_point():
-        return rows, made.to(targets)
-    classes = outputs.shape[1] if outputs.dim() > 1 else 2
-    return rows, (made > 0.5).to(targets) * (classes > 1)
+        return rows, _pattern(made).to(targets)
+    labels = torch.arange(made.numel(), device=made.device) % _classes(outputs)
+    return rows, labels.view(made.shape).to(targets)
+
+
+def _classes(outputs: Tensor) -> int:
+    """Labels that every loss takes: classes may be the second axis, or the last."""
+    return min(outputs.shape[1:], default=2)
 
 
 def _pattern(like: Tensor) -> Tensor:
@@ -285,18 +298,14 @@ def _pattern(like: Tensor) -> Tensor:
     return (0.1 + 0.8 * (0.61803398875 * steps).frac()).to(like.dtype).view(like.shape)
 
 
-def _gradients(
-    message: "GradientMessage", rows: Tensor, targets: Tensor | None
-) -> tuple[Tensor, Tensors]:
-    """Of the loss with respect to these outputs, and to the model's own parameters."""
+def _slopes(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> Tensor:
+    """The gradient of the loss with respect to these outputs."""
     outputs = rows.detach().requires_grad_()
     value = message.loss.loss_of_outputs(outputs, targets)
-    own = {n: p for n, p in message.loss.model.named_parameters() if p.requires_grad}
     if not value.requires_grad:
-        return torch.zeros_like(rows), {}
-    slope, *found = torch.autograd.grad(value, [outputs, *own.values()], allow_unused=True)
-    penalty = {n: g for n, g in zip(own, found, strict=True) if g is not None}
-    return torch.zeros_like(rows) if slope is None else slope, penalty
+        return torch.zeros_like(rows)
+    (slopes,) = torch.autograd.grad(value, outputs, allow_unused=True, materialize_grads=True)
+    return slopes
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -308,29 +317,66 @@ class _RefusedError(Exception):
     """A loss that cannot be clipped by example; all other errors are the loss's own."""
 
 
+DATA, PARAMETERS = 1, 2
+"""What a tensor in a loss is made of; one from elsewhere counts as data."""
+
+JOINING = {"add", "add_", "sub", "sub_", "__rsub__", "stack", "cat"}
+"""What may put a term of data and one of parameters together: their sum is still two terms."""
+
+KEEPING = JOINING | {"mul", "div", "neg", "sum", "mean", "clone", "reshape", "view", "flatten"}
+KEEPING |= {"squeeze", "unsqueeze", "unbind", "__getitem__", "to", "float", "double"}
+"""What may be done to such a sum, with numbers that are neither."""
+
+TELLING_NO_VALUE = {"__get__", "__len__", "size", "dim", "numel", "is_floating_point", "is_complex"}
+"""What may be asked of data: `__get__` is `shape`, `dtype`, `device`."""
+
+
 class _Sources(TorchFunctionMode):
-    """Watches what a loss is made of: tensors from elsewhere, and class weights in a mean."""
+    """Follows what a loss is made of, operation by operation, by the memory that holds it.
+
+    `mixed` says that data and parameters met in another way than in a sum, or may have: through
+    operations that are not seen here, or as numbers of Python. `weighted` says that there are class
+    weights in a mean.
+    """
 
     def __init__(self, message: "GradientMessage", *made_up: Tensor | None) -> None:
         super().__init__()
-        self._known = [*message.loss.model.parameters(), *(t for t in made_up if t is not None)]
-        self._ids = {id(tensor) for tensor in self._known}
-        self.foreign = self.weighted = False
+        self._kept: list[Tensor] = []  # so that their memory stays their own
+        self._kinds: dict[int, int] = {}
+        self.mixed = self.weighted = False
+        for parameter in message.loss.model.parameters():
+            self._mark(parameter, PARAMETERS)
+        for tensor in made_up:
+            if tensor is not None:
+                self._mark(tensor, DATA)
+
+    def _mark(self, tensor: Tensor, kind: int) -> None:
+        self._kept.append(tensor)
+        place = tensor.untyped_storage().data_ptr()
+        self._kinds[place] = self._kinds.get(place, 0) | kind
+
+    def _kind(self, tensor: Tensor) -> int:
+        kind = self._kinds.get(tensor.untyped_storage().data_ptr(), DATA)
+        self.mixed |= tensor.requires_grad and not kind & PARAMETERS  # made where it is not seen
+        return kind
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note where the arguments come from."""
+        """Note what the arguments are made of; the result is made of all of it."""
         kwargs = kwargs or {}
-        taken = (*args, *kwargs.values())
-        self.foreign |= any(isinstance(t, Tensor) and id(t) not in self._ids for t in taken)
+        kinds = [self._kind(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        kind = functools.reduce(operator.or_, kinds, 0)
+        name = func.__name__
+        if kind == DATA | PARAMETERS and name not in JOINING | TELLING_NO_VALUE:
+            self.mixed |= name not in KEEPING or sum(map(bool, kinds)) > 1
         if func in DIVIDE_BY_WEIGHTS:
             given = inspect.signature(func).bind(*args, **kwargs).arguments
             mean = given.get("reduction", "mean") == "mean" and given.get("weight") is not None
             self.weighted |= mean and not given["target"].is_floating_point()
         result = func(*args, **kwargs)
-        for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, Tensor):
-                self._known.append(made)  # so that its id stays its own
-                self._ids.add(id(made))
+        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        for tensor in made:
+            self._mark(tensor, kind)
+        self.mixed |= not made and bool(kind & DATA) and name not in TELLING_NO_VALUE
         return result

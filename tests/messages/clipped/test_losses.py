@@ -56,19 +56,89 @@ def test_it_is_sent():
     )
 
 
-def test_a_penalty_with_other_tensors_is_refused():
-    """A term over private inputs that the loss holds would go past the clip."""
+class Product(torch.autograd.Function):
+    """Data times parameters, where PyTorch's modes do not look."""
+
+    @staticmethod
+    def forward(ctx, data: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(data, weights)
+        return data.sum() * weights.sum()
+
+    @staticmethod
+    def backward(ctx, slope: Tensor) -> tuple[Tensor, Tensor]:
+        data, weights = ctx.saved_tensors
+        return slope * weights.sum().expand_as(data), slope * data.sum().expand_as(weights)
+
+
+def hidden_in_a_view(out: Tensor, net: nn.Module) -> Tensor:
+    kept = torch.zeros(2)
+    kept[0].copy_(out.detach().sum())
+    return kept.sum() * ridge(net)
+
+
+MIXED = {
+    "private inputs that the loss holds": lambda o, y, net: net(X).square().mean(),
+    "outputs": lambda o, y, net: o.mean() * ridge(net),
+    "outputs below 0 only": lambda o, y, net: (-o).relu().sum() * ridge(net),
+    "outputs above 5 only": lambda o, y, net: (o > 5).sum() * ridge(net),
+    "labels": lambda o, y, net: y.sum() * ridge(net),
+    "rows of the weights by label": lambda o, y, net: net[2].weight[y].square().sum(),
+    "a number of Python": lambda o, y, net: o.mean().item() * ridge(net),
+    "a decision of Python": lambda o, y, net: ridge(net) if (y > 1).any() else 0 * ridge(net),
+    "a custom function": lambda o, y, net: Product.apply(o, net[0].weight),
+    "a product after the sum": lambda o, y, net: (o.sum() + ridge(net)).square(),
+    "a product of stacked terms": lambda o, y, net: torch.stack([o.sum(), ridge(net)]).prod(),
+    "memory": lambda o, y, net: hidden_in_a_view(o, net),
+    "a tensor from elsewhere": lambda o, y, net: (net[0].weight * X[0]).sum(),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_penalty_with_other_tensors_is_refused(name: str):
+    """Such a term would go past the clip, or be another one than the loss has; none by chance."""
     net = model()
     with pytest.raises(ValueError, match="parameters and other tensors together"):
-        values(net, lambda o, y: cross_entropy(o, y) + net(X).square().mean())
-    with pytest.raises(ValueError, match="parameters and other tensors together"):
-        values(net, lambda o, y: cross_entropy(o, y) + o.mean() * ridge(net))
+        values(net, lambda o, y: cross_entropy(o, y) + MIXED[name](o, y, net))
+
+
+def summed_in_memory(o: Tensor, y: Tensor, net: nn.Module) -> Tensor:
+    total = torch.zeros(())
+    total = total + cross_entropy(o, y)
+    total += ridge(net)
+    return total
+
+
+SUMS = {
+    "a stack": lambda o, y, net: torch.stack([cross_entropy(o, y), ridge(net)]).sum(),
+    "half of twice": lambda o, y, net: (2 * cross_entropy(o, y) + 2 * ridge(net)) / 2,
+    "smoothed labels": lambda o, y, net: cross_entropy(o, y, label_smoothing=0.0) + ridge(net),
+    "asks for shapes": lambda o, y, net: cross_entropy(o.view(len(y), -1), y) + ridge(net),
+    "in place": summed_in_memory,
+    "scaled by the weights' size": lambda o, y, net: (
+        cross_entropy(o, y) + float(net[0].weight.detach().norm() > 0) * ridge(net)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_of_both_is_taken_apart(name: str):
+    net = model()
+    plain = values(net, cross_entropy)
+    found = values(net, lambda o, y: SUMS[name](o, y, net))
+    ridged = {n: plain[n] + 6 * p.detach() for n, p in net.named_parameters()}
+    assert_same(found, ridged, tolerance=1e-5)
+
+
+def weighted_by_hand(o: Tensor, y: Tensor) -> Tensor:
+    weights = torch.tensor([1.0, 1.0, 20.0])[y]
+    return (weights * cross_entropy(o, y, reduction="none")).sum() / weights.sum()
 
 
 LOSSES = {
     "partial": partial(cross_entropy, weight=torch.tensor([1.0, 1.0, 9.0])),
     "module": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 9.0])),
     "function": lambda o, y: cross_entropy(o, y, torch.tensor([1.0, 1.0, 9.0])),
+    "by hand": weighted_by_hand,
     "nll": lambda o, y: nn.functional.nll_loss(o.log_softmax(1), y, torch.tensor([1.0, 1.0, 9.0])),
 }
 
