@@ -30,9 +30,9 @@ def small(defense=PLAIN, size: int = 2) -> tuple[Observation, torch.Tensor]:
 
 def test_it_is_the_gaussian_density_with_the_plan_at_the_candidate():
     observation, inputs = small()
-    found = PlanLikelihood(observation, observation.labels, probes=5, seed=3)(inputs + 0.1)
+    found = PlanLikelihood(observation, observation.labels, seed=3)(inputs + 0.1)
     message = GradientMessage(observation.model, cross_entropy, observation.labels)
-    moments = measure(message, inputs + 0.1, PerExample(5), generator=generator(3))
+    moments = measure(message, inputs + 0.1, PerExample(8), generator=generator(3))
     normal = torch.distributions.Normal(
         flatten(message(inputs + 0.1)), flatten(observation.defense.plan(moments).std)
     )
@@ -44,13 +44,13 @@ def test_it_is_the_gaussian_density_with_the_plan_at_the_candidate():
 
 def test_its_gradient_is_that_of_finite_differences():
     observation, inputs = small()
-    likelihood = PlanLikelihood(observation, observation.labels, probes=4)
+    likelihood = PlanLikelihood(observation, observation.labels)
     assert torch.autograd.gradcheck(likelihood, inputs.clone().requires_grad_(), eps=1e-6)
 
 
 def test_the_levels_alone_have_the_gradient_of_finite_differences():
     observation, inputs = small()
-    likelihood = PlanLikelihood(observation, observation.labels, probes=4)
+    likelihood = PlanLikelihood(observation, observation.labels)
     assert torch.autograd.gradcheck(
         lambda x: likelihood.levels(x)[1].log(), inputs.clone().requires_grad_(), eps=1e-6
     )
@@ -70,7 +70,7 @@ def test_large_tensors_are_differentiated_too():
     model = seeded(lambda: MLP([784, 400, 10]))
     observation = observed(model, 0, OptimalNoise(1.0, source="private"))
     candidate = DATA.inputs[1:2].clone().requires_grad_()
-    PlanLikelihood(observation, observation.labels, probes=1)(candidate).backward()
+    PlanLikelihood(observation, observation.labels)(candidate).backward()
     assert candidate.grad.isfinite().all()
 
 
@@ -110,5 +110,5 @@ def test_fedavg_updates_are_planned_with_probes_of_the_whole_batch():
         labels=observation.labels, defense=observation.defense, local=local,
     )  # fmt: skip
     candidate = inputs.clone().requires_grad_()
-    PlanLikelihood(several, several.labels, probes=2)(candidate).backward()
+    PlanLikelihood(several, several.labels)(candidate).backward()
     assert candidate.grad.isfinite().all()

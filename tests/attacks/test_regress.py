@@ -8,8 +8,7 @@ from torch import nn
 
 from gradveil.attacks import InvertingGradients, Observation, Regress
 from gradveil.attacks._attack import TIME_BUDGET
-from gradveil.attacks._descent import Watch
-from gradveil.attacks._regress import LEAST, WIDTH, Simulation, _Sketch
+from gradveil.attacks._regress import WIDTH, _Sketch
 
 from .small import observed, seeded, smooth_images
 
@@ -62,7 +61,7 @@ def test_the_same_generator_gives_the_same_estimate():
 def test_without_time_it_makes_do_with_few_samples():
     found = Regress(100, time_budget=0.0)(seen()[1], seeded())
     assert found.status == "time budget"
-    assert found.history[-1][0] == LEAST
+    assert found.history[-1][0] == 16
 
 
 def test_large_tensors_are_sketched_so_that_products_stay_the_same_in_the_mean():
@@ -71,9 +70,7 @@ def test_large_tensors_are_sketched_so_that_products_stay_the_same_in_the_mean()
     products = []
     for seed in range(30):
         sketch = _Sketch({"weight": one}, seeded(seed))
-        products.append(
-            float((sketch({"weight": one})["weight"] * sketch({"weight": other})["weight"]).sum())
-        )
+        products.append(float((sketch("weight", one) * sketch("weight", other)).sum()))
     mean, exact = sum(products) / 30, float((one * other).sum())
     assert mean == pytest.approx(exact, rel=0.02)
     assert mean != pytest.approx(exact * 2 / 3, rel=0.02)
@@ -99,9 +96,6 @@ def test_a_descent_from_it_is_nearer_than_one_from_noise(restarts):
 def test_where_the_samples_teach_nothing_their_mean_is_a_better_start_than_noise():
     truth, labels = smooth_images(4, 1, 8, 8)[0], torch.arange(4)
     observation = observed(normalised_net(), (truth, labels), labels="known")
-    simulated = Simulation.of(observation, labels, 16, seeded(), Watch(None), None)
-    # 1 is nothing; the least over all strengths errs downwards, by 2 % with so few samples
-    assert simulated.estimate(observation)[1] > 0.95
     with_it, without = (
         InvertingGradients(20, total_variation=1e-2, regress=r)(observation, seeded()).inputs
         for r in (Regress(16), None)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,17 +10,15 @@ from torch.func import jvp, vmap
 
 from gradveil._random import seed_from
 from gradveil._tensors import flatten
-from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
-from gradveil.messages import separates
-from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, draw_probes
-from gradveil.theory import GaussianPrior
+from gradveil.sensitivity import Moments, draw_probes
 
 from ._attack import Attack, Progress, Reconstruction, check_settings
-from ._descent import Descent, Minimum, Watch, minimise
+from ._channel import estimator_for
+from ._descent import Descent, Minimum, Watch, minimise, sent_row
 from ._model_layers import Call, features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known, check_observation
-from ._priors import Energy, TotalVariation, check_prior, energy_of
+from ._priors import Energy, TotalVariation
 from ._targets import Run
 
 
@@ -117,17 +115,13 @@ def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -
     return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
 
 
-COLD_FROM = 0.75
-"""The share of the steps after which the temperature is 1."""
-
-
 class FeatureCost:
     """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + E(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
     fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
     a mixture of three. The slopes are constants between their renewals, every ten steps. The
-    temperature falls to 1: at first signs are not yet decided.
+    temperature falls to 1 in three quarters of the steps: at first signs are not yet decided.
 
     Args:
         features: From the inputs to a, one row for each example.
@@ -144,8 +138,8 @@ class FeatureCost:
         columns: Columns,
         energy: Energy,
         positive: float,
-        seed: int = 0,
-        hot: float = 10.0,
+        seed: int,
+        hot: float,
     ) -> None:
         self.features, self.energy, self.positive = features, energy, positive
         self.seed, self.hot, self.calls = seed, hot, 0
@@ -162,21 +156,17 @@ class FeatureCost:
         known = (self.weight * self.read.square()).sum()
         factor = (self.weight * found.detach().abs() * self.read).sum() / known
         found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
-        temperature = self.hot ** (1 - min(1.0, progress / COLD_FROM))
-        weight = 0.5 * self.weight / temperature
-        cases = torch.stack(
-            [
-                math.log(self.positive) - weight * (found - self.read).square(),
-                math.log(1 - self.positive) - weight * (found + self.read).square(),
-                torch.full_like(found, math.log(0.05) - 4),  # read wrong, at any value
-            ]
+        weight = 0.5 * self.weight / self.hot ** (1 - min(1.0, progress / 0.75))
+        cases = (
+            math.log(self.positive) - weight * (found - self.read).square(),
+            math.log(1 - self.positive) - weight * (found + self.read).square(),
+            torch.full_like(found, math.log(0.05) - 4),  # read wrong, at any value
         )
-        return self.energy(inputs) - cases.logsumexp(0).sum()
+        return self.energy(inputs) - torch.stack(cases).logsumexp(0).sum()
 
     def _slopes(self, inputs: Tensor) -> Tensor:
         """‖∇a_j‖ from random directions, always the same ones."""
-        generator = torch.Generator().manual_seed(self.seed)
-        directions = draw_probes(inputs, 16, generator)
+        directions = draw_probes(inputs, 16, torch.Generator().manual_seed(self.seed))
         moved: Tensor = vmap(lambda v: jvp(self.features, (inputs,), (v,))[1])(directions)
         slopes = moved[:, 0].square().mean(0).sqrt()
         return slopes.clamp(min=1e-6 * float(slopes.mean()) + torch.finfo(slopes.dtype).tiny)
@@ -193,16 +183,12 @@ class PlanLikelihood:
     Args:
         observation: What was sent, with the defense or its mechanism.
         labels: Of the batch.
-        probes: Random directions for the sensitivities at a candidate.
         seed: Of the probes.
     """
 
-    def __init__(
-        self, observation: Observation, labels: Tensor, probes: int = 8, seed: int = 0
-    ) -> None:
-        self.observation, self.probes, self.seed = observation, probes, seed
-        self.message = observation.message(labels)
-        self.sent = flatten({n: observation.sent[n] for n in self.message.parameters})  # type: ignore[attr-defined]
+    def __init__(self, observation: Observation, labels: Tensor, seed: int = 0) -> None:
+        self.observation, self.seed = observation, seed
+        self.message, self.sent = observation.message(labels), sent_row(observation)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The cost of one candidate batch, a 0-d float64 tensor, differentiable."""
@@ -212,22 +198,16 @@ class PlanLikelihood:
 
     def levels(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """μ(x) and Σ(x) in one row each, differentiable with respect to the inputs."""
-        if self.observation.mechanism is not None:
-            return self._rows(self.message(inputs), self.observation.mechanism)
-        estimator: Estimator = (PerExample if separates(self.message, inputs) else Sketch)(
-            self.probes
-        )
-        probes = torch.Generator().manual_seed(self.seed)
-        measured = estimator(self.message, inputs, probes)
-        moments = Moments(
-            {name: value.square() for name, value in measured.values.items()},
-            measured.squared_sensitivities,
-            inputs.numel(),
-        )
-        assert self.observation.defense is not None
-        return self._rows(measured.values, self.observation.defense.plan(moments))
-
-    def _rows(self, values: Tensors, mechanism: object) -> tuple[Tensor, Tensor]:
+        mechanism, defense = self.observation.mechanism, self.observation.defense
+        if mechanism is not None:
+            values = self.message(inputs)
+        else:
+            assert defense is not None
+            probes = torch.Generator().manual_seed(self.seed)
+            measured = estimator_for(self.message, inputs)(self.message, inputs, probes)
+            values, squares = measured.values, measured.squared_sensitivities
+            powers = {name: value.square() for name, value in values.items()}
+            mechanism = defense.plan(Moments(powers, squares, inputs.numel()))
         if not isinstance(mechanism, Mechanism):
             raise ValueError(
                 "Parameter `observation` should have a defense that adds noise. Found one that"
@@ -245,30 +225,15 @@ def plan_can_be_read(observation: Observation) -> bool:
     Only then the levels of a message say more of the batch than the message's mean does.
     """
     defense = observation.defense
-    hidden = observation.mechanism is None and not observation.plan_is_public
-    return (
-        hidden
-        and defense is not None
-        and defense.about.private
-        and defense.about.needs.sensitivities
-        and defense.about.family == "noise"
-        and defense.granularity == "parameter"
-    )
+    if defense is None or observation.mechanism is not None or observation.plan_is_public:
+        return False
+    about = defense.about
+    levels = about.private and about.needs.sensitivities and about.family == "noise"
+    return levels and defense.granularity == "parameter"
 
 
-@dataclass(frozen=True)
-class Readable:
-    """A linear layer whose input may be read off its noise levels."""
-
-    call: Call
-    is_first: bool
-    """Whether its input is the image itself."""
-    positive: float
-    """The share of its inputs that is positive at random images, between 1/4 and 3/4."""
-
-
-def readable_layer(run: Run) -> Readable | None:
-    """The layer that reads the image, else the largest one that meets each example once."""
+def readable_layer(run: Run) -> tuple[bool, Call] | None:
+    """The layer that reads the image (True), else the largest one that meets each example once."""
     observation = run.observation
     images = random_inputs(observation, 4, run.generator)
     found = []
@@ -276,49 +241,36 @@ def readable_layer(run: Run) -> Readable | None:
         sent = observation.sent.get(call.weight)
         once = call.inputs.dim() == 2 and len(call.inputs) == len(images)
         if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
-            is_first = bool(call.inputs.shape == images.flatten(1).shape) and torch.equal(
-                call.inputs, images.flatten(1)
-            )
-            share = float((call.inputs > 0).double().mean())
-            found.append(Readable(call, is_first, min(0.75, max(0.25, share))))
-    key = lambda one: (one.is_first, one.call.layer.weight.numel())  # noqa: E731
-    return max(found, key=key, default=None)
+            found.append((torch.equal(call.inputs, images.flatten(1)), call))
+    return max(found, key=lambda one: (one[0], one[1].layer.weight.numel()), default=None)
 
 
-def read_image(run: Run, layer: Readable, steps: int) -> Tensor | None:
+def read_image(run: Run, steps: int) -> Tensor | None:
     """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
 
     Pixels themselves are read in closed form; that needs their range. A later layer's input is
     inverted: `steps` annealed steps, and a third as many with a stronger prior.
     """
-    observation = run.observation
-    columns = read_columns(observation.sent[layer.call.weight])
-    shape = (1, *observation.input_shape)
-    if not layer.is_first:
-        return _invert(run, layer, columns, steps)
-    if observation.low is None or observation.high is None:
+    seen, low, high = run.observation, run.observation.low, run.observation.high
+    layer = readable_layer(run)
+    if layer is None:
         return None
-    low, high = (
-        bound.to(columns.mean).expand(observation.input_shape).flatten()
-        for bound in (observation.low, observation.high)
-    )
-    return read_pixels(columns, low, high).view(shape)
-
-
-def _invert(run: Run, layer: Readable, columns: Columns, steps: int) -> Tensor:
-    observation, low, high = run.observation, run.observation.low, run.observation.high
-    features = features_of(layer.call.name, observation)
-    image = columns.mean.new_zeros(1, *observation.input_shape)
+    is_first, call = layer
+    columns = read_columns(seen.sent[call.weight])
+    image = columns.mean.new_zeros(1, *seen.input_shape)
+    if is_first:
+        if low is None or high is None:
+            return None
+        ends = (bound.to(image).expand(seen.input_shape).flatten() for bound in (low, high))
+        return read_pixels(columns, *ends).view_as(image)
     if low is not None:
         image = image + 0.97 * low.to(image) + (0.0 if high is None else 0.03 * high.to(image))
-    seed = seed_from(run.generator)
-    for share, rate, strength, hot in ((1.0, 0.3, 3.0, True), (1 / 3, 0.1, 6.0, False)):
-        energy = TotalVariation(strength)
-        cost = FeatureCost(features, columns, energy, layer.positive, seed, 10.0 if hot else 1.0)
-        count = max(1, math.ceil(share * steps))
-        settled = COLD_FROM if hot else 0.0
-        left = run.watch.left()
-        descent = Descent(count, rate, "adam", "cosine", time_budget=left, settled=settled)
+    features, seed = features_of(call.name, seen), seed_from(run.generator)
+    positive = min(0.75, max(0.25, float((call.inputs > 0).double().mean())))
+    for share, rate, strength, hot in ((1.0, 0.3, 3.0, 10.0), (1 / 3, 0.1, 6.0, 1.0)):
+        cost = FeatureCost(features, columns, TotalVariation(strength), positive, seed, hot)
+        count, settled = max(1, math.ceil(share * steps)), 0.75 if hot > 1 else 0.0
+        descent = Descent(count, rate, "adam", "cosine", run.watch.left(), settled)
         image = minimise(cost, image[None], descent, low=low, high=high).inputs[0]
     return image
 
@@ -331,7 +283,7 @@ class PlanReader(Attack):
     levels depend on the batch, and they can be read however large the noise is. For one example
     the columns of a linear layer show the layer's input, `read_columns`: pixels where the layer
     reads the image, else features, which are inverted. From there and from noise it descends on the
-    cost above, and the most likely end wins.
+    cost above, with total variation as E, and the most likely end wins.
 
     Where the plan is public, or the same for all entries, the second term is a constant and there
     is nothing to read: what is left is the likelihood of the message.
@@ -339,9 +291,6 @@ class PlanReader(Attack):
     Args:
         steps: For inverting features.
         polish: Steps on the likelihood with the levels as a function of the candidate.
-        prior: `TotalVariation`, the theory's `GaussianPrior`, or `None` (flat).
-        lr: The rate of these steps.
-        probes: Random directions for the sensitivities at a candidate.
         time_budget: Seconds after which the best so far is returned.
         progress: Called with (step, steps, cost).
 
@@ -353,16 +302,11 @@ class PlanReader(Attack):
 
     steps: int = 600
     polish: int = 40
-    prior: Energy | GaussianPrior | None = field(default_factory=lambda: TotalVariation(6.0))
-    _: KW_ONLY
-    lr: float = 0.02
-    probes: int = 8
     time_budget: float | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, counts=("steps", "polish", "probes"), not_negative=("lr",))
-        check_prior(self.prior)
+        check_settings(self, counts=("steps", "polish"))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -387,22 +331,21 @@ class PlanReader(Attack):
         """The image that the levels show, if there is one."""
         if run.observation.batch_size != 1 or not plan_can_be_read(run.observation):
             return []
-        layer = readable_layer(run)
-        image = None if layer is None else read_image(run, layer, self.steps)
+        image = read_image(run, self.steps)
         return [] if image is None else [image]
 
     def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
         """Each start descends; the most likely end wins."""
-        seen, energy = run.observation, energy_of(self.prior)
-        likelihood = PlanLikelihood(seen, run.labels, self.probes, seed_from(run.generator) % 2**31)
+        seen, energy, told = run.observation, TotalVariation(6.0), run.progress
+        likelihood = PlanLikelihood(seen, run.labels, seed_from(run.generator) % 2**31)
 
-        def cost(inputs: Tensor, progress: float = 1.0) -> Tensor:
+        def cost(inputs: Tensor, progress: float) -> Tensor:
             return likelihood(inputs) + energy(inputs)
 
         def descend(start: Tensor) -> Minimum:
-            descent = Descent(self.polish, self.lr, "adam", "cosine", run.watch.left())
+            descent = Descent(self.polish, 0.02, "adam", "cosine", run.watch.left())
             low, high = seen.low, seen.high
-            return minimise(cost, start[None], descent, low=low, high=high, progress=run.progress)
+            return minimise(cost, start[None], descent, low=low, high=high, progress=told)
 
         end = min(map(descend, starts), key=lambda end: float(end.costs[0]))
         history = [(step, float(past[0])) for step, past in end.history]

@@ -1,7 +1,8 @@
 """Regression: inputs from a message as simulated messages of random inputs teach it."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -62,77 +63,6 @@ def fit_ridge(kernel: Tensor, targets: Tensor, ridge: Ridge) -> Tensor:
 WIDTH = 8192
 """Larger tensors of a message are summed up, with random signs, to so many numbers: products of
 two of them stay the same in the mean."""
-PROJECTIONS = 64
-"""Random directions of the inputs in which tensors are judged."""
-SHARPNESS = 16
-"""A tensor's weight is its error on samples left out to the minus this."""
-LEAST = 16
-"""So many samples are drawn in any case."""
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Random inputs and the sketches of their messages."""
-
-    inputs: Tensor
-    """Shape (samples, batch, ...)."""
-    messages: dict[str, Tensor]
-    """Shape (samples, entries of the sketch), by parameter name."""
-    sketch: "_Sketch"
-    directions: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        observation: Observation,
-        labels: Tensor,
-        samples: int,
-        generator: torch.Generator,
-        watch: Watch,
-        progress: Progress | None,
-    ) -> "Simulation":
-        """As many samples as the time allows."""
-        drawn = random_examples(observation, samples * observation.batch_size, generator)
-        drawn = drawn.unflatten(0, (samples, observation.batch_size))
-        sketch, message = _Sketch(observation.sent, generator), observation.message(labels)
-        rows: list[Tensors] = []
-        for number, batch in enumerate(drawn):
-            if number >= LEAST and watch.is_over():
-                break
-            rows.append(sketch({name: part.detach() for name, part in message(batch).items()}))
-            if progress is not None:
-                progress(number + 1, samples, 1.0)
-        messages = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        blank = drawn.new_empty(drawn[0].numel(), PROJECTIONS)
-        return cls(drawn[: len(rows)], messages, sketch, normal_like(blank, generator))
-
-    def estimate(self, observation: Observation) -> tuple[Tensor, float]:
-        """The inputs of a message, and the error on samples left out, over their variance."""
-        targets = self.inputs.flatten(1).double()
-        centred = targets - targets.mean(0)
-        seen = centred @ self.directions.double()
-        kernel, row = self._kernel(observation, seen)
-        ridge = choose_ridge(kernel, seen)
-        found = targets.mean(0) + row @ fit_ridge(kernel, centred, ridge)
-        return found.to(self.inputs).view(self.inputs.shape[1:]), ridge.error
-
-    def _kernel(self, observation: Observation, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted kernel between samples, and that of samples with what was sent."""
-        sent = self.sketch({name: observation.sent[name] for name in self.messages})
-        kernels, rows, weights = [], [], []
-        for name, values in self.messages.items():
-            mean = values.mean(0)
-            centred, own = values - mean, sent[name] - mean
-            size = centred.square().sum(1).mean()
-            if not bool(size > 0):
-                continue
-            kernels.append((centred @ centred.T / size).double())
-            rows.append((centred @ own / size).double())
-            weights.append(choose_ridge(kernels[-1], seen).error ** -SHARPNESS)
-        share = torch.tensor(weights, dtype=torch.float64, device=seen.device)
-        share = share / share.sum()
-        both = [torch.tensordot(share, torch.stack(part), 1) for part in (kernels, rows)]
-        return both[0], both[1]
 
 
 class _Sketch:
@@ -146,15 +76,12 @@ class _Sketch:
                 places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
                 self._maps[name] = (places, drawn[1].sign())
 
-    def __call__(self, values: Tensors) -> Tensors:
-        """The tensors as rows."""
-        return {name: self._small(name, part.flatten()) for name, part in values.items()}
-
-    def _small(self, name: str, row: Tensor) -> Tensor:
+    def __call__(self, name: str, values: Tensor) -> Tensor:
+        """The tensor of that name as a row."""
         if name not in self._maps:
-            return row
+            return values.flatten()
         places, signs = self._maps[name]
-        return row.new_zeros(WIDTH).index_add_(0, places, row * signs)
+        return values.new_zeros(WIDTH).index_add_(0, places, values.flatten() * signs)
 
 
 @dataclass(frozen=True)
@@ -195,11 +122,8 @@ class Regress(Attack):
     ) -> Reconstruction:
         """Attack one observation; the middle of the range where the samples teach nothing."""
         run = Run.of(self, observation, generator)
-        simulated = Simulation.of(
-            observation, run.labels, self.samples, run.generator, run.watch, self.progress
-        )
-        inputs = run.clamp(simulated.estimate(observation)[0])
-        own, count = run.misfit(inputs), len(simulated.inputs)
+        inputs, count = self._regressed(run, run.generator, run.watch)
+        own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
         return Reconstruction(inputs, run.labels, own, [(count, own)], status)
 
@@ -209,6 +133,50 @@ class Regress(Attack):
         Where the samples teach nothing this is their mean, which is still a better start than
         noise: of BatchNorm in training mode noise in the start is noise in the end.
         """
-        seen = run.observation
-        simulated = Simulation.of(seen, run.labels, self.samples, generator, watch, None)
-        return run.clamp(simulated.estimate(seen)[0])
+        return replace(self, progress=None)._regressed(run, generator, watch)[0]
+
+    def _regressed(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
+        """The inputs, and from how many samples: as many as the time allows, at least 16."""
+        seen, message = run.observation, run.observation.message(run.labels)
+        size = seen.batch_size
+        drawn = random_examples(seen, self.samples * size, generator).unflatten(0, (-1, size))
+        sketch, rows = _Sketch(seen.sent, generator), list[Tensors]()
+        for number, batch in enumerate(drawn):
+            if number >= 16 and watch.is_over():
+                break
+            made = message(batch)
+            rows.append({name: sketch(name, part.detach()) for name, part in made.items()})
+            if self.progress is not None:
+                self.progress(number + 1, self.samples, 1.0)
+        directions = normal_like(drawn.new_empty(drawn[0].numel(), 64), generator)
+        targets = drawn[: len(rows)].flatten(1).double()
+        centred = targets - targets.mean(0)
+        judged = centred @ directions.double()  # in random directions of the inputs
+        pairs = (
+            (torch.stack([row[name] for row in rows]), sketch(name, seen.sent[name]))
+            for name in rows[0]
+        )
+        kernel, row = _kernel(pairs, judged)
+        found = targets.mean(0) + row @ fit_ridge(kernel, centred, choose_ridge(kernel, judged))
+        return run.clamp(found.to(drawn).view(drawn.shape[1:])), len(rows)
+
+
+def _kernel(pairs: Iterable[tuple[Tensor, Tensor]], judged: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel between samples, and that of samples with what was sent, over all tensors.
+
+    Each tensor weighs as its error on samples left out to the minus 16.
+    """
+    kernels, rows, weights = [], [], []
+    for values, sent in pairs:
+        mean = values.mean(0)
+        centred, own = values - mean, sent - mean
+        size = centred.square().sum(1).mean()
+        if not bool(size > 0):
+            continue
+        kernels.append((centred @ centred.T / size).double())
+        rows.append((centred @ own / size).double())
+        weights.append(choose_ridge(kernels[-1], judged).error ** -16)
+    share = torch.tensor(weights, dtype=torch.float64, device=judged.device)
+    share = share / share.sum()
+    both = [torch.tensordot(share, torch.stack(part), 1) for part in (kernels, rows)]
+    return both[0], both[1]
