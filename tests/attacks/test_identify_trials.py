@@ -89,14 +89,17 @@ def test_the_same_seed_gives_the_same_report() -> None:
     )
 
 
+IMAGES, LABELS = examples()
+POPULATION = Population(IMAGES.double(), LABELS, 6, 3, one_class=True)
+
+
 def drawn(defense: Defense, local: LocalSteps | None = None) -> tuple[Draw, list[Observation]]:
-    images, labels = examples()
-    draw = Population(images.double(), labels, 6, 3, one_class=True).draw(4, generator(2))
+    draw = POPULATION.draw(4, generator(2))
     noise, net = generator(3), model().double()
     return draw, [
         observe(
-            net, F.cross_entropy, draw.batch(trial), defense, num_classes=3, local=local,
-            threat=ThreatModel(mechanism="known"), generator=noise,
+            net, F.cross_entropy, POPULATION.batch(draw, trial), defense, num_classes=3,
+            local=local, threat=ThreatModel(mechanism="known"), generator=noise,
         )
         for trial in range(4)
     ]  # fmt: skip
@@ -116,12 +119,13 @@ DEFENSES = {
 def test_all_pairs_have_their_likelihood(name: str) -> None:
     """Against one message and one likelihood for each pair."""
     draw, messages = drawn(DEFENSES[name])
-    found = Identify(draw.candidates, draw.rest).many(messages, generator(3))
+    candidates, rest = POPULATION.at(draw.candidates), POPULATION.at(draw.rest)
+    found = Identify(candidates, rest).many(messages, generator(3))
     for one, message in zip(found, messages, strict=True):
         row = []
         for index in range(6):
-            own = [part[index : index + 1] for part in draw.candidates]
-            inputs, targets = (torch.cat(p) for p in zip(own, draw.rest or (), strict=True))
+            own = [part[index : index + 1] for part in candidates]
+            inputs, targets = (torch.cat(p) for p in zip(own, rest, strict=True))
             values = message.message(targets)(inputs)
             row.append(log_likelihood(message.mechanism, values, message.sent))
         posterior = torch.stack(row).softmax(0)
@@ -132,7 +136,7 @@ def test_all_pairs_have_their_likelihood(name: str) -> None:
 def test_clients_send_the_message_of_their_own_batch(local: LocalSteps | None) -> None:
     draw, messages = drawn(NoDefense(), local)
     for trial, message in enumerate(messages):
-        inputs, targets = draw.batch(trial)
+        inputs, targets = POPULATION.batch(draw, trial)
         for name, value in message.plain_message(targets)(inputs).items():
             torch.testing.assert_close(message.sent[name], value)
 

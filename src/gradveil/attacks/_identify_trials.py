@@ -1,6 +1,6 @@
 """Many trials of the exact attacker, and the bound on every attacker's error that they give."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +28,6 @@ Examples = tuple[Tensor, Tensor]
 TREND = (8, 32, 128, 256)
 """Numbers of candidates of the trend, as far as they are below the one asked for."""
 
-MOST_WORK = 2**16
-"""Candidates times combinations of neighbours that are gone through for each draw."""
-
 PLANS_ANEW = (
     "the plan is made from the private batch with random probes, so the likelihood of what was"
     " sent is an estimate, and an attacker who computes it better has a smaller error"
@@ -38,23 +35,13 @@ PLANS_ANEW = (
 
 
 class Draw(NamedTuple):
-    """Examples for some trials."""
+    """Examples for some trials, by their numbers."""
 
-    candidates: Examples
-    truths: Examples
-    """The true examples, one for each trial."""
+    candidates: Tensor
     places: list[int]
-    """Where the truth is among the candidates."""
-    rest: Examples | None
-    used: Tensor
-    """Which examples have a role, as a mask."""
-
-    def batch(self, trial: int) -> Examples:
-        """The client's batch, with the truth at its first place."""
-        inputs, targets = (part[trial : trial + 1] for part in self.truths)
-        if self.rest is None:
-            return inputs, targets
-        return torch.cat([inputs, self.rest[0]]), torch.cat([targets, self.rest[1]])
+    """Where the truth of each trial is among the candidates."""
+    rest: Tensor
+    """The other examples of the batch."""
 
 
 class Population(NamedTuple):
@@ -66,42 +53,45 @@ class Population(NamedTuple):
     batch_size: int
     one_class: bool
 
+    def at(self, numbers: Tensor) -> Examples:
+        """The examples of these numbers."""
+        numbers = numbers.to(self.inputs.device)
+        return self.inputs[numbers], self.targets[numbers]
+
+    def batch(self, draw: Draw, trial: int) -> Examples:
+        """The client's batch, with the truth at its first place."""
+        truth = draw.candidates[draw.places[trial]]
+        return self.at(torch.cat([truth[None], draw.rest]))
+
     def draw(self, count: int, generator: torch.Generator) -> Draw:
         """Candidates, truths and the rest of the batch, no example in two of these roles."""
-        inputs, targets, needed, batch_size, one_class = self
-        order = _shuffled(len(inputs), generator)
-        labels = targets.cpu()[order]
-        pool = torch.ones(len(labels), dtype=torch.bool)
-        if one_class:
+        needed, others = self.candidates, self.batch_size - 1
+        order = torch.randperm(len(self.inputs), generator=generator)
+        labels = self.targets.cpu()[order]
+        pool = torch.ones(len(order), dtype=torch.bool)
+        if self.one_class:
             pool = labels == _label(labels, needed, generator)
-        chosen = pool.nonzero().flatten()[:needed]
-        others = torch.ones_like(pool)
-        others[chosen] = False
-        rest = others.nonzero().flatten()[: batch_size - 1]
-        if len(chosen) < needed or len(rest) < batch_size - 1:
+        chosen = order[pool][:needed]
+        rest = order[~torch.isin(order, chosen)][:others]
+        if len(chosen) < needed or len(rest) < others:
             raise ValueError(
-                f"Parameter `examples` should hold at least {needed + batch_size - 1} examples, for"
-                f" the candidates and the rest of the batch. Found {len(inputs)}. Ask for fewer"
+                f"Parameter `examples` should hold at least {needed + others} examples, for"
+                f" the candidates and the rest of the batch. Found {len(order)}. Ask for fewer"
                 " candidates."
             )
-        chosen, rest = order[chosen].to(inputs.device), order[rest].to(inputs.device)
         picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
-        truths = chosen[picked.to(chosen.device)]
-        known = (inputs[rest], targets[rest]) if batch_size > 1 else None
-        used = torch.zeros(len(inputs), dtype=torch.bool)
-        used[torch.cat([chosen, rest]).cpu()] = True
-        own, some = (inputs[truths], targets[truths]), (inputs[chosen], targets[chosen])
-        return Draw(some, own, picked.tolist(), known, used)
+        return Draw(chosen, picked.tolist(), rest)
 
-    def neighbours(self, draw: Draw, count: int, generator: torch.Generator) -> list[Examples]:
+    def neighbours(self, draw: Draw, count: int, generator: torch.Generator) -> list[Tensor]:
         """For each of the other places of the batch up to `count` examples, the true one first.
 
         Fewer where fewer are left: whoever has fewer to choose from knows more.
         """
-        order = _shuffled(len(self.inputs), generator)
-        free, sets = ~draw.used[order], []
-        for own, label in zip(*(draw.rest or ((), ())), strict=True):
-            fitting = free & (self.targets.cpu()[order] == int(label)) if self.one_class else free
+        order = torch.randperm(len(self.inputs), generator=generator)
+        free = ~torch.isin(order, torch.cat([draw.candidates, draw.rest]))
+        labels, sets = self.targets.cpu(), []
+        for own in draw.rest:
+            fitting = free & (labels[order] == labels[own]) if self.one_class else free
             others = fitting.nonzero().flatten()[: count - 1]
             if not len(others):
                 raise ValueError(
@@ -109,14 +99,8 @@ class Population(NamedTuple):
                     " places of the batch. Found none that is left. Ask for fewer candidates."
                 )
             free[others] = False
-            taken = order[others].to(self.inputs.device)
-            inputs, targets = self.inputs[taken], self.targets[taken]
-            sets.append((torch.cat([own[None], inputs]), torch.cat([label[None], targets])))
+            sets.append(torch.cat([own[None], order[others]]))
         return sets
-
-
-def _shuffled(count: int, generator: torch.Generator) -> Tensor:
-    return torch.randperm(count, generator=generator, device=generator.device).cpu()
 
 
 def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
@@ -322,7 +306,14 @@ def identify_trials(
     for name, value in {**counts, "per_draw": per_draw, "neighbours": neighbours}.items():
         check_count(value, name)
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-    _check_work(candidates, batch_size, rest, neighbours)
+    check_choice(rest, "rest", ("known", "unknown"))
+    work = candidates * neighbours ** (batch_size - 1)
+    if rest == "unknown" and work > 2**16:
+        raise ValueError(
+            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
+            f" {2**16} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
+            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
+        )
     population = Population(
         *_checked(examples, num_classes, one_class), candidates, batch_size, one_class
     )
@@ -336,15 +327,16 @@ def identify_trials(
         local=local, public_mechanism=public_mechanism, generator=generator,
     )  # fmt: skip
     for number, draw in enumerate(draws):
-        messages = [client(draw.batch(k), deepcopy(defense)) for k in range(len(draw.places))]
-        rests: Iterable[Examples | None] = [draw.rest]
+        batches = [population.batch(draw, k) for k in range(len(draw.places))]
+        messages = [client(batch, deepcopy(defense)) for batch in batches]
+        rests = [draw.rest]
         if rest == "unknown" and batch_size > 1:
             own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
             rests = combinations(population.neighbours(draw, neighbours, own))
-        found = marginal(draw, messages, rests, generator)
-        for one, truth, place in zip(found, draw.truths[0], draw.places, strict=True):
+        found = marginal(population, draw, messages, rests, generator)
+        for one, batch, place in zip(found, batches, draw.places, strict=True):
             for size in sizes:
-                done[size].append(_judged(number, one, truth, place, size))
+                done[size].append(_judged(number, one, batch[0][0], place, size))
     told = "known" if batch_size == 1 else rest
     reason = PLANS_ANEW if defense.about.varies and public_mechanism is None else ""
     *fewer, whole = (
@@ -368,37 +360,24 @@ def _checked(examples: Examples, num_classes: int, one_class: bool) -> Examples:
     return inputs, targets
 
 
-def _check_work(candidates: int, batch_size: int, rest: str, neighbours: int) -> None:
-    check_choice(rest, "rest", ("known", "unknown"))
-    work = candidates * neighbours ** (batch_size - 1)
-    if rest == "unknown" and work > MOST_WORK:
-        raise ValueError(
-            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
-            f" {MOST_WORK} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
-            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
-        )
-
-
 def marginal(
+    population: Population,
     draw: Draw,
     messages: list[Observation],
-    rests: Iterable[Examples | None],
+    rests: Sequence[Tensor],
     generator: torch.Generator,
 ) -> list[Identification]:
     """log Σ_r p(sent | candidate, r) / R over the R possible rests of the batch."""
-    found = [Identify(draw.candidates, rest).many(messages, generator) for rest in rests]
+    candidates = population.at(draw.candidates)
+    known = (population.at(rest) if len(rest) else None for rest in rests)
+    found = [Identify(candidates, rest).many(messages, generator) for rest in known]
     logs = torch.stack([torch.stack([one.log_likelihoods for one in each]) for each in found])
-    return [Identification(row, draw.candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
+    return [Identification(row, candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
 
 
-def combinations(sets: list[Examples]) -> Iterator[Examples]:
+def combinations(sets: list[Tensor]) -> list[Tensor]:
     """The rests of the batch with one example of each set."""
-    for places in product(*(range(len(inputs)) for inputs, _ in sets)):
-        chosen = list(zip(sets, places, strict=True))
-        yield (
-            torch.stack([inputs[at] for (inputs, _), at in chosen]),
-            torch.stack([targets[at] for (_, targets), at in chosen]),
-        )
+    return [torch.stack(chosen) for chosen in product(*sets)]
 
 
 def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:
