@@ -26,7 +26,7 @@ test: lint  ## Linters, types, and all tests but the slow ones
 	$(BIN)/python -m pytest -q -n 2
 
 slow: setup  ## The slow tests
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 -m slow $(ARGS)
 
 coverage: setup  ## The tests, and which lines they reach; pages are in htmlcov/
 	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term --cov-report=html
