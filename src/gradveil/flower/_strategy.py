@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from torch import nn
 
 from gradveil._checks import check_kind
@@ -133,7 +134,7 @@ class FedSGD(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As `FedAvg`, but nodes that are gone after the first round are not waited for.
+        """As `FedAvg`, of all nodes that it waits for; those gone after the first round are not.
 
         With a planner each message has the plan's shape, computed once for all. An account counts
         the round before it is sent.
@@ -141,6 +142,7 @@ class FedSGD(FedAvg):
         Raises:
             BudgetError: If the account's budget does not allow it. Nothing is sent then.
         """
+        sample_nodes(grid, self.min_available_nodes, 0)  # Flower counts them before it waits
         sent = list(super().configure_train(server_round, arrays, config, grid))
         self.min_available_nodes = self.min_train_nodes
         if self.account is not None:
