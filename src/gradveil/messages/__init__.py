@@ -18,11 +18,12 @@ from ._functional import (
     LossFunction,
     check_match,
     check_model,
+    each_row,
     is_transformed,
     trainable_parameters,
 )
 from ._gradient import GradientMessage
-from ._layers import ConvUse, LayerUse, LinearUse, Recording, ScaleUse, record
+from ._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
 from ._local_update import LocalSteps, LocalUpdateMessage
 from ._mapped import MappedMessage
 from ._mixing import couples_examples

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -214,11 +214,19 @@ class Recorder(TorchFunctionMode):
         opaque: Names to be treated as unknown.
         copies: Whether the inputs and outputs of known layers are copies, which operations in
             place do not reach.
+        examples: How many there are on the first axis of all that layers take and give; `None`
+            where they may be elsewhere.
     """
 
-    def __init__(self, parameters: Tensors, opaque: frozenset[str], copies: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Tensors,
+        opaque: frozenset[str] = frozenset(),
+        copies: bool = False,
+        examples: int | None = None,
+    ) -> None:
         super().__init__()
-        self._copies = copies
+        self.copies, self._examples = copies, examples
         self._versions: list[tuple[int, int]] = []
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._opaque = opaque
@@ -240,13 +248,13 @@ class Recorder(TorchFunctionMode):
             return found
         layer = self._layer(func)
         if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
-            if self._copies and args:
+            if self.copies and args:
                 args = (args[0].clone(), *args[1:])
             output = layer(*args, **kwargs)
             if output is not None:
                 used = {self.uses[-1].weight, self.uses[-1].bias}
                 self.others |= touched - used  # a parameter may be a layer's input
-                return output.clone() if self._copies else output
+                return output.clone() if self.copies else output
         self.others |= touched
         return func(*args, **kwargs)
 
@@ -295,9 +303,14 @@ class Recorder(TorchFunctionMode):
 
     @property
     def shared(self) -> set[str]:
-        """Parameters that are used twice, or both inside and outside of known layers."""
+        """Parameters of layers that are used elsewhere, too, or with another first axis."""
         names = [name for use in self.uses for name in use.names]
-        return (self.others & set(names)) | {name for name in names if names.count(name) > 1}
+        twice = {name for name in names if names.count(name) > 1 or name in self.others}
+        if self._examples is None:
+            return twice
+        kept = {self._examples}
+        regrouped = [use for use in self.uses if {len(use.a), len(use.h)} != kept]
+        return twice | {name for use in regrouped for name in use.names}
 
     @property
     def overwritten(self) -> bool:
@@ -395,52 +408,29 @@ def _constant(bias: Tensor | None) -> Tensor | None:
 
 
 Result = TypeVar("Result")
+SomeRecorder = TypeVar("SomeRecorder", bound=Recorder)
 
 
-@dataclass(frozen=True)
-class Recording(Generic[Result]):
-    """What was watched, and what the run returned."""
+def settled(
+    recorder_of: Callable[[frozenset[str], bool], SomeRecorder], run: Callable[[], Result]
+) -> tuple[SomeRecorder, Result]:
+    """A run, watched by a recorder that understood all of it, and what it returned.
 
-    uses: list[LayerUse]
-    """Uses of parameters in layers that are known."""
-    others: set[str]
-    """The names of the parameters that are used outside of them."""
-    result: Result
-
-
-def record(
-    run: Callable[[], Result],
-    parameters: Tensors,
-    examples: int,
-    opaque: frozenset[str] = frozenset(),
-    *,
-    copies: bool = False,
-) -> Recording[Result]:
-    """Run with these parameters and watch where they are used.
-
-    A parameter that is used twice, or both inside and outside of known layers, or with another
-    first axis than the examples', makes everything run again with it among the others, where all
-    of its uses count together. So does an operation in place on what a layer took or gave, with
-    copies.
+    Parameters that a layer shares with something else make everything run again with them among
+    the others, where all of their uses count together. An operation in place on what a layer took
+    or gave does so, too, with copies.
 
     Args:
+        recorder_of: From `opaque` and `copies` to a recorder with these.
         run: Uses the parameters.
-        parameters: Leaves, by name.
-        examples: In the batch.
-        opaque: Names to be treated as unknown.
-        copies: Whether operations in place are kept away from what is recorded.
     """
-    with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
-        result = run()
-    if recorder.overwritten:
-        return record(run, parameters, examples, opaque, copies=True)
-    shared = _shared(recorder, examples)
-    if shared:
-        return record(run, parameters, examples, opaque | shared, copies=copies)
-    return Recording(recorder.uses, recorder.others, result)
-
-
-def _shared(recorder: Recorder, examples: int) -> set[str]:
-    """Parameters whose uses cannot be looked at one by one."""
-    regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == examples]
-    return recorder.shared | {name for use in regrouped for name in use.names}
+    opaque, copies = frozenset[str](), False
+    while True:
+        with torch.enable_grad(), recorder_of(opaque, copies) as recorder:
+            result = run()
+        if recorder.overwritten and not copies:
+            copies = True
+        elif recorder.shared:
+            opaque |= recorder.shared
+        else:
+            return recorder, result

@@ -13,6 +13,10 @@ from ._explain import check_message
 from ._protocol import Message, values_of
 
 
+def _same(thing: Any) -> Any:
+    return thing
+
+
 class MappedMessage:
     """after(g(before(x))) for a message g; without a function, that side stays as it is.
 
@@ -26,33 +30,29 @@ class MappedMessage:
     tensor([2., 4.])
     """
 
+    _passed_on: tuple[str, ...] = ("parameters", "targets", "loss")
+
     def __init__(
         self,
         message: Message,
-        before: Callable[[Tensor], Tensor] | None = None,
-        after: Callable[[Tensors], Tensors] | None = None,
+        before: Callable[[Tensor], Tensor] = _same,
+        after: Callable[[Tensors], Tensors] = _same,
     ) -> None:
         check_message(message)
         self.message, self.before, self.after = message, before, after
 
     def __getattr__(self, name: str) -> Any:
         """Parameters, targets and loss are those of the message."""
-        if name not in ("parameters", "targets", "loss"):
+        if name not in self._passed_on:
             raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
         return getattr(self.message, name)
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The changed values; differentiable with respect to the inputs."""
-        return self._ended(self.message(self._begun(inputs)))
+        return self.after(self.message(self.before(inputs)))
 
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
         check_inputs(inputs)
         with torch.no_grad():
-            return self._ended(values_of(self.message, self._begun(inputs)))
-
-    def _begun(self, inputs: Tensor) -> Tensor:
-        return inputs if self.before is None else self.before(inputs)
-
-    def _ended(self, values: Tensors) -> Tensors:
-        return values if self.after is None else self.after(values)
+            return self.after(values_of(self.message, self.before(inputs)))

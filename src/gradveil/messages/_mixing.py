@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss
+from ._functional import FunctionalLoss, each_row, leaves
 
 if TYPE_CHECKING:
     from ._gradient import GradientMessage
@@ -92,7 +92,7 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
     """Whether examples have the same outputs beside others as beside copies of themselves.
 
     In batches of one size, where rounding is the same. `None` where that cannot be said: the model
-    fails, draws random numbers, or does not return one row for each example.
+    fails, draws random numbers, or does not return one row for each example, a single one too.
     """
     before = random.getstate(), np.random.get_state()[2]  # type: ignore[index]
     try:
@@ -100,11 +100,12 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
         drew |= before != (random.getstate(), np.random.get_state()[2])  # type: ignore[index]
         copies = [loss.outputs(parameters, row.expand(batch.shape)) for row in batch.split(1)]
         alone = torch.cat([same[place : place + 1] for place, same in enumerate(copies)])
+        single = loss.outputs(parameters, batch[:1])
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return None
-    if drew or together.shape != alone.shape or len(together) != len(batch):
+    if drew or together.shape != alone.shape or single.shape != alone[:1].shape:
         return None
     rounding = ROUNDING * torch.finfo(alone.dtype).eps * float(alone.abs().max())
     return bool((together - alone).abs().max() <= rounding)
@@ -244,7 +245,7 @@ def _found_sum(message: "GradientMessage", rows: Tensor, targets: Tensor | None)
 def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors:
     """∇_Θ of a loss that is (what is made of data) + (what is made of parameters)."""
     rows, targets = _made_up(outputs, message.targets, 1)
-    own = {n: p for n, p in message.loss.model.named_parameters() if p.requires_grad}
+    own = leaves(message.loss.model)
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
         value = message.loss.loss_of_outputs(rows, targets)
         if not value.requires_grad:  # asked in here, so that the value itself is looked at, too
@@ -266,13 +267,8 @@ def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) ->
     def alone(*row: Tensor) -> Tensor:
         return loss.loss_of_outputs(*(one.unsqueeze(0) for one in row), *[None] * (2 - len(row)))
 
-    try:
-        found: Tensor = vmap(grad(alone))(*rows)
-        return found
-    except Exception as error:  # it does not batch
-        if is_out_of_memory(error):
-            raise
-    return torch.stack([grad(alone)(*row) for row in zip(*rows, strict=True)])
+    found: Tensor = each_row(grad(alone), *rows)
+    return found
 
 
 def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:

@@ -22,10 +22,11 @@ from gradveil.messages import (
     LayerUse,
     LinearUse,
     Message,
+    Recorder,
     ScaleUse,
     check_match,
-    record,
     separates,
+    settled,
 )
 
 from ._moments import Measurement, estimator_name
@@ -226,15 +227,13 @@ class TangentGraph:
         check_match(inputs, message.targets)
         parameters = {n: p.detach().requires_grad_() for n, p in message.parameters.items()}
         self.x = inputs.detach().clone().requires_grad_()
-        run = record(
+        recorder, loss = settled(
+            lambda more, copies: Recorder(parameters, opaque | more, copies, len(inputs)),
             lambda: message.loss(parameters, self.x, message.targets),
-            parameters,
-            len(self.x),
-            opaque,
         )
-        self.uses = run.uses
-        self.others = {name: parameters[name] for name in parameters if name in run.others}
-        self._differentiate(run.result)
+        self.uses = recorder.uses
+        self.others = {n: p for n, p in parameters.items() if n in recorder.others}
+        self._differentiate(loss)
 
     def _differentiate(self, loss: Tensor) -> None:
         uses, n = self.uses, len(self.uses)

@@ -30,7 +30,7 @@ process for each example would do. Weights that a server sends are not code.
 import logging
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,10 +47,11 @@ from gradveil._memory import is_out_of_memory
 from gradveil._secure import fill_from_system
 from gradveil._typing import Tensors
 
-from .._functional import FunctionalLoss, apart, global_generator
-from .._gradient import GradientMessage, dense
+from .._functional import FunctionalLoss, apart, derivative, global_generator, leaves
+from .._gradient import GradientMessage
 from .._layers import LayerUse
 from .._mixing import check_outputs, made_up_batch, rows_are_independent
+from ._metric import zeros
 from ._taps import (
     ForeignError,
     Layout,
@@ -106,7 +107,9 @@ def isolated(
     """
     known = known_of(message, inputs)
     parameters = {name: p.clone() for name, p in message.parameters.items()}
-    inputs, message = inputs.detach().clone(), message.of(_own(message.targets))
+    targets = message.targets  # a copy of which the loss may write into
+    message = message.of(targets.clone() if isinstance(targets, Tensor) else targets)
+    inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
     reason: Exception | None = None
     with _own_randomness(seed, inputs.device) as randomness:
@@ -139,11 +142,6 @@ def isolated(
             " that keeps no number of an example outside of the module.",
             first_line(reason),
         )
-
-
-def _own(targets: Any) -> Any:
-    """A copy that a loss may write into."""
-    return targets.clone() if isinstance(targets, Tensor) else targets
 
 
 def known_of(message: GradientMessage, inputs: Tensor) -> Known:
@@ -225,10 +223,11 @@ class _Batched:
         )
         with apart(self._loss.model):
             self._taps = Taps(
+                {},
                 frozenset(self._free),
                 self._layout.copies,
                 expected=self._layout.taps,
-                strange=[*self._strange, *weights_of(self._loss.model)],
+                strange=[*self._strange, *leaves(self._loss.model).values()],
                 generators=_generators(inputs.device),
             )
             with self._taps as taps:
@@ -315,38 +314,16 @@ def _one(
 ) -> Part:
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    label = None if target is None else target.clone()
     strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
     with torch.enable_grad(), apart(loss.model):
-        strange += weights_of(loss.model)
-        value, gradients = _plainly(loss, own, example.clone(), target, strange)
+        strange += leaves(loss.model).values()
+        with Taps(own, frozenset(own), strange=strange) as taps:
+            value = _loss_alone(loss, own, example.clone(), label, taps)
+            gradients = derivative(value, own) or zeros(own)
     _check_unwritten(own, parameters)
-    stack = {n: dense(g).unsqueeze(0) for n, g in zip(own, gradients, strict=True)}
+    stack = {n: g.unsqueeze(0) for n, g in gradients.items()}
     return Part([], stack, value.detach().unsqueeze(0))
-
-
-def _plainly(
-    loss: FunctionalLoss,
-    own: Tensors,
-    example: Tensor,
-    target: Tensor | None,
-    strange: list[Tensor],
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """The loss of one example and its gradient, by plain autograd."""
-    taps = Taps(frozenset(own), strange=strange)
-    taps.start(own)
-    with taps:
-        label = None if target is None else target.clone()
-        value = _loss_alone(loss, own, example, label, taps)
-        if not value.requires_grad:
-            return value, [torch.zeros_like(p) for p in own.values()]
-        return value, torch.autograd.grad(
-            value, list(own.values()), allow_unused=True, materialize_grads=True
-        )
-
-
-def weights_of(model: nn.Module) -> list[Tensor]:
-    """What stands in the module for the weights of a run: who gets hold of it, went around them."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 def _same(first: Part, again: Part) -> bool:

@@ -15,7 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from gradveil._typing import Tensors
 
 from .._explain import ModelError
-from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse
+from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
 from .._mixing import refusal
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -69,6 +69,7 @@ class Taps(Recorder):
     may hold another example. So are the user's own weights: the run has copies of them.
 
     Args:
+        parameters: Those of the run, or of the first one (`start`).
         opaque: Names to be treated as those of no known layer.
         copies: Whether operations in place are kept away from what passes the taps.
         expected: The taps that the run has to have; `None` to find them.
@@ -79,6 +80,7 @@ class Taps(Recorder):
 
     def __init__(
         self,
+        parameters: Tensors,
         opaque: frozenset[str] = frozenset(),
         copies: bool = False,
         *,
@@ -86,7 +88,7 @@ class Taps(Recorder):
         strange: Iterable[Tensor] = (),
         generators: Iterable[torch.Generator] | None = None,
     ) -> None:
-        super().__init__({}, opaque, copies)
+        super().__init__(parameters, opaque, copies)
         self._expected, self._shifts = expected, list[Tensor]()
         self.strange = {id(tensor): tensor for tensor in strange}
         self._states: dict[torch.Generator, Tensor] | None = None
@@ -94,7 +96,7 @@ class Taps(Recorder):
             self._states = {generator: generator.get_state() for generator in generators}
         self._run = object()
 
-    def start(self, parameters: Tensors, shifts: Iterable[Tensor] = ()) -> None:
+    def start(self, parameters: Tensors, shifts: Iterable[Tensor]) -> None:
         """Begin a run with these parameters, and ε_l for each of the taps."""
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._shifts = list(shifts)
@@ -179,7 +181,7 @@ class Taps(Recorder):
     def check(self) -> None:
         """Require that the run used the expected layers, and their weights nowhere else."""
         known = {name for use in self.uses for name in use.names}
-        changed = self.overwritten and not self._copies
+        changed = self.overwritten and not self.copies
         if changed or len(self.uses) != len(self._expected or ()) or self.others & known:
             raise OtherLayersError
 
@@ -230,19 +232,8 @@ class Taps(Recorder):
 
 def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]:
     """The layers that a run with these parameters uses once each, and what it returned."""
-    opaque: frozenset[str] = frozenset()
-    copies = False
-    while True:
-        taps = Taps(opaque, copies)
-        taps.start(parameters)
-        with torch.enable_grad(), taps:
-            result = run()
-        if taps.overwritten and not copies:
-            copies = True
-        elif taps.shared:
-            opaque |= taps.shared
-        else:
-            return Layout(tuple(tap_of(use) for use in taps.uses), copies), result
+    taps, result = settled(lambda opaque, copies: Taps(parameters, opaque, copies), run)
+    return Layout(tuple(tap_of(use) for use in taps.uses), taps.copies), result
 
 
 def tap_of(use: LayerUse) -> Any:

@@ -1,7 +1,6 @@
 """A message clipped as a whole, for one guarantee per client."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,12 +8,12 @@ from torch import Tensor
 from gradveil._checks import check_at_most, check_finite, check_positive, check_values
 from gradveil._typing import Tensors
 
-from .._explain import check_message
+from .._mapped import MappedMessage
 from .._protocol import Message, secluded, values_of
 from ._metric import Factors, Metric
 
 
-class ClippedUpdate:
+class ClippedUpdate(MappedMessage):
     """ĝ(x) = g(x) min(1, C / ‖Σ^{-1/2} g(x)‖): all that a client sends, clipped as one.
 
     Formal guarantees: adding or removing the client moves the sum over clients by at most C in the
@@ -34,6 +33,8 @@ class ClippedUpdate:
     tensor([3., 4.])
     """
 
+    _passed_on = (*MappedMessage._passed_on, "takes_tokens")
+
     def __init__(
         self,
         message: Message,
@@ -41,19 +42,12 @@ class ClippedUpdate:
         factors: Mapping[str, Factors] | None = None,
         grid: float | None = None,
     ) -> None:
-        check_message(message)
+        super().__init__(message, after=self._clipped)
         check_positive(clip, "clip")
         check_at_most(clip, "clip")
         if grid is not None:
             check_positive(grid, "grid")
-        self.message, self.clip, self.factors = message, clip, factors
-        self.grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        """Parameters, targets and loss are those of the message."""
-        if name not in ("parameters", "targets", "loss", "takes_tokens"):
-            raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
-        return getattr(self.message, name)
+        self.clip, self.factors, self.grid = clip, factors, grid
 
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
@@ -64,10 +58,6 @@ class ClippedUpdate:
             clipped = self._clipped(values)
             check_finite(clipped, "message(inputs)")
             return clipped
-
-    def __call__(self, inputs: Tensor) -> Tensors:
-        """The clipped values; differentiable with respect to the inputs."""
-        return self._clipped(self.message(inputs))
 
     def _clipped(self, values: Tensors) -> Tensors:
         metric = Metric(self.factors, values, self.grid, rounded="each")
