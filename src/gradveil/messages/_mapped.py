@@ -1,4 +1,4 @@
-"""A message that is changed before or behind."""
+"""Messages that are made of another one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,24 @@ from ._explain import check_message
 from ._protocol import Message, values_of
 
 
+class Wrapper:
+    """What stands around a message, whose parameters, targets and loss it has."""
+
+    message: Any
+    passed_on: tuple[str, ...] = ("parameters", "targets", "loss")
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not its own is that of the message."""
+        if name not in self.passed_on:
+            raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
+        return getattr(self.message, name)
+
+
 def _same(thing: Any) -> Any:
     return thing
 
 
-class MappedMessage:
+class MappedMessage(Wrapper):
     """after(g(before(x))) for a message g; without a function, that side stays as it is.
 
     Args:
@@ -30,8 +43,6 @@ class MappedMessage:
     tensor([2., 4.])
     """
 
-    _passed_on: tuple[str, ...] = ("parameters", "targets", "loss")
-
     def __init__(
         self,
         message: Message,
@@ -40,12 +51,6 @@ class MappedMessage:
     ) -> None:
         check_message(message)
         self.message, self.before, self.after = message, before, after
-
-    def __getattr__(self, name: str) -> Any:
-        """Parameters, targets and loss are those of the message."""
-        if name not in self._passed_on:
-            raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
-        return getattr(self.message, name)
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The changed values; differentiable with respect to the inputs."""

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradveil._checks import first_line
+from gradveil._checks import WrongValue, first_line
 from gradveil._memory import is_out_of_memory
 from gradveil._secure import fill_from_system
 from gradveil._typing import Tensors
@@ -50,7 +50,7 @@ from gradveil._typing import Tensors
 from .._functional import FunctionalLoss, apart, derivative, global_generator, leaves
 from .._gradient import GradientMessage
 from .._layers import LayerUse
-from .._mixing import check_outputs, made_up_batch, rows_are_independent
+from .._mixing import check_layers, check_outputs, made_up_batch, rows_are_independent
 from ._metric import zeros
 from ._taps import (
     ForeignError,
@@ -142,6 +142,30 @@ def isolated(
             " that keeps no number of an example outside of the module.",
             first_line(reason),
         )
+
+
+def example_gradients(message: GradientMessage, inputs: Tensor) -> Iterator[Tensors]:
+    """g_b, the gradient of the loss of example b alone, for some examples at a time, stacked.
+
+    >>> import torch
+    >>> message = GradientMessage(torch.nn.Linear(2, 1, bias=False), lambda o, _: o.mean(), None)
+    >>> pair = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> [g["weight"].tolist() for g in example_gradients(message, pair)]
+    [[[[1.0, 2.0]], [[3.0, 4.0]]]]
+    """
+    check_targets(message.targets, len(inputs))
+    check_layers(message.loss.model)
+    for part in isolated(message, inputs, taps=False):
+        yield part.others
+
+
+def check_targets(targets: Any, examples: int) -> None:
+    """Require one row of targets for each example, or none at all."""
+    if targets is None or (isinstance(targets, Tensor) and targets.shape[:1] == (examples,)):
+        return
+    found = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else str(type(targets))
+    expected = f"be a tensor with one row for each of the {examples} examples, so that each has a"
+    raise WrongValue("targets", f"{expected} loss of its own", found)
 
 
 def known_of(message: GradientMessage, inputs: Tensor) -> Known:

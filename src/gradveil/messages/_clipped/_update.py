@@ -33,7 +33,7 @@ class ClippedUpdate(MappedMessage):
     tensor([3., 4.])
     """
 
-    _passed_on = (*MappedMessage._passed_on, "takes_tokens")
+    passed_on = (*MappedMessage.passed_on, "takes_tokens")
 
     def __init__(
         self,
