@@ -30,6 +30,7 @@ from ._mixing import couples_examples
 from ._protocol import (
     Message,
     MovableMessage,
+    in_double,
     movable,
     secluded,
     separates,

@@ -52,14 +52,13 @@ class FunctionalLoss:
         self.loss_fn = loss_fn
         self.seed = seed
         self._moved: Tensors | None = None
-        self._dtype: torch.dtype | None = None
 
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
         if self._moved is not None:
             return self._moved
-        return self._cast({name: p.detach() for name, p in leaves(self.model).items()})
+        return {name: p.detach() for name, p in leaves(self.model).items()}
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -68,10 +67,10 @@ class FunctionalLoss:
         return moved
 
     def double(self) -> "FunctionalLoss":
-        """The same loss in float64."""
+        """The same loss in float64, of a model that is a copy as it is now."""
         wide = copy(self)
-        wide._dtype = torch.float64
-        wide._moved = None if self._moved is None else wide._cast(self._moved)
+        wide.model = deepcopy(self.model).double()
+        wide._moved = self._moved and {name: p.double() for name, p in self._moved.items()}
         return wide
 
     def secluded(self, seed: int | None = None) -> "FunctionalLoss":
@@ -87,10 +86,7 @@ class FunctionalLoss:
 
     def outputs_and_draws(self, parameters: Tensors, inputs: Tensor) -> tuple[Any, bool]:
         """What the model returns, and whether it drew random numbers for that."""
-        buffers = self._cast({name: b.clone() for name, b in self.model.named_buffers()})
-        if self._dtype is not None:
-            frozen = {n: p for n, p in self.model.named_parameters() if not p.requires_grad}
-            buffers |= self._cast(frozen)
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
             outputs = self._call({**parameters, **buffers}, inputs)
@@ -102,8 +98,8 @@ class FunctionalLoss:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the model's loss at its own weights, in their own precision."""
-        return self._moved is None and self._dtype is None
+        """Whether it is the model's loss at its own weights."""
+        return self._moved is None
 
     @property
     def is_plain(self) -> bool:
@@ -116,12 +112,6 @@ class FunctionalLoss:
         with _seeded(self.seed, inputs.device), _plain_attention():
             outputs = self.model(_own(inputs))
         return self.loss_of_outputs(outputs, targets)
-
-    def _cast(self, tensors: Mapping[str, Tensor]) -> Tensors:
-        """The floating-point ones in the precision of the loss, where it has one of its own."""
-        if self._dtype is None:
-            return dict(tensors)
-        return {n: t.to(self._dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
         """The scalar loss with these parameters."""
@@ -256,11 +246,6 @@ def unwritten(model: nn.Module) -> Iterator[None]:
         )
 
 
-def in_double(thing: Any) -> Any:
-    """The same in float64, if it is a floating-point tensor."""
-    return thing.double() if isinstance(thing, Tensor) and thing.is_floating_point() else thing
-
-
 def is_transformed(*tensors: Tensor) -> bool:
     """Whether autograd must not be called: a transform of `torch.func` or forward mode is on.
 
@@ -333,7 +318,8 @@ def check_model(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if isinstance(weight, nn.parameter.UninitializedParameter):
             advice = "Call the model on an example first."
-            raise WrongValue("model", "have weights of known shapes", f"the lazy `{name}`", advice)
+            found = f"the lazy weight `{name}`"
+            raise WrongValue("model", "have weights of known shapes", found, advice)
         if weight.requires_grad and (weight.dtype not in REAL or weight.is_meta):
             raise WrongType(
                 "model",

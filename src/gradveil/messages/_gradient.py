@@ -20,7 +20,6 @@ from ._functional import (
     LossFunction,
     check_match,
     derivative,
-    in_double,
     is_transformed,
     leaves,
     unwritten,
@@ -77,12 +76,6 @@ class GradientMessage:
         moved = copy(self)
         moved.loss = self.loss.at(parameters)
         return moved
-
-    def double(self) -> "GradientMessage":
-        """The same message in float64."""
-        wide = self.of(in_double(self.targets))
-        wide.loss = self.loss.double()
-        return wide
 
     def of(self, targets: Any) -> "GradientMessage":
         """The message of other examples, with these targets."""

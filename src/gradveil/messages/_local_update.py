@@ -17,7 +17,7 @@ from gradveil._checks import (
 )
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, LossFunction, check_match, in_double
+from ._functional import FunctionalLoss, LossFunction, check_match
 from ._gradient import GradientMessage
 
 
@@ -122,12 +122,6 @@ class LocalUpdateMessage:
         other = copy(self)
         other.targets = targets
         return other
-
-    def double(self) -> "LocalUpdateMessage":
-        """The same message in float64."""
-        wide = copy(self)
-        wide.loss, wide.targets = self.loss.double(), in_double(self.targets)
-        return wide
 
     def advance(
         self, now: Tensors, velocity: Tensors, gradient: Tensors

@@ -79,6 +79,15 @@ def movable(message: Message) -> MovableMessage:
     return message
 
 
+def in_double(message: Any) -> Any:
+    """A message of a model in float64, its model being a copy as it is now."""
+    targets = message.targets
+    floating = isinstance(targets, Tensor) and targets.is_floating_point()
+    wide = message.of(targets.double() if floating else targets)
+    wide.loss = message.loss.double()
+    return wide
+
+
 @contextmanager
 def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
     """The message, its model holding copies for now: nothing is written into the user's.

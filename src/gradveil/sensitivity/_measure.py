@@ -29,6 +29,7 @@ from gradveil.messages import (
     check_message,
     embedded,
     explained,
+    in_double,
     over_rows,
     separates,
     takes_tokens,
@@ -378,8 +379,8 @@ def _in_range(
         return measured.values, measured
     try:
         torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
-        wide = estimator(message.double(), inputs.double(), generator)  # type: ignore[attr-defined]
-    except RuntimeError:  # a model that insists on float32
+        wide = estimator(in_double(message), inputs.double(), generator)
+    except (RuntimeError, TypeError):  # a model that insists on float32, or cannot be copied
         return measured.values, measured
     return measured.values, wide
 

@@ -113,12 +113,6 @@ class ClippedMessage(Wrapper):
         self.penalised = True
         """Whether what the loss adds for the parameters alone is added: once a step."""
 
-    def double(self) -> "ClippedMessage":
-        """The same message in float64."""
-        wide = copy(self)
-        wide.message = self.message.double()
-        return wide
-
     @torch.inference_mode(False)
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them; an empty batch gives 0.
