@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
-from torch.utils._pytree import tree_leaves
 
 from gradveil._checks import check_flag
 from gradveil._typing import Tensors
@@ -24,6 +23,7 @@ from ._functional import (
     leaves,
     unwritten,
 )
+from ._layers import tensors_in
 from ._mixing import (
     couples_examples,
     is_sum_over_examples,
@@ -176,8 +176,7 @@ class GradientMessage:
 
     def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
         """The gradient by plain autograd, which costs half a transform's time on a small batch."""
-        sources = tree_leaves((inputs, self.targets, given))
-        followed = any(isinstance(one, Tensor) and one.requires_grad for one in sources)
+        followed = any(one.requires_grad for one in tensors_in(inputs, self.targets, given))
         create_graph = torch.is_grad_enabled() and followed
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
         with torch.enable_grad():

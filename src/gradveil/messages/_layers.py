@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from gradveil._typing import Tensors
 
@@ -199,15 +200,26 @@ class EmbeddingUse(LayerUse):
         return rows.new_zeros(self.shape).index_add_(0, self.a.flatten(), rows)
 
 
-_CONVOLUTIONS: dict[Callable[..., Tensor], int] = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+_METHODS: dict[Any, str] = {
+    F.linear: "_linear",
+    F.conv1d: "_conv",
+    F.conv2d: "_conv",
+    F.conv3d: "_conv",
+    F.embedding: "_embedding",
+    F.batch_norm: "_batch_norm",
+    F.layer_norm: "_layer_norm",
+    F.group_norm: "_group_norm",
+}
+"""The layers that a recorder knows."""
 
 
 class Recorder(TorchFunctionMode):
     """Notes each use of a parameter in a layer it knows; all other parameters land in `others`.
 
-    Known are linear layers, convolutions, and the scale and shift of batch (in eval mode), layer
-    and group normalisation, wherever a model calls them: functions are watched, not modules. In a
-    known layer parameters act as constants, so that no weight gradients are computed on the way.
+    Known are linear layers, convolutions, embeddings of what is differentiated, and the scale and
+    shift of batch (in eval mode), layer and group normalisation, wherever a model calls them:
+    functions are watched, not modules. In a known layer parameters act as constants, so that no
+    weight gradients are computed on the way.
 
     Args:
         parameters: Leaves, by name.
@@ -238,7 +250,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Record the call if a parameter takes part in it."""
         kwargs = kwargs or {}
-        touched = self._touched((*args, *kwargs.values()))
+        names = (self._names.get(id(tensor)) for tensor in tensors_in(args, kwargs))
+        touched = {name for name in names if name is not None}
         if not touched:
             return func(*args, **kwargs)
         if getattr(func, "__name__", "") == "__get__":
@@ -246,11 +259,11 @@ class Recorder(TorchFunctionMode):
             if isinstance(found, Tensor) and self._enters(found):  # a view: `weight.T`
                 self.others |= touched
             return found
-        layer = self._layer(func)
-        if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
+        known = func in _METHODS and not touched & self._opaque
+        if known and not self._is_made(args[1:], kwargs):
             if self.copies and args:
                 args = (args[0].clone(), *args[1:])
-            output = layer(*args, **kwargs)
+            output = getattr(self, _METHODS[func])(*args, **kwargs)
             if output is not None:
                 used = {self.uses[-1].weight, self.uses[-1].bias}
                 self.others |= touched - used  # a parameter may be a layer's input
@@ -258,33 +271,13 @@ class Recorder(TorchFunctionMode):
         self.others |= touched
         return func(*args, **kwargs)
 
-    def _touched(self, arguments: tuple[Any, ...]) -> set[str]:
-        flat = [
-            leaf
-            for argument in arguments
-            for leaf in (argument if isinstance(argument, (list, tuple)) else (argument,))
-        ]
-        return {self._names[id(leaf)] for leaf in flat if id(leaf) in self._names}
-
-    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
-        if func in _CONVOLUTIONS:
-            return lambda *args, **kwargs: self._conv(_CONVOLUTIONS[func], *args, **kwargs)
-        known: dict[Any, Callable[..., Tensor | None]] = {
-            F.linear: self._linear,
-            F.batch_norm: self._batch_norm,
-            F.layer_norm: self._layer_norm,
-            F.group_norm: self._group_norm,
-        }
-        return known.get(func)
-
     def _name(self, parameter: Tensor | None) -> str | None:
         return None if parameter is None else self._names.get(id(parameter))
 
     def _is_made(self, rest: tuple[Any, ...], named: dict[str, Any]) -> bool:
         """Whether a layer has a weight or bias that is computed, and so is no constant."""
-        others = (*rest, *(value for name, value in named.items() if name != "input"))
-        tensors = [one for one in others if isinstance(one, Tensor)]
-        return any(one.requires_grad and self._name(one) is None for one in tensors)
+        others = tensors_in(rest, {name: one for name, one in named.items() if name != "input"})
+        return any(one.requires_grad and self._name(one) is None for one in others)
 
     def _enters(self, input: Tensor) -> bool:
         """Whether a layer with this input has a place in the graph."""
@@ -332,7 +325,6 @@ class Recorder(TorchFunctionMode):
 
     def _conv(
         self,
-        n: int,
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -341,14 +333,35 @@ class Recorder(TorchFunctionMode):
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        name = self._name(weight)
+        name, n = self._name(weight), weight.dim() - 2
         known = not isinstance(padding, str) and input.dim() == n + 2
-        if name is None or not known or not self._enters(input):
+        alone = len(input) == (self._examples or 1)  # else several images for each example
+        if name is None or not known or not alone or not self._enters(input):
             return None
         spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
         geometry = (*spacing, False, [0] * n, groups)
         h = self._convolved(input, weight.detach(), _constant(bias), geometry)
         return self._add(ConvUse(name, self._name(bias), weight.shape, input, h, geometry))
+
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        name = self._name(weight)
+        if name is None or not self._enters(input) or input.dim() == 0:
+            return None
+        if max_norm is not None or scale_grad_by_freq:
+            return None
+        h = F.embedding(input, weight.detach())
+        if padding_idx is not None and padding_idx < 0:
+            padding_idx += len(weight)
+        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
 
     def _batch_norm(
         self,
@@ -401,6 +414,11 @@ class Recorder(TorchFunctionMode):
         form[axis] = -1
         h = torch.addcmul(bias.detach().view(form), normal, weight.detach().view(form))
         return self._add(ScaleUse(name, self._name(bias), weight.shape, normal, h, axis))
+
+
+def tensors_in(*things: Any) -> list[Tensor]:
+    """The tensors in these, and in containers of them."""
+    return [leaf for leaf in tree_leaves(things) if isinstance(leaf, Tensor)]
 
 
 def _constant(bias: Tensor | None) -> Tensor | None:

@@ -23,13 +23,13 @@ from torch.func import grad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from gradveil._checks import WrongValue
 from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, each_row, leaves
+from ._layers import tensors_in
 
 if TYPE_CHECKING:
     from ._gradient import GradientMessage
@@ -361,7 +361,7 @@ class _Sources(TorchFunctionMode):
     ) -> Any:
         """Note what the arguments are made of; the result is made of all of it."""
         kwargs = kwargs or {}
-        kinds = [self._kind(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        kinds = [self._kind(tensor) for tensor in tensors_in(args, kwargs)]
         kind = functools.reduce(operator.or_, kinds, 0)
         name = func.__name__
         if kind == DATA | PARAMETERS and name not in JOINING | TELLING_NO_VALUE:
@@ -371,7 +371,7 @@ class _Sources(TorchFunctionMode):
             mean = given.get("reduction", "mean") == "mean" and given.get("weight") is not None
             self.weighted |= mean and not given["target"].is_floating_point()
         result = func(*args, **kwargs)
-        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        made = tensors_in(result)
         for tensor in made:
             self._mark(tensor, kind)
         self.mixed |= not made and bool(kind & DATA) and name not in TELLING_NO_VALUE

@@ -15,7 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from gradveil._typing import Tensors
 
 from .._explain import ModelError
-from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
+from .._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled, tensors_in
 from .._mixing import refusal
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -108,7 +108,7 @@ class Taps(Recorder):
         args = tuple(self._watched(func, one) for one in args)
         kwargs = {key: self._watched(func, one) for key, one in (kwargs or {}).items()}
         given = (*args, *kwargs.values())
-        name, taken = getattr(func, "__name__", ""), list(_tensors(given))
+        name, taken = getattr(func, "__name__", ""), tensors_in(given)
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
             return func(*args, **kwargs)
         self._check_taken(taken)
@@ -122,7 +122,7 @@ class Taps(Recorder):
             result = self._batched(func, types, args, kwargs)
         made = list(result) if name == "__iter__" else result
         old = set() if name in WRITING or _in_place(name) else {id(tensor) for tensor in taken}
-        for tensor in _tensors((made, taken[:1] if name in WRITING else ())):
+        for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
             if id(tensor) not in old and id(tensor) not in self._names:
                 setattr(tensor, MARK, self._run)
         return iter(made) if name == "__iter__" else result
@@ -188,37 +188,11 @@ class Taps(Recorder):
     def _enters(self, input: Tensor) -> bool:
         return True
 
-    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
-        return self._embedding if func is F.embedding else super()._layer(func)
-
     def _convolved(
         self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...]
     ) -> Tensor:
         result: Tensor = torch.convolution(input, weight, bias, *geometry)  # type: ignore[call-overload]
         return result
-
-    def _conv(self, n: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        if len(input) != 1:  # a convolution of several images for each example
-            return None
-        return super()._conv(n, input, *args, **kwargs)
-
-    def _embedding(
-        self,
-        input: Tensor,
-        weight: Tensor,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-    ) -> Tensor | None:
-        name = self._name(weight)
-        if name is None or max_norm is not None or scale_grad_by_freq or input.dim() == 0:
-            return None
-        h = F.embedding(input, weight.detach())
-        if padding_idx is not None and padding_idx < 0:
-            padding_idx += len(weight)
-        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
 
     def _add(self, use: LayerUse) -> Tensor:
         place = len(self.uses)
@@ -303,12 +277,3 @@ def _adds_hook(func: Any, name: str) -> bool:
 
 def _in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
-
-
-def _tensors(things: Iterable[Any]) -> Iterable[Tensor]:
-    """The tensors in these, and in tuples and lists of them."""
-    for thing in things:
-        if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, (tuple, list)):
-            yield from _tensors(thing)
