@@ -31,7 +31,6 @@ import logging
 import random
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -112,7 +111,7 @@ def isolated(
     inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
     reason: Exception | None = None
-    with _own_randomness(seed, inputs.device) as randomness:
+    with _Randomness(seed, inputs.device) as randomness:
         for layout in layouts if known.batches else ():
             try:
                 parts = _at_once(message, parameters, inputs, layout)
@@ -183,7 +182,7 @@ def _look(message: GradientMessage, made_up: Tensor) -> Known:
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in message.parameters.items()}
     try:
-        with _own_randomness(None, made_up.device), apart(loss.model):
+        with _Randomness(None, made_up.device), apart(loss.model):
             layout, outputs = layout_of(lambda: loss.outputs(own, made_up), own)
             check_outputs(outputs, 1)
             apart_from_others = rows_are_independent(loss, own, made_up_batch(made_up))
@@ -318,10 +317,7 @@ def _one_by_one(
     first = one(0)
     start = randomness.start
     for place in range(len(rows)):
-        if place == 0:
-            yield first
-        else:
-            yield one(place)
+        yield one(place) if place else first
         if place in (0, len(rows) - 1):
             randomness.renew(0, start)
             if not _same(first, _one(message, parameters, *rows[0])):
@@ -378,7 +374,7 @@ def _check_unwritten(now: Tensors, before: Tensors) -> None:
 
 
 class _Randomness:
-    """The states of all generators that a model's code may draw from.
+    """The states of all generators that a model's code may draw from: its own inside of `with`.
 
     Args:
         seed: For simulations; `None` for what nobody knows.
@@ -391,6 +387,22 @@ class _Randomness:
         self.start: list[Tensor] = []
         """The states that the last run of torch's generators began with."""
 
+    def __enter__(self) -> "_Randomness":
+        states = [generator.get_state() for generator in self._generators]
+        self._before = states, random.getstate(), np.random.get_state()
+        self.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        states, python, of_numpy = self._before
+        self._set(states)
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+
+    def _set(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
     def renew(self, place: int = 0, start: list[Tensor] | None = None) -> None:
         """Begin a run: new states for torch, the same for Python and numpy as in every run.
 
@@ -398,32 +410,16 @@ class _Randomness:
         """
         random.seed(self._root)
         np.random.seed(random.getrandbits(32))
-        for number, generator in enumerate(self._generators):
-            if start is not None:
-                generator.set_state(start[number])
-            elif self._seed is None and generator.device.type == "cpu":
+        for generator in self._generators:
+            if self._seed is None and generator.device.type == "cpu":
                 fill_from_system(generator)
             elif self._seed is None:
                 generator.manual_seed(secrets.randbits(63))
             else:
                 generator.manual_seed((self._seed + 1_000_003 * place) % 2**63)
+        if start is not None:
+            self._set(start)
         self.start = [generator.get_state() for generator in self._generators]
-
-
-@contextmanager
-def _own_randomness(seed: int | None, device: torch.device) -> Iterator[_Randomness]:
-    """Generators with a state of their own for now, and as they were afterwards."""
-    before = [(generator, generator.get_state()) for generator in _generators(device)]
-    python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        randomness = _Randomness(seed, device)
-        randomness.renew()
-        yield randomness
-    finally:
-        for generator, state in before:
-            generator.set_state(state)
-        random.setstate(python)
-        np.random.set_state(of_numpy)
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

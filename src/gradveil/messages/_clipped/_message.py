@@ -1,4 +1,4 @@
-"""The gradient with each example clipped: what differentially private training sends."""
+"""What differentially private training sends: with each example clipped, or as a whole."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -17,14 +17,16 @@ from gradveil._checks import (
     check_kind,
     check_positive,
     check_seed,
+    check_values,
 )
 from gradveil._typing import Tensors
 
 from .._explain import explained
 from .._functional import check_match, each_row, is_transformed
 from .._gradient import GradientMessage
-from .._mapped import Wrapper
+from .._mapped import MappedMessage, Wrapper
 from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
+from .._protocol import Message, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, added, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
@@ -200,6 +202,59 @@ class ClippedMessage(Wrapper):
 
     def _divisor(self, batch: Any) -> int:
         return max(1, len(batch)) if self.batch_size is None else self.batch_size
+
+
+class ClippedUpdate(MappedMessage):
+    """ĝ(x) = g(x) min(1, C / ‖Σ^{-1/2} g(x)‖): all that a client sends, clipped as one.
+
+    Formal guarantees: adding or removing the client moves the sum over clients by at most C in the
+    norm of Σ, replacing it by another one by at most 2C, whatever the message is. Rounding as in
+    `ClippedMessage`. A message with a model is computed on a copy of it: its code leaves nothing of
+    the client's data in the user's.
+
+    Args:
+        message: Anything that maps inputs to values, such as the update of local steps.
+        clip: The threshold C.
+        factors: Of the relative variances r, as in `Shape.factors`; `None`: Σ = I.
+        grid: z of noise z C that will be drawn on a grid: C is then smaller by √d/2 of its steps,
+            so that the rounded update is within C. `None` for continuous noise.
+
+    >>> clipped = ClippedUpdate(lambda x: {"w": x.sum(0)}, clip=5.0)
+    >>> clipped(torch.tensor([[30.0, 40.0]]))["w"].round(decimals=3)
+    tensor([3., 4.])
+    """
+
+    passed_on = (*MappedMessage.passed_on, "takes_tokens")
+
+    def __init__(
+        self,
+        message: Message,
+        clip: float,
+        factors: Mapping[str, Factors] | None = None,
+        grid: float | None = None,
+    ) -> None:
+        super().__init__(message, after=self._clipped)
+        check_positive(clip, "clip")
+        check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
+        self.clip, self.factors, self.grid = clip, factors, grid
+
+    def values(self, inputs: Tensor) -> Tensors:
+        """The same numbers for a client that only sends them."""
+        with torch.no_grad(), secluded(self.message) as alone:
+            values = values_of(alone, inputs)
+            check_values(values, "message(inputs)")
+            check_finite(values, "message(inputs)")
+            clipped = self._clipped(values)
+            check_finite(clipped, "message(inputs)")
+            return clipped
+
+    def _clipped(self, values: Tensors) -> Tensors:
+        metric = Metric(self.factors, values, self.grid, rounded="each")
+        squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
+        factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(values).items()}
 
 
 def _without_weights(message: GradientMessage) -> GradientMessage:
