@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gradveil._checks import (
     check_at_most,
+    check_callable,
+    check_choice,
     check_finite,
     check_inputs,
     check_kind,
@@ -125,19 +127,11 @@ def measure_with_values(
 
 def named(estimator: Estimator | str) -> Estimator:
     """The estimator of that name; an error where it is none."""
-    if not isinstance(estimator, str):
-        if isinstance(estimator, type) or not callable(estimator):
-            raise TypeError(
-                "Parameter `estimator` should be a name or an estimator, as `Sketch(probes=10)`."
-                f" Found {estimator!r}."
-            )
-        return estimator
-    if estimator not in NAMED:
-        raise ValueError(
-            f"Parameter `estimator` should be one of {sorted(NAMED)}, or an estimator. Found"
-            f" `estimator = {estimator!r}`."
-        )
-    return NAMED[estimator]
+    if isinstance(estimator, str):
+        check_choice(estimator, "estimator", tuple(sorted(NAMED)))
+        return NAMED[estimator]
+    check_callable(estimator, "estimator", "Give a name, or an estimator, as `Sketch(probes=10)`.")
+    return estimator
 
 
 def example_squares(
