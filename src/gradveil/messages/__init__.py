@@ -9,7 +9,6 @@ from ._explain import (
     ModelError,
     check_finite_message,
     check_loss,
-    check_message,
     explained,
     outputs_of,
 )
@@ -25,11 +24,12 @@ from ._functional import (
 from ._gradient import GradientMessage
 from ._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
 from ._local_update import LocalSteps, LocalUpdateMessage
-from ._mapped import MappedMessage
 from ._mixing import couples_examples
 from ._protocol import (
+    MappedMessage,
     Message,
     MovableMessage,
+    check_message,
     in_double,
     movable,
     secluded,

@@ -17,7 +17,6 @@ from torch import Tensor
 from gradveil._checks import (
     NonFiniteError,
     all_finite,
-    check_callable,
     check_finite,
     check_inputs,
     check_values,
@@ -29,9 +28,7 @@ from gradveil._typing import Tensors
 
 from ._adapted_model import described_outputs
 from ._functional import FunctionalLoss, check_match
-from ._protocol import secluded, takes_tokens
-
-EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
+from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
 _PASSED_ON = (MemoryError, torch.OutOfMemoryError)
 
@@ -66,11 +63,6 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         if isinstance(error, (ValueError, TypeError)) and is_ours(error):
             raise  # the message works, and something else was wrong
         raise ModelError(_not_differentiable(message, error)) from error
-
-
-def check_message(message: object) -> None:
-    """Require something that maps inputs to values."""
-    check_callable(message, "message", EXAMPLE)
 
 
 def check_finite_message(message: Any, inputs: Any, values: Any) -> None:

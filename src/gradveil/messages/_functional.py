@@ -132,27 +132,20 @@ class FunctionalLoss:
 
 
 def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Any:
-    """The model's outputs with these tensors in place of its own."""
-    return functional_call(model, _everywhere(model, tensors), (inputs,), tie_weights=False)
+    """The model's outputs with these tensors in place of its own, under every name that they have.
 
-
-def _everywhere(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors under every name that they have in the model, once for each place.
-
-    `functional_call` can do so itself, but it then replaces what a module that is used under two
-    names holds twice, and afterwards puts back what it found the second time: the replacement.
+    `functional_call` can find these names itself, but it then replaces what a module that is used
+    under two names holds twice, and afterwards puts back what it found the second time: the
+    replacement.
     """
     owned: dict[Tensor, list[str]] = {}
     for prefix, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
                 owned.setdefault(tensor, []).append(f"{prefix}.{name}" if prefix else name)
-    return {
-        place: tensors[places[0]]
-        for places in owned.values()
-        for place in places
-        if places[0] in tensors
-    }
+    given = [places for places in owned.values() if places[0] in tensors]
+    everywhere = {place: tensors[places[0]] for places in given for place in places}
+    return functional_call(model, everywhere, (inputs,), tie_weights=False)
 
 
 def _own(inputs: Tensor) -> Tensor:

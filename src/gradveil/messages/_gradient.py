@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
 
-from gradveil._checks import check_flag
+from gradveil._checks import WrongValue, check_flag
 from gradveil._typing import Tensors
 
 from ._explain import explained
@@ -195,19 +195,19 @@ class GradientMessage:
         """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message; or parts of it."""
         parameters = self.parameters
         wanted = {n: p for n, p in parameters.items() if names is None or n in names}
-        pull_back = vjp(
-            lambda moved: self._outputs_alone({**parameters, **moved}, example), wanted
-        )[1]
+
+        def outputs_of(moved: Tensors) -> Tensor:
+            outputs, drew = self.loss.outputs_and_draws({**parameters, **moved}, example[None])
+            if drew:
+                raise WrongValue(
+                    "model",
+                    "draw no random numbers where examples are taken one by one",
+                    "that it does (dropout in training mode?)",
+                    "Use `model.eval()`, or leave `separable` out.",
+                )
+            alone: Tensor = outputs
+            return alone
+
+        pull_back = vjp(outputs_of, wanted)[1]
         gradients: Tensors = pull_back(output_gradient.unsqueeze(0))[0]
         return gradients
-
-    def _outputs_alone(self, parameters: Tensors, example: Tensor) -> Tensor:
-        outputs, drew = self.loss.outputs_and_draws(parameters, example.unsqueeze(0))
-        if drew:
-            raise ValueError(
-                "Parameter `model` should draw no random numbers where examples are taken one by"
-                " one. Found that it does (dropout in training mode?). Use `model.eval()`, or"
-                " leave `separable` out."
-            )
-        alone: Tensor = outputs
-        return alone

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from gradveil._typing import Tensors
 
@@ -417,8 +416,16 @@ class Recorder(TorchFunctionMode):
 
 
 def tensors_in(*things: Any) -> list[Tensor]:
-    """The tensors in these, and in containers of them."""
-    return [leaf for leaf in tree_leaves(things) if isinstance(leaf, Tensor)]
+    """The tensors in these, and in tuples, lists and dicts of them, of whatever class."""
+    found: list[Tensor] = []
+    for thing in things:
+        if isinstance(thing, Tensor):
+            found.append(thing)
+        elif isinstance(thing, (tuple, list)):
+            found += tensors_in(*thing)
+        elif isinstance(thing, dict):
+            found += tensors_in(*thing.values())
+    return found
 
 
 def _constant(bias: Tensor | None) -> Tensor | None:

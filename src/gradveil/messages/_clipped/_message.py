@@ -24,9 +24,8 @@ from gradveil._typing import Tensors
 from .._explain import explained
 from .._functional import check_match, each_row, is_transformed
 from .._gradient import GradientMessage
-from .._mapped import MappedMessage, Wrapper
 from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
-from .._protocol import Message, secluded, values_of
+from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, added, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
