@@ -383,6 +383,6 @@ MODELS: tuple[Callable[[], nn.Module], ...] = (
     NumpyDrop, HookScalesByTheLargest, ModuleHook, CustomBackward, OwnRule, OwnOperation, Remembers,
     Counts, MovesABuffer, WritesItsWeights, WritesWhatItSaw, KeepsInAGlobal, KeepsInAList,
     NotesNumbers, CountsElsewhere, WritesOnABoard, SeedsItself, OwnGenerator, KeepsAGenerator,
-    SpecialFirst, FlatSoftmax, ScaledInPlace, EarlyExit, Checkpointed, ScaledByThePlace, ThroughNumpy,
-    FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass,
+    SpecialFirst, FlatSoftmax, ScaledInPlace, EarlyExit, Checkpointed, ScaledByThePlace,
+    ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass,
 )  # fmt: skip
