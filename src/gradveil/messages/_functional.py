@@ -52,13 +52,14 @@ class FunctionalLoss:
         self.loss_fn = loss_fn
         self.seed = seed
         self._moved: Tensors | None = None
+        self._dtype: torch.dtype | None = None
 
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
         if self._moved is not None:
             return self._moved
-        return {name: p.detach() for name, p in leaves(self.model).items()}
+        return self._cast({name: p.detach() for name, p in leaves(self.model).items()})
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -67,10 +68,10 @@ class FunctionalLoss:
         return moved
 
     def double(self) -> "FunctionalLoss":
-        """The same loss in float64, of a model that is a copy as it is now."""
+        """The same loss in float64."""
         wide = copy(self)
-        wide.model = deepcopy(self.model).double()
-        wide._moved = self._moved and {name: p.double() for name, p in self._moved.items()}
+        wide._dtype = torch.float64
+        wide._moved = self._moved and wide._cast(self._moved)
         return wide
 
     def secluded(self, seed: int | None = None) -> "FunctionalLoss":
@@ -86,7 +87,10 @@ class FunctionalLoss:
 
     def outputs_and_draws(self, parameters: Tensors, inputs: Tensor) -> tuple[Any, bool]:
         """What the model returns, and whether it drew random numbers for that."""
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        buffers = self._cast({name: b.clone() for name, b in self.model.named_buffers()})
+        if self._dtype is not None:
+            frozen = {n: p for n, p in self.model.named_parameters() if not p.requires_grad}
+            buffers |= self._cast(frozen)
         with _seeded(self.seed, inputs.device) as generator, _plain_attention():
             start = generator.get_state()
             outputs = self._call({**parameters, **buffers}, inputs)
@@ -98,8 +102,8 @@ class FunctionalLoss:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the model's loss at its own weights."""
-        return self._moved is None
+        """Whether it is the model's loss at its own weights, in their own precision."""
+        return self._moved is None and self._dtype is None
 
     @property
     def is_plain(self) -> bool:
@@ -112,6 +116,12 @@ class FunctionalLoss:
         with _seeded(self.seed, inputs.device), _plain_attention():
             outputs = self.model(_own(inputs))
         return self.loss_of_outputs(outputs, targets)
+
+    def _cast(self, tensors: Tensors) -> Tensors:
+        """The floating-point ones in the precision of the loss, where it has one of its own."""
+        if self._dtype is None:
+            return tensors
+        return {n: t.to(self._dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
         """The scalar loss with these parameters."""

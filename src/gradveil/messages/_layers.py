@@ -14,6 +14,12 @@ from gradveil._typing import Tensors
 Geometry = tuple[Any, ...]
 
 
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """x ∗ w + b; geometry: stride, padding, dilation, transposed, output padding, groups."""
+    result: Tensor = torch.convolution(x, weight, bias, *geometry)  # type: ignore[call-overload]
+    return result
+
+
 class ConstantConv(torch.autograd.Function):
     """x ↦ x ∗ w + b."""
 
@@ -24,8 +30,7 @@ class ConstantConv(torch.autograd.Function):
         """The convolution."""
         ctx.save_for_backward(weight)
         ctx.geometry, ctx.size = geometry, x.shape
-        result: Tensor = torch.convolution(x, weight, bias, *geometry)  # type: ignore[call-overload]
-        return result
+        return convolution(x, weight, bias, geometry)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
@@ -44,17 +49,22 @@ class _Transpose(torch.autograd.Function):
         """The convolution's gradient with respect to its input."""
         ctx.save_for_backward(weight)
         ctx.geometry = geometry
-        x = y.new_empty(1).expand(size)
-        result: Tensor = torch.ops.aten.convolution_backward(
-            y, x, weight, None, *geometry, [True, False, False]
-        )[0]
-        return result
+        return _conv_backward(y, y.new_empty(1).expand(size), weight, geometry, 0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         """The transpose of the transpose."""
         (weight,) = ctx.saved_tensors
         return ConstantConv.apply(gradient, weight, None, ctx.geometry), None, None, None
+
+
+def _conv_backward(y: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, which: int) -> Tensor:
+    """The gradient of a convolution with respect to its input (0) or its weight (1)."""
+    wanted = [which == 0, which == 1, False]
+    found: Tensor = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)[
+        which
+    ]
+    return found
 
 
 @dataclass(eq=False)
@@ -131,24 +141,17 @@ class LinearUse(LayerUse):
 
 @dataclass(eq=False)
 class ConvUse(LayerUse):
-    """A convolution; geometry: stride, padding, dilation, transposed, output padding, groups."""
+    """A convolution."""
 
-    geometry: tuple[Any, ...] = ()
+    geometry: Geometry = ()
 
     def products(self, signal: Tensor, a: Tensor) -> Tensor:
         """The weight gradient of each example: one grouped convolution, an example a group."""
         examples = len(a)
         *spacing, groups = self.geometry
         weight = a.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
-        gradients: Tensor = torch.ops.aten.convolution_backward(
-            signal.reshape(1, -1, *signal.shape[2:]),
-            a.reshape(1, -1, *a.shape[2:]),
-            weight,
-            None,
-            *spacing,
-            examples * groups,
-            [False, True, False],
-        )[1]
+        signal, a = (t.reshape(1, -1, *t.shape[2:]) for t in (signal, a))
+        gradients = _conv_backward(signal, a, weight, (*spacing, examples * groups), 1)
         return gradients.view(examples, *self.shape)
 
     def sums(self, signal: Tensor) -> Tensor:
@@ -158,10 +161,7 @@ class ConvUse(LayerUse):
     def weight_gradient(self) -> Tensor:
         """One convolution."""
         weight = self.a.new_empty(1).expand(self.shape)
-        gradient: Tensor = torch.ops.aten.convolution_backward(
-            self.signal, self.a.detach(), weight, None, *self.geometry, [False, True, False]
-        )[1]
-        return gradient
+        return _conv_backward(self.signal, self.a.detach(), weight, self.geometry, 1)
 
 
 @dataclass(eq=False)
@@ -282,11 +282,7 @@ class Recorder(TorchFunctionMode):
         """Whether a layer with this input has a place in the graph."""
         return input.requires_grad
 
-    def _convolved(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
-    ) -> Tensor:
-        result: Tensor = ConstantConv.apply(input, weight, bias, geometry)
-        return result
+    _convolved = staticmethod(ConstantConv.apply)
 
     def _add(self, use: LayerUse) -> Tensor:
         self.uses.append(use)
@@ -314,13 +310,10 @@ class Recorder(TorchFunctionMode):
         if name is None or not self._enters(input) or input.dim() < 2:
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
-        channels = self._channels_before(input)
+        before = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)][-1:]
+        flattened = before and input.dim() == 2 and input.shape[1] % before[0] == 0
+        channels = before[0] if flattened else None
         return self._add(LinearUse(name, self._name(bias), weight.shape, input, h, channels))
-
-    def _channels_before(self, a: Tensor) -> int | None:
-        convolutions = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)]
-        flattened = convolutions and a.dim() == 2 and a.shape[1] % convolutions[-1] == 0
-        return convolutions[-1] if flattened else None
 
     def _conv(
         self,

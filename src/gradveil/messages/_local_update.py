@@ -63,10 +63,7 @@ class LocalUpdateMessage:
         model: Any module; never modified.
         loss_fn: Maps (outputs, targets) to one number.
         targets: A tensor with the label of each example.
-        lr: The learning rate of the local steps.
-        steps: How many of them.
-        batch_size: Examples in a mini-batch; all of them if `None`.
-        momentum: Of the local SGD.
+        lr, steps, batch_size, momentum: As in `LocalSteps`.
         seed: For layers that draw random numbers (dropout in training mode): the same ones in
             every step.
 

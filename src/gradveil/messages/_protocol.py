@@ -69,7 +69,7 @@ def movable(message: Message) -> MovableMessage:
 
 
 def in_double(message: Any) -> Any:
-    """A message of a model in float64, its model being a copy as it is now."""
+    """A message of a model in float64."""
     targets = message.targets
     floating = isinstance(targets, Tensor) and targets.is_floating_point()
     wide = message.of(targets.double() if floating else targets)

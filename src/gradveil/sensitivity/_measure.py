@@ -143,11 +143,7 @@ def example_squares(
     derivative. A message of a mean over B examples is Σ_b c_b with c_b = g_b / B, so that
     h = B Σ_b c_b². For a loss that is a sum, h = Σ_b c_b²: the curvature of that sum.
 
-    Args:
-        message: A sum over examples.
-        inputs: The batch.
-        values: The message at the batch, for the precision and the shape of what is returned.
-        known: Σ_b c_b², where an estimator has found it.
+    `known` is Σ_b c_b², where an estimator has found it; the precision is that of the `values`.
     """
     if not separates(message, inputs):
         raise ValueError(
@@ -198,9 +194,7 @@ def auto(
       Every entry then counts as hidden from autograd, as `measure` finds out.
 
     Args:
-        message: What is measured.
-        inputs: Where.
-        generator: For the probes.
+        message, inputs, generator: As for every estimator.
         few: Measure only the first so many examples, where they add up; enough for one level per
             tensor, at little more than the price of the gradient.
         squares: Whether to take the squares of single examples' gradients, where they are found on
@@ -374,7 +368,7 @@ def _in_range(
     try:
         torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
         wide = estimator(in_double(message), inputs.double(), generator)
-    except (RuntimeError, TypeError):  # a model that insists on float32, or cannot be copied
+    except RuntimeError:  # a model that insists on float32
         return measured.values, measured
     return measured.values, wide
 

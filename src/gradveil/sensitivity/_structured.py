@@ -98,9 +98,7 @@ class Structured:
         """Measure a gradient that is known to be a sum over examples, some of them at a time.
 
         Args:
-            message: That gradient.
-            inputs: The batch.
-            generator: For the probes.
+            message, inputs, generator: As for every estimator.
             with_values: Whether the message itself is taken; else it is left 0.
             examples: Whether to take the squares of single examples' gradients on the way
                 (`Measurement.example_squares`), where all parameters lie in known layers.

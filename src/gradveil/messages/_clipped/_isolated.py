@@ -96,11 +96,11 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Known]] = WeakKeyDictionary()
 def isolated(
     message: GradientMessage, inputs: Tensor, seed: int | None = None, *, taps: bool = True
 ) -> Iterator[Part]:
-    """The gradients of all examples, in parts.
+    """The gradients of all examples, one or more, in parts.
 
     Args:
         message: Whose targets, if there are any, have one row for each example.
-        inputs: The examples, one or more.
+        inputs: The examples.
         seed: For what the model draws at random, in simulations; `None` for what nobody knows.
         taps: Whether gradients of layers may come as products.
     """
@@ -216,13 +216,7 @@ def _at_once(
 
 
 class _Batched:
-    """The gradients of the losses of single examples, by one run of the model's code.
-
-    Args:
-        message: The gradient of a batch.
-        parameters: What the model runs with.
-        layout: The layers that have taps.
-    """
+    """The gradients of the losses of single examples, by one run of the model's code."""
 
     def __init__(self, message: GradientMessage, parameters: Tensors, layout: Layout) -> None:
         self._loss, self._layout = message.loss.secluded(), layout

@@ -15,7 +15,16 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from gradveil._typing import Tensors
 
 from .._explain import ModelError
-from .._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled, tensors_in
+from .._layers import (
+    ConvUse,
+    LayerUse,
+    LinearUse,
+    Recorder,
+    ScaleUse,
+    convolution,
+    settled,
+    tensors_in,
+)
 from .._mixing import refusal
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -188,11 +197,7 @@ class Taps(Recorder):
     def _enters(self, input: Tensor) -> bool:
         return True
 
-    def _convolved(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...]
-    ) -> Tensor:
-        result: Tensor = torch.convolution(input, weight, bias, *geometry)  # type: ignore[call-overload]
-        return result
+    _convolved = staticmethod(convolution)
 
     def _add(self, use: LayerUse) -> Tensor:
         place = len(self.uses)
