@@ -76,9 +76,9 @@ def test_a_sensitivity_that_is_not_finite(estimator: Any) -> None:
     [
         ("exakt", ValueError, "Found `estimator = 'exakt'`"),
         ("", ValueError, "Found `estimator = ''`"),
-        (3, TypeError, "Found 3"),
-        (None, TypeError, "Found None"),
-        (Sketch, TypeError, "as `Sketch(probes=10)`. Found <class"),
+        (3, TypeError, "Found int (3)"),
+        (None, TypeError, "Found NoneType (None)"),
+        (Sketch, TypeError, "Found type (<class"),
     ],
     ids=repr,
 )

@@ -114,7 +114,7 @@ class TestAdding:
             make() + other
 
     def test_refuses_another_clip(self) -> None:
-        with pytest.raises(ValueError, match=r"same `clip`.*`clip = None` and `clip = 0.5`"):
+        with pytest.raises(ValueError, match=r"`clip` should be the same.*Found None and 0.5"):
             make() + make(clip=0.5)
 
     def test_refuses_what_is_no_moments(self) -> None:

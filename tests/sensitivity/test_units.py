@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from gradveil import GradientMessage, OptimalClampedNoise, OptimalNoise, OptimalPruning, measure
 from gradveil.defenses import Defense
 from gradveil.mechanisms import Mechanism
+from gradveil.messages import in_double
 from gradveil.sensitivity import HiddenPathWarning
 from gradveil.theory import share_of_optimum
 
@@ -105,7 +106,7 @@ def test_estimates_are_as_good_in_all_units(kind: str, scale: float) -> None:
     mechanism = OptimalNoise(0.1, source="private").plan(
         measure(message, inputs, generator=torch.Generator().manual_seed(0))
     )
-    exact = measure(message.double(), inputs.double(), "exact")
+    exact = measure(in_double(message), inputs.double(), "exact")
     assert isinstance(mechanism.std, dict)
     wide = Mechanism({name: std.double() for name, std in mechanism.std.items()})
     assert share_of_optimum(exact, wide) > 0.9

@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from gradveil._random import generator_or_fresh, seed_from
 from gradveil._typing import Tensors
-from gradveil.messages import FunctionalLoss
+from gradveil.messages import FunctionalLoss, in_double
 
 from ._attack import (
     FINISHED,
@@ -115,7 +115,7 @@ class Problem:
         if local is None or len(inputs) < observation.batch_size:
             return None
         blank = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
-        message = local.message(observation.model, observation.loss_fn, blank).double()
+        message = in_double(local.message(observation.model, observation.loss_fn, blank))
         now = message.parameters
         velocity = {name: torch.zeros_like(value) for name, value in now.items()}
         left, labels, order = torch.arange(len(inputs)), blank.clone(), torch.empty_like(blank[:0])

@@ -16,8 +16,9 @@ from gradveil.messages import (
     LayerUse,
     LinearUse,
     LocalUpdateMessage,
+    Recorder,
     explained,
-    record,
+    settled,
 )
 from gradveil.shapes import synthetic
 
@@ -143,10 +144,13 @@ def _signals(loss: FunctionalLoss, targets: Any, inputs: Tensor) -> list[LayerUs
     """The layers in the order of their use, each with δ = ∂L/∂h of each example."""
     own = {name: p.detach().requires_grad_() for name, p in loss.parameters.items()}
     x = inputs.detach().requires_grad_()
-    run = record(lambda: loss(own, x.view_as(x), targets), own, len(inputs))
-    uses = [use for use in run.uses if use.h.requires_grad]
+    recorder, value = settled(
+        lambda opaque, copies: Recorder(own, opaque, copies, len(inputs)),
+        lambda: loss(own, x.view_as(x), targets),
+    )
+    uses = [use for use in recorder.uses if use.h.requires_grad]
     signals = torch.autograd.grad(
-        run.result, [use.h for use in uses], allow_unused=True, materialize_grads=True
+        value, [use.h for use in uses], allow_unused=True, materialize_grads=True
     )
     for use, signal in zip(uses, signals, strict=True):
         use.signal = signal

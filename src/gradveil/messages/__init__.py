@@ -9,7 +9,6 @@ from ._explain import (
     ModelError,
     check_finite_message,
     check_loss,
-    check_message,
     explained,
     outputs_of,
 )
@@ -18,17 +17,20 @@ from ._functional import (
     LossFunction,
     check_match,
     check_model,
+    each_row,
     is_transformed,
     trainable_parameters,
 )
 from ._gradient import GradientMessage
-from ._layers import ConvUse, LayerUse, LinearUse, Recording, ScaleUse, record
+from ._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
 from ._local_update import LocalSteps, LocalUpdateMessage
-from ._mapped import MappedMessage
 from ._mixing import couples_examples
 from ._protocol import (
+    MappedMessage,
     Message,
     MovableMessage,
+    check_message,
+    in_double,
     movable,
     secluded,
     separates,

@@ -6,8 +6,9 @@ is named. Where nothing fails this costs nothing.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 from gradveil._checks import (
     NonFiniteError,
     all_finite,
-    check_callable,
     check_finite,
     check_inputs,
     check_values,
@@ -24,12 +24,11 @@ from gradveil._checks import (
     is_ours,
 )
 from gradveil._memory import is_out_of_memory
+from gradveil._typing import Tensors
 
 from ._adapted_model import described_outputs
-from ._functional import FunctionalLoss, apart, check_match
-from ._protocol import takes_tokens
-
-EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
+from ._functional import FunctionalLoss, check_match
+from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
 _PASSED_ON = (MemoryError, torch.OutOfMemoryError)
 
@@ -66,11 +65,6 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         raise ModelError(_not_differentiable(message, error)) from error
 
 
-def check_message(message: object) -> None:
-    """Require something that maps inputs to values."""
-    check_callable(message, "message", EXAMPLE)
-
-
 def check_finite_message(message: Any, inputs: Any, values: Any) -> None:
     """Require finite values; an error names the loss, the model or the weights that broke them."""
     try:
@@ -85,20 +79,31 @@ def _raise_cause(message: Any, inputs: Any) -> None:
     check_message(message)
     tokens = takes_tokens(message)
     check_inputs(inputs, tokens=tokens)
-    loss = getattr(message, "loss", None)
-    if isinstance(loss, FunctionalLoss):
+    if isinstance(getattr(message, "loss", None), FunctionalLoss):
         check_match(inputs, message.targets, tokens=tokens)
-        loss = loss.secluded(loss.seed)
-        with apart(loss.model):  # its code may write into the model
-            outputs = _outputs(loss, inputs)
-        _loss(loss, outputs, message.targets)
-    else:
-        _custom(message, inputs)
+        with secluded(message) as alone:  # its code may write into the model
+            outputs = outputs_of(alone, inputs)
+        _evaluate_loss(message, outputs)
+        return
+    expected = f"Parameter `message` should accept inputs of shape {tuple(inputs.shape)}."
+    with _blamed(lambda why: f"{expected} Found that it fails with `{why}`. {EXAMPLE}"):
+        values = message(inputs.detach())
+    check_values(values, "message(inputs)")
+    check_finite(values, "message(inputs)")
 
 
 def outputs_of(message: Any, inputs: Tensor) -> Any:
     """What the model of a message returns; an error names what is wrong with it."""
-    return _outputs(message.loss, inputs)
+    parameters = message.loss.parameters
+    check_finite(parameters, "the model's weights")
+    with _blamed(partial(_model_fails, parameters, inputs)), torch.no_grad():
+        outputs = message.loss.outputs(parameters, inputs)
+    if isinstance(outputs, Tensor) and not all_finite(outputs):
+        raise NonFiniteError(
+            "Parameter `model` should return finite outputs. Found NaN or infinity for finite"
+            f" inputs of shape {tuple(inputs.shape)}. Check its weights and buffers."
+        )
+    return outputs
 
 
 def check_loss(message: Any, outputs: Any) -> None:
@@ -108,69 +113,45 @@ def check_loss(message: Any, outputs: Any) -> None:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
-        _loss(message.loss, outputs, message.targets)
+        _evaluate_loss(message, outputs)
 
 
-def _outputs(loss: Any, inputs: Tensor) -> Any:
-    parameters = loss.parameters
-    check_finite(parameters, "the model's weights")
+@contextmanager
+def _blamed(text: Callable[[str], str]) -> Iterator[None]:
+    """Turn what the user's code raises inside into an error with a text made of its first line."""
     try:
-        with torch.no_grad():
-            outputs = loss.outputs(parameters, inputs)
+        yield
     except _PASSED_ON:
         raise
-    except (Exception, SystemExit) as error:
-        raise ModelError(_model_fails(loss, inputs, error)) from error
-    if isinstance(outputs, Tensor) and not all_finite(outputs):
-        raise NonFiniteError(
-            "Parameter `model` should return finite outputs. Found NaN or infinity for finite"
-            f" inputs of shape {tuple(inputs.shape)}. Check its weights and buffers."
-        )
-    return outputs
+    except (Exception, SystemExit) as error:  # a model may even leave
+        if isinstance(error, ValueError) and is_ours(error):
+            raise
+        raise ModelError(text(first_line(error))) from error
 
 
-def _model_fails(loss: Any, inputs: Tensor, error: BaseException) -> str:
-    kinds = {(p.dtype, p.device) for p in loss.parameters.values()}
+def _model_fails(parameters: Tensors, inputs: Tensor, why: str) -> str:
+    kinds = {(p.dtype, p.device) for p in parameters.values()}
     advice = "Check that model and data belong together."
     if kinds != {(inputs.dtype, inputs.device)}:
         dtypes_and_devices = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         advice = f"Its weights are {dtypes_and_devices}: bring both to one dtype and device."
     return (
         f"Parameter `model` should accept inputs of shape {tuple(inputs.shape)},"
-        f" {inputs.dtype} on {inputs.device}. Found that it fails with `{first_line(error)}`."
-        f" {advice}"
+        f" {inputs.dtype} on {inputs.device}. Found that it fails with `{why}`. {advice}"
     )
 
 
-def _loss(loss: Any, outputs: Any, targets: Any) -> None:
-    try:
-        with torch.no_grad():
-            value = loss.loss_of_outputs(outputs, targets)
-    except _PASSED_ON:
-        raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and is_ours(error):
-            raise
-        raise ModelError(
+def _evaluate_loss(message: Any, outputs: Any) -> None:
+    def text(why: str) -> str:
+        return (
             f"Parameter `loss_fn` should take the model's outputs ({_seen(outputs)}) and `targets`"
-            f" ({_seen(targets)}). Found that it fails with `{first_line(error)}`. Check that"
-            " outputs, labels and loss belong together."
-        ) from error
+            f" ({_seen(message.targets)}). Found that it fails with `{why}`. Check that outputs,"
+            " labels and loss belong together."
+        )
+
+    with _blamed(text), torch.no_grad():
+        value = message.loss.loss_of_outputs(outputs, message.targets)
     check_finite({"loss": value}, "loss_fn(model(inputs), targets)")
-
-
-def _custom(message: Any, inputs: Tensor) -> None:
-    try:
-        values = message(inputs.detach())
-    except _PASSED_ON:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"Parameter `message` should accept inputs of shape {tuple(inputs.shape)}. Found that"
-            f" it fails with `{first_line(error)}`. {EXAMPLE}"
-        ) from error
-    check_values(values, "message(inputs)")
-    check_finite(values, "message(inputs)")
 
 
 def _seen(thing: Any) -> str:

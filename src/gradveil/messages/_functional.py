@@ -9,10 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
-from gradveil._checks import REAL, WHOLE, check_callable, check_inputs, check_seed, first_line
+from gradveil._checks import (
+    REAL,
+    WHOLE,
+    WrongType,
+    WrongValue,
+    check_callable,
+    check_inputs,
+    check_seed,
+    first_line,
+)
+from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -46,7 +57,9 @@ class FunctionalLoss:
     @property
     def parameters(self) -> Tensors:
         """The trainable parameters as they are now, or those that `at` put in their place."""
-        return self._cast(_trainable(self.model)) if self._moved is None else self._moved
+        if self._moved is not None:
+            return self._moved
+        return self._cast({name: p.detach() for name, p in leaves(self.model).items()})
 
     def at(self, parameters: Tensors) -> "FunctionalLoss":
         """The same loss with other parameters for its own."""
@@ -58,7 +71,7 @@ class FunctionalLoss:
         """The same loss in float64."""
         wide = copy(self)
         wide._dtype = torch.float64
-        wide._moved = None if self._moved is None else wide._cast(self._moved)
+        wide._moved = self._moved and wide._cast(self._moved)
         return wide
 
     def secluded(self, seed: int | None = None) -> "FunctionalLoss":
@@ -104,10 +117,10 @@ class FunctionalLoss:
             outputs = self.model(_own(inputs))
         return self.loss_of_outputs(outputs, targets)
 
-    def _cast(self, tensors: Mapping[str, Tensor]) -> Tensors:
+    def _cast(self, tensors: Tensors) -> Tensors:
         """The floating-point ones in the precision of the loss, where it has one of its own."""
         if self._dtype is None:
-            return dict(tensors)
+            return tensors
         return {n: t.to(self._dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:
@@ -120,38 +133,29 @@ class FunctionalLoss:
         with _seeded(self.seed, device):
             loss = self.loss_fn(outputs, targets)
         if not isinstance(loss, Tensor) or loss.dim() > 0 or not loss.is_floating_point():
-            returned: Any = type(loss).__name__
+            found = f"a result of type {type(loss).__name__}"
             if isinstance(loss, Tensor):
-                returned = tuple(loss.shape) if loss.dim() > 0 else loss.dtype
-            raise ValueError(
-                "Parameter `loss_fn` should return one number (a 0-d tensor). Found a result of"
-                f" shape or type {returned}. Use a loss with reduction 'mean' or 'sum'."
-            )
+                found = f"a result of shape {tuple(loss.shape)}, {loss.dtype}"
+            advice = "Use a loss with reduction 'mean' or 'sum'."
+            raise WrongValue("loss_fn", "return one number (a 0-d tensor)", found, advice)
         return loss
 
 
 def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Any:
-    """The model's outputs with these tensors in place of its own."""
-    return functional_call(model, _everywhere(model, tensors), (inputs,), tie_weights=False)
+    """The model's outputs with these tensors in place of its own, under every name that they have.
 
-
-def _everywhere(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors under every name that they have in the model, once for each place.
-
-    `functional_call` can do so itself, but it then replaces what a module that is used under two
-    names holds twice, and afterwards puts back what it found the second time: the replacement.
+    `functional_call` can find these names itself, but it then replaces what a module that is used
+    under two names holds twice, and afterwards puts back what it found the second time: the
+    replacement.
     """
     owned: dict[Tensor, list[str]] = {}
     for prefix, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
                 owned.setdefault(tensor, []).append(f"{prefix}.{name}" if prefix else name)
-    return {
-        place: tensors[places[0]]
-        for places in owned.values()
-        for place in places
-        if places[0] in tensors
-    }
+    given = [places for places in owned.values() if places[0] in tensors]
+    everywhere = {place: tensors[places[0]] for places in given for place in places}
+    return functional_call(model, everywhere, (inputs,), tie_weights=False)
 
 
 def _own(inputs: Tensor) -> Tensor:
@@ -199,10 +203,11 @@ def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
     try:
         return deepcopy(value, kept)
     except Exception as error:
-        raise TypeError(
-            "Parameter `model` should hold what can be copied, so that nothing is written into"
-            f" yours. Found that `copy.deepcopy` of `{name}` fails with `{first_line(error)}`. Keep"
-            " it out of the module."
+        raise WrongType(
+            "model",
+            "hold what can be copied, so that nothing is written into yours",
+            f"that `copy.deepcopy` of `{name}` fails with `{first_line(error)}`",
+            "Keep it out of the module.",
         ) from error
 
 
@@ -235,25 +240,13 @@ def unwritten(model: nn.Module) -> Iterator[None]:
     yield
     written = [name for name, p, version in before if p._version != version]
     if written:
-        raise ValueError(
-            "Parameter `model` should leave its weights as they are while a message is computed:"
-            " what is written into them would tell of the private batch. Found that"
-            f" `{written[0]}` was changed in place. Do that after the optimizer's step."
+        raise WrongValue(
+            "model",
+            "leave its weights as they are while a message is computed: what is written into them"
+            " would tell of the private batch",
+            f"that `{written[0]}` was changed in place",
+            "Do that after the optimizer's step.",
         )
-
-
-def in_double(thing: Any) -> Any:
-    """The same in float64, if it is a floating-point tensor."""
-    return thing.double() if isinstance(thing, Tensor) and thing.is_floating_point() else thing
-
-
-def requires_grad(thing: Any) -> bool:
-    """Whether autograd follows a tensor in this, which may be nested."""
-    if isinstance(thing, dict):
-        thing = tuple(thing.values())
-    if isinstance(thing, (list, tuple)):
-        return any(requires_grad(part) for part in thing)
-    return isinstance(thing, Tensor) and thing.requires_grad
 
 
 def is_transformed(*tensors: Tensor) -> bool:
@@ -268,72 +261,79 @@ def is_transformed(*tensors: Tensor) -> bool:
     return any(unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
+def leaves(model: nn.Module) -> Tensors:
+    """The trainable parameters themselves, each once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def trainable_parameters(model: nn.Module) -> Tensors:
     """The parameters that enter the message: each once, frozen ones left out."""
     check_model(model)
-    return _trainable(model)
+    return {name: p.detach() for name, p in leaves(model).items()}
 
 
-def _trainable(model: nn.Module) -> Tensors:
-    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+def derivative(value: Tensor, at: Tensors, *, create_graph: bool = False) -> Tensors | None:
+    """∇ value by plain autograd, 0 for what is not used; `None` where autograd recorded nothing.
+
+    All rows are there: `nn.Embedding(sparse=True)` itself gives those of its tokens only.
+    """
+    if not value.requires_grad:
+        return None
+    found = torch.autograd.grad(
+        value, [*at.values()], create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
+    return {n: g.to_dense() if g.is_sparse else g for n, g in zip(at, found, strict=True)}
+
+
+def each_row(function: Callable[..., Any], *rows: Tensor) -> Any:
+    """`function(*row)` for each row, stacked; one by one where torch cannot batch it."""
+    if len(rows[0]) > 1:  # one row spares the vmap level, and layers that vmap does not know
+        try:
+            return vmap(function, randomness="same")(*rows)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+    results = [function(*row) for row in zip(*rows, strict=True)]
+    return tree_map(lambda *found: torch.stack(found), *results)
 
 
 def check_model(model: nn.Module) -> None:
-    """Require a module with something to train."""
+    """Require a module with something to train: weights that hold numbers, and are only read."""
+    kind = type(model).__name__
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"Parameter `model` should be a torch.nn.Module. Found {type(model).__name__}."
-        )
+        raise WrongType("model", "be a torch.nn.Module", kind)
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise TypeError(
-            "Parameter `model` should be the module itself: messages are computed on one device."
-            f" Found {type(model).__name__}. Pass `model.module`."
-        )
+        expected = "be the module itself: messages are computed on one device"
+        raise WrongType("model", expected, kind, "Pass `model.module`.")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            "Parameter `model` should be a module in Python, whose weights can be replaced. Found"
-            f" a scripted one ({type(model).__name__}). Pass the module that it was made from."
-        )
-    _check_tables(model)
-    if not _check_weights(model):
-        raise ValueError(
-            "Parameter `model` should have at least one parameter with `requires_grad=True`."
-            " Found none. Unfreeze a layer, or add one."
-        )
-
-
-def _check_tables(model: nn.Module) -> None:
-    """Refuse embeddings that rewrite the rows of the tokens they read."""
+        expected = "be a module in Python, whose weights can be replaced"
+        raise WrongType("model", expected, f"a scripted one ({kind})", "Pass the original module.")
     for name, module in model.named_modules():
         if getattr(module, "max_norm", None) is not None:
-            raise ValueError(
-                "Parameter `model` should not write into its weights when it is called. Found the"
-                f" layer `{name}` ({type(module).__name__}, max_norm={module.max_norm}), which"
-                " rescales the rows of the tokens it reads, and so tells which these are. Leave"
-                " max_norm out, and limit the rows after the optimizer's step."
+            raise WrongValue(
+                "model",
+                "not write into its weights when it is called",
+                f"the layer `{name}` ({type(module).__name__}, max_norm={module.max_norm}), which"
+                " rescales the rows of the tokens it reads, and so tells which these are",
+                "Leave max_norm out, and limit the rows after the optimizer's step.",
             )
-
-
-def _check_weights(model: nn.Module) -> bool:
-    """Require trainable weights of float32 or float64, on a device that holds numbers.
-
-    Returns whether there are any: a walk through a model takes its time.
-    """
     trains = False
     for name, weight in model.named_parameters():
         if isinstance(weight, nn.parameter.UninitializedParameter):
-            raise ValueError(
-                "Parameter `model` should have weights of known shapes. Found the lazy weight"
-                f" `{name}`. Call the model on an example first."
-            )
+            advice = "Call the model on an example first."
+            found = f"the lazy weight `{name}`"
+            raise WrongValue("model", "have weights of known shapes", found, advice)
         if weight.requires_grad and (weight.dtype not in REAL or weight.is_meta):
-            raise TypeError(
-                "Parameter `model` should have trainable weights of float32 or float64, on a device"
-                f" of this machine. Found {weight.dtype} on {weight.device} for `{name}`. Convert"
-                " it with `model.float()`; under autocast weights stay float32."
+            raise WrongType(
+                "model",
+                "have trainable weights of float32 or float64, on a device of this machine",
+                f"{weight.dtype} on {weight.device} for `{name}`",
+                "Convert it with `model.float()`; under autocast weights stay float32.",
             )
         trains = trains or weight.requires_grad
-    return trains
+    if not trains:
+        expected = "have at least one parameter with `requires_grad=True`"
+        raise WrongValue("model", expected, "none", "Unfreeze a layer, or add one.")
 
 
 def check_match(inputs: Tensor, targets: Any, *, tokens: bool = False) -> None:
@@ -343,11 +343,9 @@ def check_match(inputs: Tensor, targets: Any, *, tokens: bool = False) -> None:
     if not usable or inputs.is_meta or inputs.layout is not torch.strided:
         check_inputs(inputs, tokens=tokens)
     if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
-        raise ValueError(
-            "Parameter `inputs` should have one example for each of the `targets`. Found"
-            f" `inputs.shape = {tuple(inputs.shape)}` and"
-            f" `targets.shape = {tuple(targets.shape)}`."
-        )
+        shapes = f"inputs.shape = {tuple(inputs.shape)}", f"targets.shape = {tuple(targets.shape)}"
+        found = " and ".join(f"`{shape}`" for shape in shapes)
+        raise WrongValue("inputs", "have one example for each of the `targets`", found)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
 
-from gradveil._checks import check_flag
+from gradveil._checks import WrongValue, check_flag
 from gradveil._typing import Tensors
 
 from ._explain import explained
@@ -18,11 +18,12 @@ from ._functional import (
     FunctionalLoss,
     LossFunction,
     check_match,
-    in_double,
+    derivative,
     is_transformed,
-    requires_grad,
+    leaves,
     unwritten,
 )
+from ._layers import tensors_in
 from ._mixing import (
     couples_examples,
     is_sum_over_examples,
@@ -30,8 +31,8 @@ from ._mixing import (
     rows_are_independent,
 )
 
-_INDEPENDENT: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
-"""Whether a model treats examples one by one, found out once for each shape and mode."""
+_INDEPENDENT: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
+"""For which shapes and modes a model was found to treat examples one by one."""
 
 
 class GradientMessage:
@@ -68,19 +69,13 @@ class GradientMessage:
             check_flag(separable, "separable")
         self.loss = FunctionalLoss(model, loss_fn, seed)
         self.targets = targets
-        self._declared = separable
+        self.declared_separable = separable
 
     def at(self, parameters: Tensors) -> "GradientMessage":
         """The message of a model that has moved to these parameters."""
         moved = copy(self)
         moved.loss = self.loss.at(parameters)
         return moved
-
-    def double(self) -> "GradientMessage":
-        """The same message in float64."""
-        wide = self.of(in_double(self.targets))
-        wide.loss = self.loss.double()
-        return wide
 
     def of(self, targets: Any) -> "GradientMessage":
         """The message of other examples, with these targets."""
@@ -123,11 +118,6 @@ class GradientMessage:
         return beside
 
     @property
-    def declared_separable(self) -> bool | None:
-        """Whether examples enter as a sum, as the user said; `None`: nothing was said."""
-        return self._declared
-
-    @property
     def reduction(self) -> str | None:
         """ "mean" or "sum", where the loss says so."""
         return loss_reduction(self.loss.loss_fn)
@@ -142,21 +132,22 @@ class GradientMessage:
 
         What layers and loss do not say of themselves is tested on these inputs.
         """
-        if self._declared is not None:
-            return self._declared
+        if self.declared_separable is not None:
+            return self.declared_separable
         model = self.loss.model
         if couples_examples(model):
             return False
-        if len(inputs) < 2:  # mixes with nothing, and says nothing of larger batches
-            return self.reduction is not None or self._loss_separates(inputs)
-        known = _INDEPENDENT.setdefault(model, {})
+        known = _INDEPENDENT.setdefault(model, set())
         key = (inputs.shape[1:], tuple(module.training for module in model.modules()))
-        if key not in known:  # a failure is not remembered: it may be these inputs' or weights'
-            apart = rows_are_independent(self.loss, self.parameters, inputs[:2])
-            if not apart or not self._takes_one(inputs[:1]):
-                return False
-            known[key] = True
-        return self.reduction is not None or self._loss_separates(inputs)
+        if len(inputs) > 1 and key not in known:  # one mixes with nothing, and says nothing of more
+            if not rows_are_independent(self.loss, self.parameters, inputs[:2]):
+                return False  # not remembered: it may be these inputs' or weights' failure
+            known.add(key)
+        if self.reduction is not None:
+            return True
+        with torch.no_grad():
+            outputs = self.loss.outputs(self.parameters, inputs)
+        return is_sum_over_examples(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The gradient, by parameter name; differentiable with respect to the inputs."""
@@ -176,44 +167,21 @@ class GradientMessage:
         values = None
         if self.loss.is_plain and not is_transformed(inputs):
             with explained(self, inputs), unwritten(self.loss.model), torch.enable_grad():
-                values = self._plain(inputs.detach())
+                loss = self.loss.of_model(inputs.detach(), self.targets)
+                values = derivative(loss, leaves(self.loss.model))
         if values is not None:
             return values
         with torch.no_grad():
             return self(inputs.detach())
 
-    def _plain(self, inputs: Tensor) -> Tensors | None:
-        """The gradient at the model's own weights; `None` where autograd records nothing."""
-        loss = self.loss.of_model(inputs, self.targets)
-        if not loss.requires_grad:
-            return None
-        own = {n: p for n, p in self.loss.model.named_parameters() if p.requires_grad}
-        gradients = torch.autograd.grad(
-            loss, list(own.values()), allow_unused=True, materialize_grads=True
-        )
-        return {name: dense(g) for name, g in zip(own, gradients, strict=True)}
-
     def _recorded(self, given: Tensors, inputs: Tensor) -> Tensors | None:
-        """The gradient by plain autograd, which costs half a transform's time on a small batch.
-
-        `None` where autograd records nothing: in inference mode, or if no parameter enters.
-        """
-        sources = (inputs, self.targets, *given.values())
-        differentiable = torch.is_grad_enabled() and requires_grad(sources)
+        """The gradient by plain autograd, which costs half a transform's time on a small batch."""
+        followed = any(one.requires_grad for one in tensors_in(inputs, self.targets, given))
+        create_graph = torch.is_grad_enabled() and followed
         own = {n: p if p.requires_grad else p.detach().requires_grad_() for n, p in given.items()}
         with torch.enable_grad():
             view = inputs.view_as(inputs)  # which the loss copies, as it does not copy a leaf
-            loss = self.loss(own, view, self.targets)
-            if not loss.requires_grad:
-                return None
-            gradients = torch.autograd.grad(
-                loss,
-                list(own.values()),
-                create_graph=differentiable,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        return {name: dense(g) for name, g in zip(own, gradients, strict=True)}
+            return derivative(self.loss(own, view, self.targets), own, create_graph=create_graph)
 
     def output_gradient(self, inputs: Tensor) -> Tensor:
         """δ = ∇_outputs L, one row for each example."""
@@ -227,38 +195,19 @@ class GradientMessage:
         """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message; or parts of it."""
         parameters = self.parameters
         wanted = {n: p for n, p in parameters.items() if names is None or n in names}
-        pull_back = vjp(
-            lambda moved: self._outputs_alone({**parameters, **moved}, example), wanted
-        )[1]
+
+        def outputs_of(moved: Tensors) -> Tensor:
+            outputs, drew = self.loss.outputs_and_draws({**parameters, **moved}, example[None])
+            if drew:
+                raise WrongValue(
+                    "model",
+                    "draw no random numbers where examples are taken one by one",
+                    "that it does (dropout in training mode?)",
+                    "Use `model.eval()`, or leave `separable` out.",
+                )
+            alone: Tensor = outputs
+            return alone
+
+        pull_back = vjp(outputs_of, wanted)[1]
         gradients: Tensors = pull_back(output_gradient.unsqueeze(0))[0]
         return gradients
-
-    def _outputs_alone(self, parameters: Tensors, example: Tensor) -> Tensor:
-        outputs, drew = self.loss.outputs_and_draws(parameters, example.unsqueeze(0))
-        if drew:
-            raise ValueError(
-                "Parameter `model` should draw no random numbers where examples are taken one by"
-                " one. Found that it does (dropout in training mode?). Use `model.eval()`, or"
-                " leave `separable` out."
-            )
-        alone: Tensor = outputs
-        return alone
-
-    @torch.no_grad()
-    def _takes_one(self, example: Tensor) -> bool:
-        """Whether the model returns one row for a single example."""
-        try:
-            outputs = self.loss.outputs(self.parameters, example)
-        except (RuntimeError, ValueError, IndexError):
-            return False
-        return isinstance(outputs, Tensor) and outputs.shape[:1] == (1,)
-
-    def _loss_separates(self, inputs: Tensor) -> bool:
-        with torch.no_grad():
-            outputs = self.loss.outputs(self.parameters, inputs)
-        return is_sum_over_examples(lambda o: self.loss.loss_of_outputs(o, self.targets), outputs)
-
-
-def dense(gradient: Tensor) -> Tensor:
-    """As it is, or with all rows: `nn.Embedding(sparse=True)` gives those of its tokens only."""
-    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,12 @@ from torch.overrides import TorchFunctionMode
 from gradveil._typing import Tensors
 
 Geometry = tuple[Any, ...]
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """x ∗ w + b; geometry: stride, padding, dilation, transposed, output padding, groups."""
+    result: Tensor = torch.convolution(x, weight, bias, *geometry)  # type: ignore[call-overload]
+    return result
 
 
 class ConstantConv(torch.autograd.Function):
@@ -24,8 +30,7 @@ class ConstantConv(torch.autograd.Function):
         """The convolution."""
         ctx.save_for_backward(weight)
         ctx.geometry, ctx.size = geometry, x.shape
-        result: Tensor = torch.convolution(x, weight, bias, *geometry)  # type: ignore[call-overload]
-        return result
+        return convolution(x, weight, bias, geometry)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
@@ -44,17 +49,22 @@ class _Transpose(torch.autograd.Function):
         """The convolution's gradient with respect to its input."""
         ctx.save_for_backward(weight)
         ctx.geometry = geometry
-        x = y.new_empty(1).expand(size)
-        result: Tensor = torch.ops.aten.convolution_backward(
-            y, x, weight, None, *geometry, [True, False, False]
-        )[0]
-        return result
+        return _conv_backward(y, y.new_empty(1).expand(size), weight, geometry, 0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         """The transpose of the transpose."""
         (weight,) = ctx.saved_tensors
         return ConstantConv.apply(gradient, weight, None, ctx.geometry), None, None, None
+
+
+def _conv_backward(y: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, which: int) -> Tensor:
+    """The gradient of a convolution with respect to its input (0) or its weight (1)."""
+    wanted = [which == 0, which == 1, False]
+    found: Tensor = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)[
+        which
+    ]
+    return found
 
 
 @dataclass(eq=False)
@@ -131,24 +141,17 @@ class LinearUse(LayerUse):
 
 @dataclass(eq=False)
 class ConvUse(LayerUse):
-    """A convolution; geometry: stride, padding, dilation, transposed, output padding, groups."""
+    """A convolution."""
 
-    geometry: tuple[Any, ...] = ()
+    geometry: Geometry = ()
 
     def products(self, signal: Tensor, a: Tensor) -> Tensor:
         """The weight gradient of each example: one grouped convolution, an example a group."""
         examples = len(a)
         *spacing, groups = self.geometry
         weight = a.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
-        gradients: Tensor = torch.ops.aten.convolution_backward(
-            signal.reshape(1, -1, *signal.shape[2:]),
-            a.reshape(1, -1, *a.shape[2:]),
-            weight,
-            None,
-            *spacing,
-            examples * groups,
-            [False, True, False],
-        )[1]
+        signal, a = (t.reshape(1, -1, *t.shape[2:]) for t in (signal, a))
+        gradients = _conv_backward(signal, a, weight, (*spacing, examples * groups), 1)
         return gradients.view(examples, *self.shape)
 
     def sums(self, signal: Tensor) -> Tensor:
@@ -158,10 +161,7 @@ class ConvUse(LayerUse):
     def weight_gradient(self) -> Tensor:
         """One convolution."""
         weight = self.a.new_empty(1).expand(self.shape)
-        gradient: Tensor = torch.ops.aten.convolution_backward(
-            self.signal, self.a.detach(), weight, None, *self.geometry, [False, True, False]
-        )[1]
-        return gradient
+        return _conv_backward(self.signal, self.a.detach(), weight, self.geometry, 1)
 
 
 @dataclass(eq=False)
@@ -199,26 +199,45 @@ class EmbeddingUse(LayerUse):
         return rows.new_zeros(self.shape).index_add_(0, self.a.flatten(), rows)
 
 
-_CONVOLUTIONS: dict[Callable[..., Tensor], int] = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+_METHODS: dict[Any, str] = {
+    F.linear: "_linear",
+    F.conv1d: "_conv",
+    F.conv2d: "_conv",
+    F.conv3d: "_conv",
+    F.embedding: "_embedding",
+    F.batch_norm: "_batch_norm",
+    F.layer_norm: "_layer_norm",
+    F.group_norm: "_group_norm",
+}
+"""The layers that a recorder knows."""
 
 
 class Recorder(TorchFunctionMode):
     """Notes each use of a parameter in a layer it knows; all other parameters land in `others`.
 
-    Known are linear layers, convolutions, and the scale and shift of batch (in eval mode), layer
-    and group normalisation, wherever a model calls them: functions are watched, not modules. In a
-    known layer parameters act as constants, so that no weight gradients are computed on the way.
+    Known are linear layers, convolutions, embeddings of what is differentiated, and the scale and
+    shift of batch (in eval mode), layer and group normalisation, wherever a model calls them:
+    functions are watched, not modules. In a known layer parameters act as constants, so that no
+    weight gradients are computed on the way.
 
     Args:
         parameters: Leaves, by name.
         opaque: Names to be treated as unknown.
         copies: Whether the inputs and outputs of known layers are copies, which operations in
             place do not reach.
+        examples: How many there are on the first axis of all that layers take and give; `None`
+            where they may be elsewhere.
     """
 
-    def __init__(self, parameters: Tensors, opaque: frozenset[str], copies: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Tensors,
+        opaque: frozenset[str] = frozenset(),
+        copies: bool = False,
+        examples: int | None = None,
+    ) -> None:
         super().__init__()
-        self._copies = copies
+        self.copies, self._examples = copies, examples
         self._versions: list[tuple[int, int]] = []
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._opaque = opaque
@@ -230,7 +249,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Record the call if a parameter takes part in it."""
         kwargs = kwargs or {}
-        touched = self._touched((*args, *kwargs.values()))
+        names = (self._names.get(id(tensor)) for tensor in tensors_in(args, kwargs))
+        touched = {name for name in names if name is not None}
         if not touched:
             return func(*args, **kwargs)
         if getattr(func, "__name__", "") == "__get__":
@@ -238,55 +258,31 @@ class Recorder(TorchFunctionMode):
             if isinstance(found, Tensor) and self._enters(found):  # a view: `weight.T`
                 self.others |= touched
             return found
-        layer = self._layer(func)
-        if layer is not None and not touched & self._opaque and not self._is_made(args[1:], kwargs):
-            if self._copies and args:
+        known = func in _METHODS and not touched & self._opaque
+        if known and not self._is_made(args[1:], kwargs):
+            if self.copies and args:
                 args = (args[0].clone(), *args[1:])
-            output = layer(*args, **kwargs)
+            output = getattr(self, _METHODS[func])(*args, **kwargs)
             if output is not None:
                 used = {self.uses[-1].weight, self.uses[-1].bias}
                 self.others |= touched - used  # a parameter may be a layer's input
-                return output.clone() if self._copies else output
+                return output.clone() if self.copies else output
         self.others |= touched
         return func(*args, **kwargs)
-
-    def _touched(self, arguments: tuple[Any, ...]) -> set[str]:
-        flat = [
-            leaf
-            for argument in arguments
-            for leaf in (argument if isinstance(argument, (list, tuple)) else (argument,))
-        ]
-        return {self._names[id(leaf)] for leaf in flat if id(leaf) in self._names}
-
-    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
-        if func in _CONVOLUTIONS:
-            return lambda *args, **kwargs: self._conv(_CONVOLUTIONS[func], *args, **kwargs)
-        known: dict[Any, Callable[..., Tensor | None]] = {
-            F.linear: self._linear,
-            F.batch_norm: self._batch_norm,
-            F.layer_norm: self._layer_norm,
-            F.group_norm: self._group_norm,
-        }
-        return known.get(func)
 
     def _name(self, parameter: Tensor | None) -> str | None:
         return None if parameter is None else self._names.get(id(parameter))
 
     def _is_made(self, rest: tuple[Any, ...], named: dict[str, Any]) -> bool:
         """Whether a layer has a weight or bias that is computed, and so is no constant."""
-        others = (*rest, *(value for name, value in named.items() if name != "input"))
-        tensors = [one for one in others if isinstance(one, Tensor)]
-        return any(one.requires_grad and self._name(one) is None for one in tensors)
+        others = tensors_in(rest, {name: one for name, one in named.items() if name != "input"})
+        return any(one.requires_grad and self._name(one) is None for one in others)
 
     def _enters(self, input: Tensor) -> bool:
         """Whether a layer with this input has a place in the graph."""
         return input.requires_grad
 
-    def _convolved(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
-    ) -> Tensor:
-        result: Tensor = ConstantConv.apply(input, weight, bias, geometry)
-        return result
+    _convolved = staticmethod(ConstantConv.apply)
 
     def _add(self, use: LayerUse) -> Tensor:
         self.uses.append(use)
@@ -295,9 +291,14 @@ class Recorder(TorchFunctionMode):
 
     @property
     def shared(self) -> set[str]:
-        """Parameters that are used twice, or both inside and outside of known layers."""
+        """Parameters of layers that are used elsewhere, too, or with another first axis."""
         names = [name for use in self.uses for name in use.names]
-        return (self.others & set(names)) | {name for name in names if names.count(name) > 1}
+        twice = {name for name in names if names.count(name) > 1 or name in self.others}
+        if self._examples is None:
+            return twice
+        kept = {self._examples}
+        regrouped = [use for use in self.uses if {len(use.a), len(use.h)} != kept]
+        return twice | {name for use in regrouped for name in use.names}
 
     @property
     def overwritten(self) -> bool:
@@ -309,17 +310,13 @@ class Recorder(TorchFunctionMode):
         if name is None or not self._enters(input) or input.dim() < 2:
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
-        channels = self._channels_before(input)
+        before = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)][-1:]
+        flattened = before and input.dim() == 2 and input.shape[1] % before[0] == 0
+        channels = before[0] if flattened else None
         return self._add(LinearUse(name, self._name(bias), weight.shape, input, h, channels))
-
-    def _channels_before(self, a: Tensor) -> int | None:
-        convolutions = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)]
-        flattened = convolutions and a.dim() == 2 and a.shape[1] % convolutions[-1] == 0
-        return convolutions[-1] if flattened else None
 
     def _conv(
         self,
-        n: int,
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -328,14 +325,35 @@ class Recorder(TorchFunctionMode):
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        name = self._name(weight)
+        name, n = self._name(weight), weight.dim() - 2
         known = not isinstance(padding, str) and input.dim() == n + 2
-        if name is None or not known or not self._enters(input):
+        alone = len(input) == (self._examples or 1)  # else several images for each example
+        if name is None or not known or not alone or not self._enters(input):
             return None
         spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
         geometry = (*spacing, False, [0] * n, groups)
         h = self._convolved(input, weight.detach(), _constant(bias), geometry)
         return self._add(ConvUse(name, self._name(bias), weight.shape, input, h, geometry))
+
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        name = self._name(weight)
+        if name is None or not self._enters(input) or input.dim() == 0:
+            return None
+        if max_norm is not None or scale_grad_by_freq:
+            return None
+        h = F.embedding(input, weight.detach())
+        if padding_idx is not None and padding_idx < 0:
+            padding_idx += len(weight)
+        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
 
     def _batch_norm(
         self,
@@ -390,57 +408,47 @@ class Recorder(TorchFunctionMode):
         return self._add(ScaleUse(name, self._name(bias), weight.shape, normal, h, axis))
 
 
+def tensors_in(*things: Any) -> list[Tensor]:
+    """The tensors in these, and in tuples, lists and dicts of them, of whatever class."""
+    found: list[Tensor] = []
+    for thing in things:
+        if isinstance(thing, Tensor):
+            found.append(thing)
+        elif isinstance(thing, (tuple, list)):
+            found += tensors_in(*thing)
+        elif isinstance(thing, dict):
+            found += tensors_in(*thing.values())
+    return found
+
+
 def _constant(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.detach()
 
 
 Result = TypeVar("Result")
+SomeRecorder = TypeVar("SomeRecorder", bound=Recorder)
 
 
-@dataclass(frozen=True)
-class Recording(Generic[Result]):
-    """What was watched, and what the run returned."""
+def settled(
+    recorder_of: Callable[[frozenset[str], bool], SomeRecorder], run: Callable[[], Result]
+) -> tuple[SomeRecorder, Result]:
+    """A run, watched by a recorder that understood all of it, and what it returned.
 
-    uses: list[LayerUse]
-    """Uses of parameters in layers that are known."""
-    others: set[str]
-    """The names of the parameters that are used outside of them."""
-    result: Result
-
-
-def record(
-    run: Callable[[], Result],
-    parameters: Tensors,
-    examples: int,
-    opaque: frozenset[str] = frozenset(),
-    *,
-    copies: bool = False,
-) -> Recording[Result]:
-    """Run with these parameters and watch where they are used.
-
-    A parameter that is used twice, or both inside and outside of known layers, or with another
-    first axis than the examples', makes everything run again with it among the others, where all
-    of its uses count together. So does an operation in place on what a layer took or gave, with
-    copies.
+    Parameters that a layer shares with something else make everything run again with them among
+    the others, where all of their uses count together. An operation in place on what a layer took
+    or gave does so, too, with copies.
 
     Args:
+        recorder_of: From `opaque` and `copies` to a recorder with these.
         run: Uses the parameters.
-        parameters: Leaves, by name.
-        examples: In the batch.
-        opaque: Names to be treated as unknown.
-        copies: Whether operations in place are kept away from what is recorded.
     """
-    with torch.enable_grad(), Recorder(parameters, opaque, copies) as recorder:
-        result = run()
-    if recorder.overwritten:
-        return record(run, parameters, examples, opaque, copies=True)
-    shared = _shared(recorder, examples)
-    if shared:
-        return record(run, parameters, examples, opaque | shared, copies=copies)
-    return Recording(recorder.uses, recorder.others, result)
-
-
-def _shared(recorder: Recorder, examples: int) -> set[str]:
-    """Parameters whose uses cannot be looked at one by one."""
-    regrouped = [use for use in recorder.uses if not len(use.a) == len(use.h) == examples]
-    return recorder.shared | {name for use in regrouped for name in use.names}
+    opaque, copies = frozenset[str](), False
+    while True:
+        with torch.enable_grad(), recorder_of(opaque, copies) as recorder:
+            result = run()
+        if recorder.overwritten and not copies:
+            copies = True
+        elif recorder.shared:
+            opaque |= recorder.shared
+        else:
+            return recorder, result

@@ -7,10 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_at_most, check_count, check_not_negative, check_positive
+from gradveil._checks import (
+    WrongType,
+    WrongValue,
+    check_at_most,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, LossFunction, check_match, in_double
+from ._functional import FunctionalLoss, LossFunction, check_match
 from ._gradient import GradientMessage
 
 
@@ -34,22 +41,15 @@ class LocalSteps:
         check_count(self.steps, "steps")
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
-        check_momentum(self.momentum)
+        check_not_negative(self.momentum, "momentum")
+        if self.momentum >= 1:
+            raise WrongValue("momentum", "be in [0, 1)", str(self.momentum), assigned=True)
 
     def message(
         self, model: nn.Module, loss_fn: LossFunction, targets: Tensor, *, seed: int = 0
     ) -> "LocalUpdateMessage":
         """The weight change that these steps make; `seed` as in `LocalUpdateMessage`."""
         return LocalUpdateMessage(model, loss_fn, targets, **asdict(self), seed=seed)
-
-
-def check_momentum(momentum: float) -> None:
-    """Require a number in [0, 1)."""
-    check_not_negative(momentum, "momentum")
-    if momentum >= 1:
-        raise ValueError(
-            f"Parameter `momentum` should be in [0, 1). Found `momentum = {momentum}`."
-        )
 
 
 class LocalUpdateMessage:
@@ -63,10 +63,7 @@ class LocalUpdateMessage:
         model: Any module; never modified.
         loss_fn: Maps (outputs, targets) to one number.
         targets: A tensor with the label of each example.
-        lr: The learning rate of the local steps.
-        steps: How many of them.
-        batch_size: Examples in a mini-batch; all of them if `None`.
-        momentum: Of the local SGD.
+        lr, steps, batch_size, momentum: As in `LocalSteps`.
         seed: For layers that draw random numbers (dropout in training mode): the same ones in
             every step.
 
@@ -88,17 +85,10 @@ class LocalUpdateMessage:
         momentum: float = 0.0,
         seed: int = 0,
     ) -> None:
-        check_positive(lr, "lr")
-        check_at_most(lr, "lr")
-        check_count(steps, "steps")
-        if batch_size is not None:
-            check_count(batch_size, "batch_size")
+        LocalSteps(lr, steps, batch_size, momentum)  # checks them
         if not isinstance(targets, Tensor):
-            raise TypeError(
-                "Parameter `targets` should be a torch.Tensor, to be cut into mini-batches. Found"
-                f" {type(targets).__name__}. Convert it with torch.as_tensor."
-            )
-        check_momentum(momentum)
+            found, advice = type(targets).__name__, "Convert it with torch.as_tensor."
+            raise WrongType("targets", "be a torch.Tensor, to cut into mini-batches", found, advice)
         self.loss = FunctionalLoss(model, loss_fn, seed)
         self.targets = targets
         self.lr, self.steps, self.batch_size, self.momentum = lr, steps, batch_size, momentum
@@ -129,12 +119,6 @@ class LocalUpdateMessage:
         other = copy(self)
         other.targets = targets
         return other
-
-    def double(self) -> "LocalUpdateMessage":
-        """The same message in float64."""
-        wide = copy(self)
-        wide.loss, wide.targets = self.loss.double(), in_double(self.targets)
-        return wide
 
     def advance(
         self, now: Tensors, velocity: Tensors, gradient: Tensors

@@ -19,16 +19,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from gradveil._checks import WrongValue
 from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss
+from ._functional import FunctionalLoss, each_row, leaves
+from ._layers import tensors_in
 
 if TYPE_CHECKING:
     from ._gradient import GradientMessage
@@ -92,7 +93,7 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
     """Whether examples have the same outputs beside others as beside copies of themselves.
 
     In batches of one size, where rounding is the same. `None` where that cannot be said: the model
-    fails, draws random numbers, or does not return one row for each example.
+    fails, draws random numbers, or does not return one row for each example, a single one too.
     """
     before = random.getstate(), np.random.get_state()[2]  # type: ignore[index]
     try:
@@ -100,26 +101,23 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
         drew |= before != (random.getstate(), np.random.get_state()[2])  # type: ignore[index]
         copies = [loss.outputs(parameters, row.expand(batch.shape)) for row in batch.split(1)]
         alone = torch.cat([same[place : place + 1] for place, same in enumerate(copies)])
+        single = loss.outputs(parameters, batch[:1])
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return None
-    if drew or together.shape != alone.shape or len(together) != len(batch):
+    if drew or together.shape != alone.shape or single.shape != alone[:1].shape:
         return None
     rounding = ROUNDING * torch.finfo(alone.dtype).eps * float(alone.abs().max())
     return bool((together - alone).abs().max() <= rounding)
 
 
 def made_up_batch(like: Tensor) -> Tensor:
-    """Three examples in the shape and type of `like`, a batch of one; its values do not count."""
-    return torch.cat([(size * _steps(like)).to(like.dtype) for size in (0.5, 1.5, 1.0)])
+    """Three examples in the shape and type of `like`, a batch of one; its values do not count.
 
-
-def _steps(like: Tensor) -> Tensor:
-    """Numbers from 0 to 1; times 1.5 as integers they are 0 and 1, which every table has."""
-    return torch.linspace(0, 1, like.numel(), device=like.device, dtype=torch.float64).view(
-        like.shape
-    )
+    As integers they are 0 and 1, which every table has.
+    """
+    return torch.cat([(size * _pattern(like)).to(like.dtype) for size in (0.5, 1.5, 1.0)])
 
 
 def loss_reduction(loss_fn: Any) -> str | None:
@@ -173,8 +171,8 @@ DIVIDE_BY_WEIGHTS = (F.cross_entropy, F.nll_loss)
 """Losses whose mean is divided by the weights of the classes in the batch."""
 
 
-_KNOWN: WeakKeyDictionary[Any, dict[Any, bool | None]] = WeakKeyDictionary()
-"""Whether a loss is a sum (or a mean) over examples, by the shapes it was looked at with."""
+_KNOWN: WeakKeyDictionary[Any, dict[Any, str | None]] = WeakKeyDictionary()
+"""How losses add examples up, by the shapes they were looked at with."""
 
 
 def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) -> Tensors | None:
@@ -199,18 +197,32 @@ def penalty_of(message: "GradientMessage", outputs: Tensor | None, size: int) ->
     if outputs is None:
         return None
     try:
-        penalty, is_sum = _penalty(message, outputs), _is_sum(message, outputs)
-    except _RefusedError as error:
-        raise ValueError(str(error)) from None
+        penalty = _penalty(message, outputs)
+        reduction = None if penalty is None else _reduction(message, outputs)
     except Exception as error:  # it is not made for what is made up here
         if is_out_of_memory(error):
             raise
         return None
-    return {n: g / (size if is_sum else 1) for n, g in penalty.items()}
+    if penalty is None:
+        raise WrongValue(
+            "loss_fn",
+            "use the model's parameters by themselves, if at all, so that this term can stay"
+            " outside of the clip",
+            "a term of parameters and other tensors together",
+            "Put it into the model, or use weight_decay of the optimizer.",
+        )
+    if reduction is None:
+        raise WrongValue(
+            "loss_fn",
+            "be a mean or a sum over examples, so that each can be clipped",
+            "one that is neither (class weights in a mean? a loss that compares examples?)",
+            "Use reduction='sum', or unit='client'.",
+        )
+    return {n: g / (size if reduction == "sum" else 1) for n, g in penalty.items()}
 
 
-def _is_sum(message: "GradientMessage", outputs: Tensor) -> bool | None:
-    """Whether the loss is a sum over examples; if not, it is a mean."""
+def _reduction(message: "GradientMessage", outputs: Tensor) -> str | None:
+    """Whether the loss is a "mean" or a "sum" over examples; `None` if it is neither."""
     loss_fn, targets = message.loss.loss_fn, message.targets
     like = (targets.dtype, targets.shape[1:]) if isinstance(targets, Tensor) else None
     try:
@@ -221,40 +233,33 @@ def _is_sum(message: "GradientMessage", outputs: Tensor) -> bool | None:
     if key not in known:
         count = _classes(outputs) if outputs.dim() == 2 else 0  # so that each class has its turn
         count = max(3, min(count, MOST_OUTPUTS // outputs.numel()))
-        known[key] = _found_sum(message, *_made_up(outputs, targets, count))
+        known[key] = _find_reduction(message, *_made_up(outputs, targets, count))
     return known[key]
 
 
-def _found_sum(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> bool:
+def _find_reduction(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> str | None:
     labels = [None] * len(rows) if targets is None else targets.split(1)
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
         slopes = _slopes(message, rows, targets)
         singles = [_slopes(message, *one) for one in zip(rows.split(1), labels, strict=True)]
     alone = torch.cat(singles)
-    is_mean, is_sum = _close(slopes, alone / len(rows)), _close(slopes, alone)
-    if sources.weighted or not (is_sum or is_mean):
-        raise _RefusedError(
-            "Parameter `loss_fn` should be a mean or a sum over examples, so that each can be"
-            " clipped. Found one that is neither (class weights in a mean? a loss that compares"
-            " examples?). Use reduction='sum', or unit='client'."
-        )
-    return not is_mean
+    if sources.weighted:
+        return None
+    if _close(slopes, alone / len(rows)):
+        return "mean"
+    return "sum" if _close(slopes, alone) else None
 
 
-def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors:
-    """∇_Θ of a loss that is (what is made of data) + (what is made of parameters)."""
+def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
+    """∇_Θ of a loss that is (what is made of data) + (what is made of parameters), or `None`."""
     rows, targets = _made_up(outputs, message.targets, 1)
-    own = {n: p for n, p in message.loss.model.named_parameters() if p.requires_grad}
+    own = leaves(message.loss.model)
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
         value = message.loss.loss_of_outputs(rows, targets)
         if not value.requires_grad:  # asked in here, so that the value itself is looked at, too
             return {}
     if sources.mixed:
-        raise _RefusedError(
-            "Parameter `loss_fn` should use the model's parameters by themselves, if at all, so"
-            " that this term can stay outside of the clip. Found a term of parameters and other"
-            " tensors together. Put it into the model, or use weight_decay of the optimizer."
-        )
+        return None
     found = torch.autograd.grad(value, [*own.values()], allow_unused=True)
     return {n: g for n, g in zip(own, found, strict=True) if g is not None}
 
@@ -266,18 +271,13 @@ def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) ->
     def alone(*row: Tensor) -> Tensor:
         return loss.loss_of_outputs(*(one.unsqueeze(0) for one in row), *[None] * (2 - len(row)))
 
-    try:
-        found: Tensor = vmap(grad(alone))(*rows)
-        return found
-    except Exception as error:  # it does not batch
-        if is_out_of_memory(error):
-            raise
-    return torch.stack([grad(alone)(*row) for row in zip(*rows, strict=True)])
+    found: Tensor = each_row(grad(alone), *rows)
+    return found
 
 
 def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
     """Outputs between 0 and 1, and targets that fit: all classes in turn, or numbers like these."""
-    rows = _pattern(outputs.new_empty(count, *outputs.shape[1:]))
+    rows = _pattern(outputs.new_empty(count, *outputs.shape[1:])).to(outputs.dtype)
     if not isinstance(targets, Tensor):
         return rows, None
     made = rows.new_empty(count, *targets.shape[1:])
@@ -293,9 +293,9 @@ def _classes(outputs: Tensor) -> int:
 
 
 def _pattern(like: Tensor) -> Tensor:
-    """Numbers between 0.1 and 0.9 that do not repeat."""
+    """Numbers between 0.1 and 0.9 that do not repeat, in float64."""
     steps = torch.arange(1, like.numel() + 1, device=like.device, dtype=torch.float64)
-    return (0.1 + 0.8 * (0.61803398875 * steps).frac()).to(like.dtype).view(like.shape)
+    return (0.1 + 0.8 * (0.61803398875 * steps).frac()).view(like.shape)
 
 
 def _slopes(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> Tensor:
@@ -311,10 +311,6 @@ def _slopes(message: "GradientMessage", rows: Tensor, targets: Tensor | None) ->
 def _close(a: Tensor, b: Tensor) -> bool:
     scale = float(torch.maximum(a.abs().max(), b.abs().max()))
     return torch.allclose(a, b, rtol=0.0, atol=CLOSE * scale)
-
-
-class _RefusedError(Exception):
-    """A loss that cannot be clipped by example; all other errors are the loss's own."""
 
 
 DATA, PARAMETERS = 1, 2
@@ -365,7 +361,7 @@ class _Sources(TorchFunctionMode):
     ) -> Any:
         """Note what the arguments are made of; the result is made of all of it."""
         kwargs = kwargs or {}
-        kinds = [self._kind(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        kinds = [self._kind(tensor) for tensor in tensors_in(args, kwargs)]
         kind = functools.reduce(operator.or_, kinds, 0)
         name = func.__name__
         if kind == DATA | PARAMETERS and name not in JOINING | TELLING_NO_VALUE:
@@ -375,7 +371,7 @@ class _Sources(TorchFunctionMode):
             mean = given.get("reduction", "mean") == "mean" and given.get("weight") is not None
             self.weighted |= mean and not given["target"].is_floating_point()
         result = func(*args, **kwargs)
-        made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        made = tensors_in(result)
         for tensor in made:
             self._mark(tensor, kind)
         self.mixed |= not made and bool(kind & DATA) and name not in TELLING_NO_VALUE

@@ -1,12 +1,14 @@
-"""The protocols of messages and of messages that are sums over examples."""
+"""What a message is, what may be asked of it, and what is made around one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from gradveil._checks import check_callable, check_inputs
 from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, apart
@@ -28,28 +30,15 @@ class Message(Protocol):
         ...
 
 
+EXAMPLE = "Use for example `GradientMessage(model, loss_fn, targets)`."
+
+
+def check_message(message: object) -> None:
+    """Require something that maps inputs to values."""
+    check_callable(message, "message", EXAMPLE)
+
+
 AnyMessage = TypeVar("AnyMessage", bound=Message)
-
-
-@runtime_checkable
-class SeparableMessage(Message, Protocol):
-    """A message that is a sum over examples: g(x) = Σ_b g_b(x_b).
-
-    Its examples meet only in the loss, so g_b is the model's vector-Jacobian product of example b
-    with its own part δ_b of the loss's gradient with respect to the outputs.
-    """
-
-    def separates(self, inputs: Tensor) -> bool:
-        """Whether examples enter this message as a sum."""
-        ...
-
-    def output_gradient(self, inputs: Tensor) -> Tensor:
-        """δ = ∇_outputs L of the whole batch, one row for each example."""
-        ...
-
-    def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
-        """g_b: the part of the message that comes from one example."""
-        ...
 
 
 @runtime_checkable
@@ -79,6 +68,15 @@ def movable(message: Message) -> MovableMessage:
     return message
 
 
+def in_double(message: Any) -> Any:
+    """A message of a model in float64."""
+    targets = message.targets
+    floating = isinstance(targets, Tensor) and targets.is_floating_point()
+    wide = message.of(targets.double() if floating else targets)
+    wide.loss = message.loss.double()
+    return wide
+
+
 @contextmanager
 def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
     """The message, its model holding copies for now: nothing is written into the user's.
@@ -103,8 +101,64 @@ def values_of(message: Message, inputs: Tensor) -> Tensors:
 
 
 def separates(message: Message, inputs: Tensor) -> bool:
-    """Whether examples enter the message as a sum, and it can be taken apart."""
-    return isinstance(message, SeparableMessage) and message.separates(inputs)
+    """Whether examples enter the message as a sum, g(x) = Σ_b g_b(x_b), and it can be taken apart.
+
+    A message that can be has three methods. `separates(inputs)` says whether it is. Its examples
+    then meet only in the loss: `output_gradient(inputs)` is δ = ∇_outputs L, one row for each
+    example, and `example_gradient(example, δ_b)` is g_b, the model's vector-Jacobian product.
+    """
+    asked = getattr(message, "separates", None)
+    return asked is not None and bool(asked(inputs))
+
+
+class Wrapper:
+    """What stands around a message, whose parameters, targets and loss it has."""
+
+    message: Any
+    passed_on: tuple[str, ...] = ("parameters", "targets", "loss")
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not its own is that of the message."""
+        if name not in self.passed_on:
+            raise AttributeError(f"{type(self).__name__} has no attribute `{name}`.")
+        return getattr(self.message, name)
+
+
+def _same(thing: Any) -> Any:
+    return thing
+
+
+class MappedMessage(Wrapper):
+    """after(g(before(x))) for a message g; without a function, that side stays as it is.
+
+    Args:
+        message: Anything that maps inputs to values.
+        before: From the private inputs to those that the message sees.
+        after: From the message's values to what is looked at.
+
+    >>> doubled = MappedMessage(lambda x: {"w": x.sum(0)}, before=lambda x: 2 * x)
+    >>> doubled(torch.tensor([[1.0, 2.0]]))["w"]
+    tensor([2., 4.])
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        before: Callable[[Tensor], Tensor] = _same,
+        after: Callable[[Tensors], Tensors] = _same,
+    ) -> None:
+        check_message(message)
+        self.message, self.before, self.after = message, before, after
+
+    def __call__(self, inputs: Tensor) -> Tensors:
+        """The changed values; differentiable with respect to the inputs."""
+        return self.after(self.message(self.before(inputs)))
+
+    def values(self, inputs: Tensor) -> Tensors:
+        """The same numbers for a client that only sends them."""
+        check_inputs(inputs)
+        with torch.no_grad():
+            return self.after(values_of(self.message, self.before(inputs)))
 
 
 def size_in_bytes(values: Tensors) -> int:

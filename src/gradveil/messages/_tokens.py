@@ -1,6 +1,7 @@
 """Messages of token ids: the gradient with respect to embeddings."""
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -29,65 +30,59 @@ class Lookup(NamedTuple):
     """The rows that were read, in the shape that the model goes on with."""
 
 
-class _Watch(TorchFunctionMode):
-    """Notes each lookup of the given ids: of an index that shares their memory.
+class _Lookups(TorchFunctionMode):
+    """Notes each lookup of the given ids, or adds to what some calls of embeddings return.
 
-    That is the ids themselves, or a view of them. Positions, types and masks that a model makes
-    are none.
+    A lookup of the ids is one of an index that shares their memory: of the ids themselves, or of a
+    view of them. Positions, types and masks that a model makes are none.
+
+    Args:
+        ids: What the model gets.
+        moves: What is added, by the number of the call; lookups are noted where there is nothing.
     """
 
-    def __init__(self, ids: Tensor) -> None:
+    def __init__(self, ids: Tensor, moves: Mapping[int, Tensor]) -> None:
         super().__init__()
-        self._ids, self._calls = ids, 0
+        self._ids, self._moves, self._calls = ids, moves, 0
         self.found: list[Lookup] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call it; what an embedding returns for the ids is noted."""
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if func is F.embedding:
-            index, table = (*args, *(kwargs[n] for n in ("input", "weight") if n in kwargs))[:2]
-            if index.untyped_storage().data_ptr() == self._ids.untyped_storage().data_ptr():
-                self.found.append(Lookup(self._calls, table, self._places(index), output))
-            self._calls += 1
-        return output
+        """Call it; sparse gradients, which torch differentiates once, are made dense."""
+        if func is not F.embedding:
+            return func(*args, **(kwargs or {}))
+        given = signature(func).bind(*args, **(kwargs or {})).arguments
+        output, index = func(**{**given, "sparse": False}), given["input"]
+        if not self._moves and self._is_of_ids(index):  # in a transform, memory cannot be asked for
+            self.found.append(Lookup(self._calls, given["weight"], self._places(index), output))
+        move = self._moves.get(self._calls)
+        self._calls += 1
+        return output if move is None else output + move.reshape(output.shape)
+
+    def _is_of_ids(self, index: Tensor) -> bool:
+        return index.untyped_storage().data_ptr() == self._ids.untyped_storage().data_ptr()
 
     def _places(self, index: Tensor) -> Tensor:
         every = torch.arange(self._ids.numel(), device=self._ids.device)
         return every.as_strided(index.shape, index.stride(), index.storage_offset()).flatten()
 
 
-class _Move(TorchFunctionMode):
-    """Adds to what some calls of embeddings return, by their numbers."""
-
-    def __init__(self, moves: dict[int, Tensor]) -> None:
-        super().__init__()
-        self._moves, self._calls = moves, 0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call it, and add; sparse gradients, which torch differentiates once, are made dense."""
-        dense = {"sparse": False} if func is F.embedding else {}
-        output = func(*args, **{**(kwargs or {}), **dense})
-        if func is F.embedding:
-            move = self._moves.get(self._calls)
-            output = output if move is None else output + move.reshape(output.shape)
-            self._calls += 1
-        return output
-
-
 class EmbeddedLoss(FunctionalLoss):
     """The loss as a function of embeddings e: the model reads W[ids] + (e - e₀), with e₀ = W[ids].
 
     So values and derivatives with respect to W and e are all those of the model at e₀.
+
+    Args:
+        loss: The loss as a function of ids.
+        ids: What the model gets, whatever the embeddings are.
+        lookups: Where it reads e; if there are none, they are noted in `found`.
     """
 
-    def __init__(self, loss: FunctionalLoss, ids: Tensor, lookups: Sequence[Lookup]) -> None:
+    def __init__(self, loss: FunctionalLoss, ids: Tensor, lookups: Sequence[Lookup] = ()) -> None:
         self.__dict__.update(loss.__dict__)
         self._ids, self._lookups = ids, lookups
+        self.found: list[Lookup] = []
 
     @property
     def is_plain(self) -> bool:
@@ -95,12 +90,15 @@ class EmbeddedLoss(FunctionalLoss):
         return False
 
     def _call(self, tensors: Tensors, inputs: Tensor) -> Any:
-        with _Move(self._moves(inputs)):
-            return call_with(self.model, tensors, self._ids.clone())
+        ids = self._ids.contiguous().clone()
+        with _Lookups(ids, self._moves(inputs)) as mode:
+            outputs = call_with(self.model, tensors, ids)
+        self.found = mode.found
+        return outputs
 
     def _moves(self, embeddings: Tensor) -> dict[int, Tensor]:
         starts = [lookup.embeddings for lookup in self._lookups]
-        parts: Sequence[Tensor] = [embeddings]
+        parts: Sequence[Tensor] = [embeddings] * len(starts)
         if len(starts) > 1:
             parts = embeddings.split([start[0].numel() for start in starts], 1)
             starts = [start.flatten(1) for start in starts]
@@ -108,22 +106,9 @@ class EmbeddedLoss(FunctionalLoss):
         return {n: e - start for n, e, start in zip(numbers, parts, starts, strict=True)}
 
 
-class _WatchedLoss(FunctionalLoss):
-    def __init__(self, loss: FunctionalLoss) -> None:
-        self.__dict__.update(loss.__dict__)
-        self.found: list[Lookup] = []
-
-    def _call(self, tensors: Tensors, inputs: Tensor) -> Any:
-        own = inputs.contiguous().clone()
-        with _Watch(own) as watch:
-            outputs = call_with(self.model, tensors, own)
-        self.found = watch.found
-        return outputs
-
-
 def find_lookups(loss: FunctionalLoss, ids: Tensor) -> list[Lookup]:
     """Where a model looks up these ids; an error if it does so nowhere."""
-    watched = _WatchedLoss(loss)
+    watched = EmbeddedLoss(loss, ids)
     with torch.no_grad():
         watched.outputs(loss.parameters, ids)
     if not watched.found:

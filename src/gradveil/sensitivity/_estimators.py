@@ -6,13 +6,13 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vjp, vmap
+from torch.func import jvp, vjp
 
 from gradveil._checks import check_count
 from gradveil._memory import is_out_of_memory
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import Message, separates
+from gradveil.messages import Message, each_row, separates
 
 from ._moments import Measurement
 
@@ -137,7 +137,7 @@ def _example_gradients(message: Message, inputs: Tensor, values: Tensors) -> Ite
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     size = chunk_size(values, ROOM // 4)
     for part in zip(inputs.split(size), delta.split(size), strict=True):
-        alone = _each(message.example_gradient, part)  # type: ignore[attr-defined]
+        alone = each_row(message.example_gradient, *part)  # type: ignore[attr-defined]
         yield {name: gradient.double() for name, gradient in alone.items()}
 
 
@@ -211,11 +211,12 @@ def row_derivatives(along: Callable[..., Tensors], *rows: Tensor) -> Tensors:
     fails at it, as for the mean of `mse_loss`), reverse mode applied twice, which is slower.
     """
     try:
-        return _each(partial(along, forward), rows)
+        found: Tensors = each_row(partial(along, forward), *rows)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        return _each(partial(along, twice_backward), rows)
+        found = each_row(partial(along, twice_backward), *rows)
+    return found
 
 
 def forward(function: Callable[..., Tensors], point: Points, tangent: Points) -> Tensors:
@@ -230,15 +231,3 @@ def twice_backward(function: Callable[..., Tensors], point: Points, tangent: Poi
     zeros = {name: torch.zeros_like(value) for name, value in values.items()}
     derivative: Tensors = vjp(pull_back, zeros)[1](tangent)[0]
     return derivative
-
-
-def _each(function: Callable[..., Tensors], rows: Points) -> Tensors:
-    if len(rows[0]) > 1:  # one row spares the vmap level, and layers that vmap does not know
-        try:
-            stacked: Tensors = vmap(function, randomness="same")(*rows)
-            return stacked
-        except RuntimeError as error:  # a layer that does not batch, BatchNorm's statistics
-            if is_out_of_memory(error):
-                raise
-    results = [function(*row) for row in zip(*rows, strict=True)]
-    return {name: torch.stack([result[name] for result in results]) for name in results[0]}

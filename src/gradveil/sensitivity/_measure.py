@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gradveil._checks import (
     check_at_most,
+    check_callable,
+    check_choice,
     check_finite,
     check_inputs,
     check_kind,
@@ -29,6 +31,7 @@ from gradveil.messages import (
     check_message,
     embedded,
     explained,
+    in_double,
     over_rows,
     separates,
     takes_tokens,
@@ -124,19 +127,11 @@ def measure_with_values(
 
 def named(estimator: Estimator | str) -> Estimator:
     """The estimator of that name; an error where it is none."""
-    if not isinstance(estimator, str):
-        if isinstance(estimator, type) or not callable(estimator):
-            raise TypeError(
-                "Parameter `estimator` should be a name or an estimator, as `Sketch(probes=10)`."
-                f" Found {estimator!r}."
-            )
-        return estimator
-    if estimator not in NAMED:
-        raise ValueError(
-            f"Parameter `estimator` should be one of {sorted(NAMED)}, or an estimator. Found"
-            f" `estimator = {estimator!r}`."
-        )
-    return NAMED[estimator]
+    if isinstance(estimator, str):
+        check_choice(estimator, "estimator", tuple(sorted(NAMED)))
+        return NAMED[estimator]
+    check_callable(estimator, "estimator", "Give a name, or an estimator, as `Sketch(probes=10)`.")
+    return estimator
 
 
 def example_squares(
@@ -148,11 +143,7 @@ def example_squares(
     derivative. A message of a mean over B examples is Σ_b c_b with c_b = g_b / B, so that
     h = B Σ_b c_b². For a loss that is a sum, h = Σ_b c_b²: the curvature of that sum.
 
-    Args:
-        message: A sum over examples.
-        inputs: The batch.
-        values: The message at the batch, for the precision and the shape of what is returned.
-        known: Σ_b c_b², where an estimator has found it.
+    `known` is Σ_b c_b², where an estimator has found it; the precision is that of the `values`.
     """
     if not separates(message, inputs):
         raise ValueError(
@@ -203,9 +194,7 @@ def auto(
       Every entry then counts as hidden from autograd, as `measure` finds out.
 
     Args:
-        message: What is measured.
-        inputs: Where.
-        generator: For the probes.
+        message, inputs, generator: As for every estimator.
         few: Measure only the first so many examples, where they add up; enough for one level per
             tensor, at little more than the price of the gradient.
         squares: Whether to take the squares of single examples' gradients, where they are found on
@@ -378,7 +367,7 @@ def _in_range(
         return measured.values, measured
     try:
         torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
-        wide = estimator(message.double(), inputs.double(), generator)  # type: ignore[attr-defined]
+        wide = estimator(in_double(message), inputs.double(), generator)
     except RuntimeError:  # a model that insists on float32
         return measured.values, measured
     return measured.values, wide

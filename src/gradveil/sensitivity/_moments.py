@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import (
+    WrongValue,
     check_count,
     check_kind,
     check_not_negative,
@@ -92,23 +93,20 @@ class Moments:
     @property
     def known_squared_sensitivities(self) -> Tensors:
         """E‖∇_x g_i‖²; an error where only the values were taken."""
-        if self.squared_sensitivities is None:
-            raise ValueError(
-                "Parameter `moments` should hold sensitivities. Found moments of the values alone."
-                " Make them with `measure(message, inputs)`."
-            )
-        return self.squared_sensitivities
+        return self._known("squared_sensitivities", "sensitivities", "message, inputs")
 
     @property
     def known_squared_example_values(self) -> Tensors:
-        """h_i = E g_{b,i}²; an error where it was not measured."""
-        if self.squared_example_values is None:
-            raise ValueError(
-                "Parameter `moments` should hold squared gradients of single examples, which stand"
-                " for the curvature. Found none. Make them with"
-                " `measure(message, inputs, examples=True)`."
-            )
-        return self.squared_example_values
+        """h_i = E g_{b,i}², which stands for the curvature; an error where it was not measured."""
+        what, options = "squared gradients of single examples", "message, inputs, examples=True"
+        return self._known("squared_example_values", what, options)
+
+    def _known(self, field: str, what: str, options: str) -> Tensors:
+        found: Tensors | None = getattr(self, field)
+        if found is None:
+            advice = f"Make them with `measure({options})`."
+            raise WrongValue("moments", f"hold {what}", "none", advice)
+        return found
 
     def judged(self) -> "Moments":
         """The same moments with sensitivities that are independent of every plan made from these.
@@ -127,10 +125,8 @@ class Moments:
             return NotImplemented
         check_structure(other.squared_values, self.squared_values, "other", "self")
         if other.clip != self.clip:
-            raise ValueError(
-                "Moments to add should have the same `clip`. Found"
-                f" `clip = {self.clip}` and `clip = {other.clip}`."
-            )
+            found = f"{self.clip} and {other.clip}"
+            raise WrongValue("clip", "be the same in moments that are added", found)
         total = self.count + other.count
         ours, theirs = self.count / total, other.count / total
 
@@ -158,7 +154,7 @@ class Moments:
         check_kind(moments, "moments", Iterable, "Give a list of Moments.")
         total = sum(moments)
         if not isinstance(total, Moments):
-            raise ValueError("Parameter `moments` should not be empty. Found no Moments in it.")
+            raise WrongValue("moments", "not be empty", "no Moments in it")
         return total
 
     def clipped(self, clip: float) -> "Moments":

@@ -22,10 +22,11 @@ from gradveil.messages import (
     LayerUse,
     LinearUse,
     Message,
+    Recorder,
     ScaleUse,
     check_match,
-    record,
     separates,
+    settled,
 )
 
 from ._moments import Measurement, estimator_name
@@ -97,9 +98,7 @@ class Structured:
         """Measure a gradient that is known to be a sum over examples, some of them at a time.
 
         Args:
-            message: That gradient.
-            inputs: The batch.
-            generator: For the probes.
+            message, inputs, generator: As for every estimator.
             with_values: Whether the message itself is taken; else it is left 0.
             examples: Whether to take the squares of single examples' gradients on the way
                 (`Measurement.example_squares`), where all parameters lie in known layers.
@@ -133,7 +132,9 @@ class Structured:
             yield from _layer_squares(graph, swept, index, use)
         for name in graph.others:  # outside known layers: probes of all examples at a time
             tangents = [probe.others[name] for probe in (*swept.probes, *swept.for_matrices)]
-            yield name, smooth_matrix(_mean_square(tangents), len(tangents))
+            raw = _mean_square(tangents)  # its rows and columns are told apart
+            flat = raw if raw.dim() < 2 else raw.flatten(1)
+            yield name, smooth(flat, len(tangents)).view_as(raw)
 
 
 def _add(totals: Tensors, parts: Iterator[tuple[str, Tensor]]) -> None:
@@ -169,7 +170,8 @@ def _layer_squares(
     if use.bias is not None:
         yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), further, along)
     if isinstance(use, ScaleUse):
-        yield use.weight, vector_squares(lambda pair: _scale_move(use, pair), further, along)
+        every = slice(None)
+        yield use.weight, vector_squares(lambda p: _moved(use, p, every), further, along)
     elif isinstance(use, LinearUse) and is_matrix(use):
         inputs = [by_layer[index] for by_layer in swept.inputs if index in by_layer]
         yield use.weight, matrix_squares(use, further, along, reads(use, graph.x), inputs)
@@ -177,10 +179,6 @@ def _layer_squares(
         part = swept.energies[index] if along is None else energy(use, rest[0])
         with_signal = part.signal_part > 0.3  # else P is probed along q alone
         yield use.weight, positions_squares(use, rest, along, with_signal)
-
-
-def _scale_move(use: ScaleUse, pair: "Pair") -> Tensor:
-    return use.products(use.signal, pair[0]) + use.products(pair[1], use.a.detach())
 
 
 @dataclass(frozen=True)
@@ -226,15 +224,13 @@ class TangentGraph:
         check_match(inputs, message.targets)
         parameters = {n: p.detach().requires_grad_() for n, p in message.parameters.items()}
         self.x = inputs.detach().clone().requires_grad_()
-        run = record(
+        recorder, loss = settled(
+            lambda more, copies: Recorder(parameters, opaque | more, copies, len(inputs)),
             lambda: message.loss(parameters, self.x, message.targets),
-            parameters,
-            len(self.x),
-            opaque,
         )
-        self.uses = run.uses
-        self.others = {name: parameters[name] for name in parameters if name in run.others}
-        self._differentiate(run.result)
+        self.uses = recorder.uses
+        self.others = {n: p for n, p in parameters.items() if n in recorder.others}
+        self._differentiate(loss)
 
     def _differentiate(self, loss: Tensor) -> None:
         uses, n = self.uses, len(self.uses)
@@ -257,16 +253,12 @@ class TangentGraph:
         """Tangents of every layer along the direction."""
         wanted = [use.input_signal for use in self.uses]
         wanted += [use.h for use in self.uses] + list(self.others.values())
-        tangents, n = self._along(wanted, direction), len(self.uses)
+        tangents, n = self.along(wanted, direction), len(self.uses)
         others = dict(zip(self.others, tangents[2 * n :], strict=True))
         return Tangents(tangents[:n], tangents[n : 2 * n], others, overlap)
 
-    def sweep_inputs(self, direction: Tensor, layers: list[int]) -> dict[int, Tensor]:
-        """a' of these layers alone: the forward half of a sweep, for half the price."""
-        wanted = [self.uses[index].input_signal for index in layers]
-        return dict(zip(layers, self._along(wanted, direction), strict=True))
-
-    def _along(self, wanted: list[Tensor], direction: Tensor) -> list[Tensor]:
+    def along(self, wanted: list[Tensor], direction: Tensor) -> list[Tensor]:
+        """∂⟨dx, v⟩ / ∂(each wanted tensor); of `input_signal` alone it has half a sweep's price."""
         if not self.input_gradient.requires_grad:  # it is constant: so is the whole message
             return [torch.zeros_like(tensor) for tensor in wanted]
         found = torch.autograd.grad(
@@ -322,9 +314,10 @@ def sweep_all(graph: TangentGraph, probes: int, split: bool, generator: torch.Ge
     else:
         for _ in range(5):
             z = normal_like(q, generator)
-            moved, overlap = graph.sweep_inputs(z, open_inputs), _overlap(z, q)
-            along = swept.along.inputs
-            swept.inputs.append({i: off(a, along[i], overlap) for i, a in moved.items()})
+            moved = graph.along([graph.uses[i].input_signal for i in open_inputs], z)
+            pairs = zip(open_inputs, moved, strict=True)
+            overlap, along = _overlap(z, q), swept.along.inputs
+            swept.inputs.append({i: off(a, along[i], overlap) for i, a in pairs})
     return swept
 
 
@@ -419,7 +412,9 @@ def _find(message: GradientMessage, inputs: Tensor) -> Layout:
     direction[1:] = 0
     tangents = graph.sweep(direction, direction.new_ones(len(inputs)))
     pairs = zip(graph.uses, tangents.inputs, tangents.signals, strict=True)
-    mixing = [use for use, *pair in pairs if not all(_stays(t, len(inputs)) for t in pair)]
+    mixing = [
+        use for use, *pair in pairs if any(len(t) != len(inputs) or bool(t[1:].any()) for t in pair)
+    ]
     opaque = frozenset([*(name for use in mixing for name in use.names), *graph.others])
     sizes = {name: parameter.numel() for name, parameter in message.parameters.items()}
     entries, unknown = sum(sizes.values()), sum(sizes[name] for name in opaque)
@@ -428,10 +423,6 @@ def _find(message: GradientMessage, inputs: Tensor) -> Layout:
         outputs = message.loss.outputs(message.parameters, inputs)
     returned = outputs.numel() // len(inputs) if isinstance(outputs, Tensor) else 0
     return Layout(opaque, 1 - unknown / entries, entries, activations, returned)
-
-
-def _stays(tangent: Tensor, examples: int) -> bool:
-    return len(tangent) == examples and not bool(tangent[1:].any())
 
 
 CHUNK = 2**23
@@ -520,11 +511,11 @@ def positions_squares(
     exact, fourth = torch.zeros_like(total), total.new_zeros(())
     for chunk in chunks(use):
         for pair in rest:
-            squares = _moved(use, pair, chunk, with_signal, True).square_().flatten(1)
+            squares = _moved(use, pair, chunk, with_signal).square_().flatten(1)
             total += squares.sum(0).view_as(total)
             fourth += squares.flatten().dot(squares.flatten())
         if along is not None:
-            exact += _moved(use, along, chunk, True, with_signal).square_().sum(0)
+            exact += _moved(use, along, chunk, with_inputs=with_signal).square_().sum(0)
     form = (*total.shape[:2], -1) if total.dim() > 1 else tuple(total.shape)
     smoothed = smooth_sum(total.view(form), fourth).view_as(total)
     return smoothed.div_(len(rest)).add_(exact)
@@ -537,7 +528,9 @@ def vector_squares(move: Callable[[Pair], Tensor], rest: list[Pair], along: Pair
     return smoothed if along is None else smoothed + move(along).square().sum(0)
 
 
-def _moved(use: LayerUse, pair: Pair, chunk: slice, with_signal: bool, with_inputs: bool) -> Tensor:
+def _moved(
+    use: LayerUse, pair: Pair, chunk: slice, with_signal: bool = True, with_inputs: bool = True
+) -> Tensor:
     """P + Q of some examples, or one of them alone."""
     parts = []
     if with_inputs:
@@ -595,11 +588,6 @@ def smooth(
     for group in groups:
         model = _refine(raw, model, group, freedom)
     return model
-
-
-def smooth_matrix(raw: Tensor, freedom: float) -> Tensor:
-    """`smooth` with all axes but the first taken as one: rows and columns of a weight."""
-    return smooth(raw if raw.dim() < 2 else raw.flatten(1), freedom).view_as(raw)
 
 
 def smooth_sum(squares: Tensor, fourth: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ REFUSED = {
     "WritesItsWeights": "wrote into `second.weight`",
     "WritesWhatItSaw": "wrote into `second.weight`",
     "KeepsInAGlobal": "kept a tensor of an earlier run",
+    "KeepsInAList": "kept a tensor of an earlier run",
     "NotesNumbers": "other numbers for the first example",
     "CountsElsewhere": "other numbers for the first example",
     "WritesOnABoard": "kept a tensor of an earlier run",

@@ -47,6 +47,14 @@ def test_an_empty_batch_has_the_same_penalty():
     assert_same(empty, {n: 6 * p.detach() for n, p in net.named_parameters()}, tolerance=1e-5)
 
 
+def test_inference_mode_does_not_lose_it():
+    net = model()
+    loss = lambda o, y: cross_entropy(o, y) + ridge(net)  # noqa: E731
+    with torch.inference_mode():
+        found = values(net, loss)
+    assert_same(found, values(net, loss))
+
+
 def test_it_is_sent():
     net = model()
     message = GradientMessage(net, lambda o, y: cross_entropy(o, y) + ridge(net), Y)

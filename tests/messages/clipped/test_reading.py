@@ -68,13 +68,6 @@ def test_the_trace_of_the_information_is_read_off_its_jacobian():
     assert bound.total == pytest.approx(inputs.numel() ** 2 / expected, rel=0.5)
 
 
-def test_what_is_sent_twice_as_wide_is_the_same_message():
-    message, inputs = half_clipped("conv_net")
-    case = named("conv_net")
-    narrow = ClippedMessage(case.message(torch.float32), message.clip, message.factors)
-    assert_same(narrow.double().values(inputs), message.values(inputs), tolerance=1e-5)
-
-
 def test_an_update_clipped_as_a_whole():
     case = named("mlp")
     update = case.local_update()

@@ -1,8 +1,7 @@
 """Messages whose examples, or which themselves, are clipped in the norm of a noise shape."""
 
-from ._examples import example_gradients
-from ._message import ClippedMessage
+from ._isolated import example_gradients
+from ._message import ClippedMessage, ClippedUpdate
 from ._metric import Metric
-from ._update import ClippedUpdate
 
 __all__ = ["ClippedMessage", "ClippedUpdate", "Metric", "example_gradients"]

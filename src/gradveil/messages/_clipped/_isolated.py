@@ -30,8 +30,7 @@ process for each example would do. Weights that a server sends are not code.
 import logging
 import random
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -42,15 +41,16 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradveil._checks import first_line
+from gradveil._checks import WrongValue, first_line
 from gradveil._memory import is_out_of_memory
 from gradveil._secure import fill_from_system
 from gradveil._typing import Tensors
 
-from .._functional import FunctionalLoss, apart, global_generator
-from .._gradient import GradientMessage, dense
+from .._functional import FunctionalLoss, apart, derivative, global_generator, leaves
+from .._gradient import GradientMessage
 from .._layers import LayerUse
-from .._mixing import check_outputs, made_up_batch, rows_are_independent
+from .._mixing import check_layers, check_outputs, made_up_batch, rows_are_independent
+from ._metric import zeros
 from ._taps import (
     ForeignError,
     Layout,
@@ -96,20 +96,22 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Known]] = WeakKeyDictionary()
 def isolated(
     message: GradientMessage, inputs: Tensor, seed: int | None = None, *, taps: bool = True
 ) -> Iterator[Part]:
-    """The gradients of all examples, in parts.
+    """The gradients of all examples, one or more, in parts.
 
     Args:
         message: Whose targets, if there are any, have one row for each example.
-        inputs: The examples, one or more.
+        inputs: The examples.
         seed: For what the model draws at random, in simulations; `None` for what nobody knows.
         taps: Whether gradients of layers may come as products.
     """
     known = known_of(message, inputs)
     parameters = {name: p.clone() for name, p in message.parameters.items()}
-    inputs, message = inputs.detach().clone(), message.of(_own(message.targets))
+    targets = message.targets  # a copy of which the loss may write into
+    message = message.of(targets.clone() if isinstance(targets, Tensor) else targets)
+    inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
     reason: Exception | None = None
-    with _own_randomness(seed, inputs.device) as randomness:
+    with _Randomness(seed, inputs.device) as randomness:
         for layout in layouts if known.batches else ():
             try:
                 parts = _at_once(message, parameters, inputs, layout)
@@ -141,9 +143,28 @@ def isolated(
         )
 
 
-def _own(targets: Any) -> Any:
-    """A copy that a loss may write into."""
-    return targets.clone() if isinstance(targets, Tensor) else targets
+def example_gradients(message: GradientMessage, inputs: Tensor) -> Iterator[Tensors]:
+    """g_b, the gradient of the loss of example b alone, for some examples at a time, stacked.
+
+    >>> import torch
+    >>> message = GradientMessage(torch.nn.Linear(2, 1, bias=False), lambda o, _: o.mean(), None)
+    >>> pair = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> [g["weight"].tolist() for g in example_gradients(message, pair)]
+    [[[[1.0, 2.0]], [[3.0, 4.0]]]]
+    """
+    check_targets(message.targets, len(inputs))
+    check_layers(message.loss.model)
+    for part in isolated(message, inputs, taps=False):
+        yield part.others
+
+
+def check_targets(targets: Any, examples: int) -> None:
+    """Require one row of targets for each example, or none at all."""
+    if targets is None or (isinstance(targets, Tensor) and targets.shape[:1] == (examples,)):
+        return
+    found = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else str(type(targets))
+    expected = f"be a tensor with one row for each of the {examples} examples, so that each has a"
+    raise WrongValue("targets", f"{expected} loss of its own", found)
 
 
 def known_of(message: GradientMessage, inputs: Tensor) -> Known:
@@ -161,7 +182,7 @@ def _look(message: GradientMessage, made_up: Tensor) -> Known:
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in message.parameters.items()}
     try:
-        with _own_randomness(None, made_up.device), apart(loss.model):
+        with _Randomness(None, made_up.device), apart(loss.model):
             layout, outputs = layout_of(lambda: loss.outputs(own, made_up), own)
             check_outputs(outputs, 1)
             apart_from_others = rows_are_independent(loss, own, made_up_batch(made_up))
@@ -195,13 +216,7 @@ def _at_once(
 
 
 class _Batched:
-    """The gradients of the losses of single examples, by one run of the model's code.
-
-    Args:
-        message: The gradient of a batch.
-        parameters: What the model runs with.
-        layout: The layers that have taps.
-    """
+    """The gradients of the losses of single examples, by one run of the model's code."""
 
     def __init__(self, message: GradientMessage, parameters: Tensors, layout: Layout) -> None:
         self._loss, self._layout = message.loss.secluded(), layout
@@ -225,10 +240,11 @@ class _Batched:
         )
         with apart(self._loss.model):
             self._taps = Taps(
+                {},
                 frozenset(self._free),
                 self._layout.copies,
                 expected=self._layout.taps,
-                strange=[*self._strange, *weights_of(self._loss.model)],
+                strange=[*self._strange, *leaves(self._loss.model).values()],
                 generators=_generators(inputs.device),
             )
             with self._taps as taps:
@@ -295,10 +311,7 @@ def _one_by_one(
     first = one(0)
     start = randomness.start
     for place in range(len(rows)):
-        if place == 0:
-            yield first
-        else:
-            yield one(place)
+        yield one(place) if place else first
         if place in (0, len(rows) - 1):
             randomness.renew(0, start)
             if not _same(first, _one(message, parameters, *rows[0])):
@@ -315,38 +328,16 @@ def _one(
 ) -> Part:
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    label = None if target is None else target.clone()
     strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
     with torch.enable_grad(), apart(loss.model):
-        strange += weights_of(loss.model)
-        value, gradients = _plainly(loss, own, example.clone(), target, strange)
+        strange += leaves(loss.model).values()
+        with Taps(own, frozenset(own), strange=strange) as taps:
+            value = _loss_alone(loss, own, example.clone(), label, taps)
+            gradients = derivative(value, own) or zeros(own)
     _check_unwritten(own, parameters)
-    stack = {n: dense(g).unsqueeze(0) for n, g in zip(own, gradients, strict=True)}
+    stack = {n: g.unsqueeze(0) for n, g in gradients.items()}
     return Part([], stack, value.detach().unsqueeze(0))
-
-
-def _plainly(
-    loss: FunctionalLoss,
-    own: Tensors,
-    example: Tensor,
-    target: Tensor | None,
-    strange: list[Tensor],
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """The loss of one example and its gradient, by plain autograd."""
-    taps = Taps(frozenset(own), strange=strange)
-    taps.start(own)
-    with taps:
-        label = None if target is None else target.clone()
-        value = _loss_alone(loss, own, example, label, taps)
-        if not value.requires_grad:
-            return value, [torch.zeros_like(p) for p in own.values()]
-        return value, torch.autograd.grad(
-            value, list(own.values()), allow_unused=True, materialize_grads=True
-        )
-
-
-def weights_of(model: nn.Module) -> list[Tensor]:
-    """What stands in the module for the weights of a run: who gets hold of it, went around them."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 def _same(first: Part, again: Part) -> bool:
@@ -377,7 +368,7 @@ def _check_unwritten(now: Tensors, before: Tensors) -> None:
 
 
 class _Randomness:
-    """The states of all generators that a model's code may draw from.
+    """The states of all generators that a model's code may draw from: its own inside of `with`.
 
     Args:
         seed: For simulations; `None` for what nobody knows.
@@ -390,6 +381,22 @@ class _Randomness:
         self.start: list[Tensor] = []
         """The states that the last run of torch's generators began with."""
 
+    def __enter__(self) -> "_Randomness":
+        states = [generator.get_state() for generator in self._generators]
+        self._before = states, random.getstate(), np.random.get_state()
+        self.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        states, python, of_numpy = self._before
+        self._set(states)
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+
+    def _set(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
     def renew(self, place: int = 0, start: list[Tensor] | None = None) -> None:
         """Begin a run: new states for torch, the same for Python and numpy as in every run.
 
@@ -397,32 +404,16 @@ class _Randomness:
         """
         random.seed(self._root)
         np.random.seed(random.getrandbits(32))
-        for number, generator in enumerate(self._generators):
-            if start is not None:
-                generator.set_state(start[number])
-            elif self._seed is None and generator.device.type == "cpu":
+        for generator in self._generators:
+            if self._seed is None and generator.device.type == "cpu":
                 fill_from_system(generator)
             elif self._seed is None:
                 generator.manual_seed(secrets.randbits(63))
             else:
                 generator.manual_seed((self._seed + 1_000_003 * place) % 2**63)
+        if start is not None:
+            self._set(start)
         self.start = [generator.get_state() for generator in self._generators]
-
-
-@contextmanager
-def _own_randomness(seed: int | None, device: torch.device) -> Iterator[_Randomness]:
-    """Generators with a state of their own for now, and as they were afterwards."""
-    before = [(generator, generator.get_state()) for generator in _generators(device)]
-    python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        randomness = _Randomness(seed, device)
-        randomness.renew()
-        yield randomness
-    finally:
-        for generator, state in before:
-            generator.set_state(state)
-        random.setstate(python)
-        np.random.set_state(of_numpy)
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

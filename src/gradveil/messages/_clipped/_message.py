@@ -1,4 +1,4 @@
-"""The gradient with each example clipped: what differentially private training sends."""
+"""What differentially private training sends: with each example clipped, or as a whole."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -8,25 +8,31 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import (
+    NonFiniteError,
+    WrongValue,
+    all_finite,
     check_at_most,
     check_count,
     check_finite,
     check_kind,
     check_positive,
     check_seed,
+    check_values,
 )
 from gradveil._typing import Tensors
 
 from .._explain import explained
-from .._functional import FunctionalLoss, check_match, is_transformed
+from .._functional import check_match, each_row, is_transformed
 from .._gradient import GradientMessage
 from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
-from ._isolated import known_of
+from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
+from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, added, zeros
-from ._sum import clipped_sum, each_example
+from ._norms import clipped_gradients, layer_squares, weighted_sum
+from ._taps import UnbatchableError
 
 
-class ClippedMessage:
+class ClippedMessage(Wrapper):
     """ĝ(x) = (1/B) Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖), g_b the gradient of the loss of example b.
 
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
@@ -76,6 +82,9 @@ class ClippedMessage:
     tensor([[3., 4.]])
     """
 
+    message: GradientMessage
+    passed_on = (*Wrapper.passed_on, "takes_tokens")
+
     def __init__(
         self,
         message: GradientMessage,
@@ -98,70 +107,38 @@ class ClippedMessage:
             check_positive(grid, "grid")
         if batch_size is not None:
             check_count(batch_size, "batch_size")
-        self.message, self.clip, self.factors = message, clip, factors
         if seed is not None:
             check_seed(seed)
+        self.message, self.clip, self.factors = message, clip, factors
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
         self.penalised = True
         """Whether what the loss adds for the parameters alone is added: once a step."""
 
-    @property
-    def loss(self) -> FunctionalLoss:
-        """The loss whose gradient is clipped."""
-        return self.message.loss
-
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether the inputs are integers."""
-        return self.message.takes_tokens
-
-    @property
-    def targets(self) -> Any:
-        """The labels of the batch."""
-        return self.message.targets
-
-    @property
-    def parameters(self) -> Tensors:
-        """The trainable parameters, by name, as they are now."""
-        return self.message.parameters
-
-    def double(self) -> "ClippedMessage":
-        """The same message in float64."""
-        wide = copy(self)
-        wide.message = self.message.double()
-        return wide
-
+    @torch.inference_mode(False)
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them; an empty batch gives 0.
 
         For noise on a grid they are in float64.
         """
-        wide = self.grid is not None
-        metric, divisor = self._metric(), self._divisor(inputs)
-        if len(inputs) == 0:
-            kept = zeros(self.parameters, torch.float64 if wide else None)
-        else:
+        wide = torch.float64 if self.grid is not None else None
+        sums, metric = zeros(self.parameters, wide), self._metric()
+        if len(inputs):
             self._check(inputs)
-            with explained(self, inputs), torch.inference_mode(False):
-                summed = clipped_sum(
-                    self._judged(inputs),
-                    inputs.detach(),
-                    metric,
-                    self.clip,
-                    wide=wide,
-                    seed=self.seed,
-                )
-            kept = metric.kept(summed)
-        values = self._with_penalty({n: g / divisor for n, g in kept.items()}, inputs)
+        penalty = self._penalty(inputs)
+        if len(inputs):
+            message = self.message if penalty is not None else _without_weights(self.message)
+            with explained(self, inputs):
+                clipped_sum(sums, message, inputs.detach(), metric, self.clip, self.seed)
+        values = self._with(penalty, metric.kept(sums), inputs)
         check_finite(values, "message(inputs)")
         return values
 
     def __call__(self, inputs: Tensor) -> Tensors:
         """The clipped gradient; differentiable with respect to the inputs."""
         self._check(inputs)
-        gradients = each_example(self._clipped, inputs, self.output_gradient(inputs))
-        divisor = self._divisor(inputs)
-        return self._with_penalty({n: g.sum(0) / divisor for n, g in gradients.items()}, inputs)
+        gradients = each_row(self._clipped, inputs, self.output_gradient(inputs))
+        penalty = None if is_transformed(inputs) else self._penalty(inputs)
+        return self._with(penalty, {n: g.sum(0) for n, g in gradients.items()}, inputs)
 
     def separates(self, inputs: Tensor) -> bool:
         """Yes, where the divisor B is known: what mixes examples is an error when evaluated."""
@@ -202,27 +179,23 @@ class ClippedMessage:
                 "Look for a layer that mixes them.",
             )
 
-    def _judged(self, inputs: Tensor) -> GradientMessage:
-        """The message; where its penalty is unknown, using weights in the loss is an error."""
+    def _penalty(self, inputs: Tensor) -> Tensors | None:
+        """The gradient of what the loss adds for the parameters alone; `None` where unknown."""
         outputs = known_of(self.message, inputs).outputs
-        if penalty_of(self.message, outputs, 1) is not None:
-            return self.message
-        judged = copy(self.message)
-        judged.loss = copy(self.message.loss)
-        judged.loss.may_use_weights = False
-        return judged
+        return penalty_of(self.message, outputs, self._divisor(inputs))
 
-    def _with_penalty(self, values: Tensors, inputs: Tensor) -> Tensors:
-        """The values with what the loss adds for the parameters alone, also in an empty batch."""
-        if is_transformed(inputs) or not self.penalised:
+    def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
+        """The sums over examples divided by their number, and the penalty."""
+        values = {n: g / self._divisor(inputs) for n, g in sums.items()}
+        if not penalty or not self.penalised:
             return values
-        known = known_of(self.message, inputs)
-        penalty = penalty_of(self.message, known.outputs, self._divisor(inputs)) or {}
-        if penalty and not known.batches:
-            raise ValueError(
-                "Parameter `loss_fn` should have no term of the parameters alone where model or"
-                " loss look at values: these could go into it, past the clip. Found one. Use"
-                " weight_decay of the optimizer."
+        if not known_of(self.message, inputs).batches:
+            raise WrongValue(
+                "loss_fn",
+                "have no term of the parameters alone where model or loss look at values: these"
+                " could go into it, past the clip",
+                "one",
+                "Use weight_decay of the optimizer.",
             )
         return {n: v + penalty[n].to(v) if n in penalty else v for n, v in values.items()}
 
@@ -230,12 +203,115 @@ class ClippedMessage:
         return max(1, len(batch)) if self.batch_size is None else self.batch_size
 
 
-def check_targets(targets: Any, examples: int) -> None:
-    """Require one row of targets for each example, or none at all."""
-    if targets is None or (isinstance(targets, Tensor) and targets.shape[:1] == (examples,)):
-        return
-    found = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
-    raise ValueError(
-        f"Parameter `targets` should be a tensor with one row for each of the {examples} examples,"
-        f" so that each has a loss of its own. Found {found}."
-    )
+class ClippedUpdate(MappedMessage):
+    """ĝ(x) = g(x) min(1, C / ‖Σ^{-1/2} g(x)‖): all that a client sends, clipped as one.
+
+    Formal guarantees: adding or removing the client moves the sum over clients by at most C in the
+    norm of Σ, replacing it by another one by at most 2C, whatever the message is. Rounding as in
+    `ClippedMessage`. A message with a model is computed on a copy of it: its code leaves nothing of
+    the client's data in the user's.
+
+    Args:
+        message: Anything that maps inputs to values, such as the update of local steps.
+        clip: The threshold C.
+        factors: Of the relative variances r, as in `Shape.factors`; `None`: Σ = I.
+        grid: z of noise z C that will be drawn on a grid: C is then smaller by √d/2 of its steps,
+            so that the rounded update is within C. `None` for continuous noise.
+
+    >>> clipped = ClippedUpdate(lambda x: {"w": x.sum(0)}, clip=5.0)
+    >>> clipped(torch.tensor([[30.0, 40.0]]))["w"].round(decimals=3)
+    tensor([3., 4.])
+    """
+
+    passed_on = (*MappedMessage.passed_on, "takes_tokens")
+
+    def __init__(
+        self,
+        message: Message,
+        clip: float,
+        factors: Mapping[str, Factors] | None = None,
+        grid: float | None = None,
+    ) -> None:
+        super().__init__(message, after=self._clipped)
+        check_positive(clip, "clip")
+        check_at_most(clip, "clip")
+        if grid is not None:
+            check_positive(grid, "grid")
+        self.clip, self.factors, self.grid = clip, factors, grid
+
+    def values(self, inputs: Tensor) -> Tensors:
+        """The same numbers for a client that only sends them."""
+        with torch.no_grad(), secluded(self.message) as alone:
+            values = values_of(alone, inputs)
+            check_values(values, "message(inputs)")
+            check_finite(values, "message(inputs)")
+            clipped = self._clipped(values)
+            check_finite(clipped, "message(inputs)")
+            return clipped
+
+    def _clipped(self, values: Tensors) -> Tensors:
+        metric = Metric(self.factors, values, self.grid, rounded="each")
+        squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
+        factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
+        return {name: v * factor.to(v.dtype) for name, v in metric.kept(values).items()}
+
+
+def _without_weights(message: GradientMessage) -> GradientMessage:
+    """The message, where using weights in the loss is an error: its penalty is unknown."""
+    judged = copy(message)
+    judged.loss = copy(message.loss)
+    judged.loss.may_use_weights = False
+    return judged
+
+
+def clipped_sum(
+    sums: Tensors,
+    message: GradientMessage,
+    inputs: Tensor,
+    metric: Metric,
+    clip: float,
+    seed: int | None,
+) -> None:
+    """Put Σ_b g_b min(1, C / ‖g_b‖_Σ) into sums of 0, g_b the gradient of example b's own loss.
+
+    One run gives what enters each layer and the signal that comes back, for each example by itself
+    (`isolated`). Norms and the clipped sum both come from these numbers, so no weight gradient is
+    computed twice, and none of an example where a layer's is a product.
+
+    In float64, n examples are off by no more than n 2⁻⁵³ of the sum of their sizes, in any order.
+    """
+    try:
+        for part in isolated(message, inputs, seed):
+            _add(sums, part, metric, clip)
+    except UnbatchableError:  # found out after the first part: from the start, one by one
+        for total in sums.values():
+            total.zero_()
+        clipped_sum(sums, message, inputs, metric, clip, seed)
+
+
+def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
+    """Put the clipped gradients of some examples to the sums."""
+    if not all_finite(part.losses):
+        raise NonFiniteError(
+            "The loss of each example should be finite. Found"
+            f" {int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite."
+            " Nothing was sent; check the model's outputs and the targets. An example whose targets"
+            " are all ignored has no mean loss: leave such examples out of the data, or use a sum"
+            " over targets divided by a fixed number."
+        )
+    layers = [layer_squares(use, metric) for use in part.uses]
+    squares = added((square for square, _ in layers), part.losses, len(part.losses))
+    for name, gradients in part.others.items():
+        squares = squares + metric.squares(name, gradients)
+    if not all_finite(squares):
+        raise NonFiniteError(
+            "The gradient of each example should be finite, and so should its square. Found"
+            f" {int((~squares.isfinite()).sum())} of {len(squares)} examples where it is not."
+            " Nothing was sent; leave them out, or lower the learning rate."
+        )
+    factors = metric.factor(squares, clip)
+    for use, (_, weight_sum) in zip(part.uses, layers, strict=True):
+        for name, g in clipped_gradients(use, factors.to(sums[use.weight].dtype), weight_sum):
+            sums[name] += g
+    for name, gradients in part.others.items():
+        sums[name] += weighted_sum(factors.to(sums[name].dtype), gradients)

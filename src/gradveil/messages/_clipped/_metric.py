@@ -85,32 +85,24 @@ class Metric:
         """The values with 0 where r = 0."""
         if self._factors is None:
             return values
-        given = {n: [f for f in self._factors[n] if bool((f == 0).any())] for n in values}
-        return {
-            n: value * prod((f > 0 for f in given[n][1:]), start=given[n][0] > 0)
-            if given[n]
-            else value
-            for n, value in values.items()
-        }
+        masks = {n: [f > 0 for f in self._factors[n] if bool((f == 0).any())] for n in values}
+        return {n: prod(masks[n], start=value) for n, value in values.items()}
 
     def weights(self, name: str) -> Weights:
         """1/r of one tensor; `scaled` puts the mean in."""
         if self._factors is None:
             return Weights()
         shape = self._like[name].shape
-        sorted_by: dict[str, list[Tensor]] = {"rows": [], "rest": [], "entries": []}
+        shapes = {"rows": (*shape[:1], *[1] * len(shape[1:])), "entries": tuple(shape)}
+        shapes["rest"] = (*[1] * len(shape[:1]), *shape[1:])
+        found: dict[str, Tensor] = {}
         for factor in self._factors[name]:
-            full = _padded(factor, len(shape))
-            sorted_by[_kind(full)].append(full.reciprocal().masked_fill(full == 0, 0.0))
-        sizes = {"rows": shape[:1] + (1,) * len(shape[1:]), "rest": (1,) * len(shape[:1])}
-        sizes["rest"] += shape[1:]
-        return Weights(
-            **{
-                kind: prod(f[1:], start=f[0]).expand(sizes.get(kind, shape))
-                for kind, f in sorted_by.items()
-                if f
-            }
-        )
+            full = factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape)
+            kind = "rows" if full.numel() == full.shape[:1].numel() else "entries"
+            kind = "rest" if full.shape[:1].numel() == 1 else kind
+            inverse = full.reciprocal().masked_fill(full == 0, 0.0)
+            found[kind] = inverse if kind not in found else found[kind] * inverse
+        return Weights(**{kind: w.expand(shapes[kind]) for kind, w in found.items()})
 
     def squares(self, name: str, gradients: Tensor) -> Tensor:
         """Σ_i g_bi² / r_i of one tensor for each example b, in float64."""
@@ -120,10 +112,6 @@ class Metric:
         if whole is not None:
             squares = squares.mul_(whole)
         return squares.reshape(len(gradients), -1).sum(1).double() * size.square()
-
-    def norms(self, squares: Tensor) -> Tensor:
-        """‖g_b‖_Σ from the sums over all tensors of Σ_i g_bi² / r_i."""
-        return (self.mean * squares).sqrt()
 
     def factor(self, squares: Tensor, clip: float) -> Tensor:
         """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can do (`limit`)."""
@@ -172,13 +160,3 @@ def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:
 def zeros(parameters: Tensors, dtype: torch.dtype | None = None) -> Tensors:
     """What no example adds; in the parameters' dtype if `None`."""
     return {name: torch.zeros_like(p, dtype=dtype) for name, p in parameters.items()}
-
-
-def _padded(factor: Tensor, dim: int) -> Tensor:
-    return factor.reshape((1,) * (dim - factor.dim()) + factor.shape)
-
-
-def _kind(factor: Tensor) -> str:
-    if factor.dim() == 0 or factor.shape[0] == 1:
-        return "rest"
-    return "rows" if factor.numel() == factor.shape[0] else "entries"

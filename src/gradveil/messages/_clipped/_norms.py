@@ -160,25 +160,19 @@ def _embedding(use: EmbeddingUse, weights: Weights) -> Tensor:
 
 def _by_products(use: LayerUse, metric: Metric) -> tuple[Tensor, Sum]:
     """From the weight's gradients of some examples at a time, which are kept if these are all."""
-    size = _examples_at_once(use)
-    kept = [*_products(use)] if len(use.a) <= size else None
-    squares = [metric.squares(use.weight, part) for part in kept or _products(use)]
+    size = max(1, ROOM // use.shape.numel())
+
+    def products() -> Iterator[Tensor]:
+        for part in zip(use.signal.split(size), use.a.detach().split(size), strict=True):
+            yield use.products(*part)  # the same numbers each time
+
+    kept = [*products()] if len(use.a) <= size else None
+    squares = [metric.squares(use.weight, part) for part in kept or products()]
 
     def weight_sum(factors: Tensor) -> Tensor:
         found = factors.new_zeros(use.shape)
-        for c, part in zip(factors.split(size), kept or _products(use), strict=True):
+        for c, part in zip(factors.split(size), kept or products(), strict=True):
             found += weighted_sum(c, part)
         return found
 
     return torch.cat(squares), weight_sum
-
-
-def _products(use: LayerUse) -> Iterator[Tensor]:
-    """The weight's gradients, of some examples at a time; the same numbers each time."""
-    size = _examples_at_once(use)
-    for part in zip(use.signal.split(size), use.a.detach().split(size), strict=True):
-        yield use.products(*part)
-
-
-def _examples_at_once(use: LayerUse) -> int:
-    return max(1, ROOM // use.shape.numel())

@@ -15,7 +15,16 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from gradveil._typing import Tensors
 
 from .._explain import ModelError
-from .._layers import ConvUse, EmbeddingUse, LayerUse, LinearUse, Recorder, ScaleUse
+from .._layers import (
+    ConvUse,
+    LayerUse,
+    LinearUse,
+    Recorder,
+    ScaleUse,
+    convolution,
+    settled,
+    tensors_in,
+)
 from .._mixing import refusal
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -69,6 +78,7 @@ class Taps(Recorder):
     may hold another example. So are the user's own weights: the run has copies of them.
 
     Args:
+        parameters: Those of the run, or of the first one (`start`).
         opaque: Names to be treated as those of no known layer.
         copies: Whether operations in place are kept away from what passes the taps.
         expected: The taps that the run has to have; `None` to find them.
@@ -79,6 +89,7 @@ class Taps(Recorder):
 
     def __init__(
         self,
+        parameters: Tensors,
         opaque: frozenset[str] = frozenset(),
         copies: bool = False,
         *,
@@ -86,7 +97,7 @@ class Taps(Recorder):
         strange: Iterable[Tensor] = (),
         generators: Iterable[torch.Generator] | None = None,
     ) -> None:
-        super().__init__({}, opaque, copies)
+        super().__init__(parameters, opaque, copies)
         self._expected, self._shifts = expected, list[Tensor]()
         self.strange = {id(tensor): tensor for tensor in strange}
         self._states: dict[torch.Generator, Tensor] | None = None
@@ -94,7 +105,7 @@ class Taps(Recorder):
             self._states = {generator: generator.get_state() for generator in generators}
         self._run = object()
 
-    def start(self, parameters: Tensors, shifts: Iterable[Tensor] = ()) -> None:
+    def start(self, parameters: Tensors, shifts: Iterable[Tensor]) -> None:
         """Begin a run with these parameters, and ε_l for each of the taps."""
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._shifts = list(shifts)
@@ -106,7 +117,7 @@ class Taps(Recorder):
         args = tuple(self._watched(func, one) for one in args)
         kwargs = {key: self._watched(func, one) for key, one in (kwargs or {}).items()}
         given = (*args, *kwargs.values())
-        name, taken = getattr(func, "__name__", ""), list(_tensors(given))
+        name, taken = getattr(func, "__name__", ""), tensors_in(given)
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
             return func(*args, **kwargs)
         self._check_taken(taken)
@@ -120,7 +131,7 @@ class Taps(Recorder):
             result = self._batched(func, types, args, kwargs)
         made = list(result) if name == "__iter__" else result
         old = set() if name in WRITING or _in_place(name) else {id(tensor) for tensor in taken}
-        for tensor in _tensors((made, taken[:1] if name in WRITING else ())):
+        for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
             if id(tensor) not in old and id(tensor) not in self._names:
                 setattr(tensor, MARK, self._run)
         return iter(made) if name == "__iter__" else result
@@ -179,44 +190,14 @@ class Taps(Recorder):
     def check(self) -> None:
         """Require that the run used the expected layers, and their weights nowhere else."""
         known = {name for use in self.uses for name in use.names}
-        changed = self.overwritten and not self._copies
+        changed = self.overwritten and not self.copies
         if changed or len(self.uses) != len(self._expected or ()) or self.others & known:
             raise OtherLayersError
 
     def _enters(self, input: Tensor) -> bool:
         return True
 
-    def _layer(self, func: Any) -> Callable[..., Tensor | None] | None:
-        return self._embedding if func is F.embedding else super()._layer(func)
-
-    def _convolved(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...]
-    ) -> Tensor:
-        result: Tensor = torch.convolution(input, weight, bias, *geometry)  # type: ignore[call-overload]
-        return result
-
-    def _conv(self, n: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        if len(input) != 1:  # a convolution of several images for each example
-            return None
-        return super()._conv(n, input, *args, **kwargs)
-
-    def _embedding(
-        self,
-        input: Tensor,
-        weight: Tensor,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-    ) -> Tensor | None:
-        name = self._name(weight)
-        if name is None or max_norm is not None or scale_grad_by_freq or input.dim() == 0:
-            return None
-        h = F.embedding(input, weight.detach())
-        if padding_idx is not None and padding_idx < 0:
-            padding_idx += len(weight)
-        return self._add(EmbeddingUse(name, None, weight.shape, input, h, padding_idx))
+    _convolved = staticmethod(convolution)
 
     def _add(self, use: LayerUse) -> Tensor:
         place = len(self.uses)
@@ -230,19 +211,8 @@ class Taps(Recorder):
 
 def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]:
     """The layers that a run with these parameters uses once each, and what it returned."""
-    opaque: frozenset[str] = frozenset()
-    copies = False
-    while True:
-        taps = Taps(opaque, copies)
-        taps.start(parameters)
-        with torch.enable_grad(), taps:
-            result = run()
-        if taps.overwritten and not copies:
-            copies = True
-        elif taps.shared:
-            opaque |= taps.shared
-        else:
-            return Layout(tuple(tap_of(use) for use in taps.uses), copies), result
+    taps, result = settled(lambda opaque, copies: Taps(parameters, opaque, copies), run)
+    return Layout(tuple(tap_of(use) for use in taps.uses), taps.copies), result
 
 
 def tap_of(use: LayerUse) -> Any:
@@ -312,12 +282,3 @@ def _adds_hook(func: Any, name: str) -> bool:
 
 def _in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
-
-
-def _tensors(things: Iterable[Any]) -> Iterable[Tensor]:
-    """The tensors in these, and in tuples and lists of them."""
-    for thing in things:
-        if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, (tuple, list)):
-            yield from _tensors(thing)
