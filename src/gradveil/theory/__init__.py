@@ -1,14 +1,7 @@
 """What a mechanism costs in training and what it guarantees against reconstruction."""
 
-from ._bound import Bound, mean_bound, reconstruction_bound
-from ._bound_forms import trace_error
-from ._fisher import (
-    BoundCase,
-    FisherInformation,
-    fisher_matrix,
-    fisher_trace,
-    largest_information,
-)
+from ._bound import Bound, mean_bound, reconstruction_bound, trace_error
+from ._fisher import BoundCase, FisherInformation, fisher_trace, largest_information
 from ._plan_leak import plan_information, plan_information_trace
 from ._prior import GaussianPrior, Prior
 from ._smoothness import Evaluations

@@ -83,9 +83,8 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
     if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
         mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
     weights = mechanism.information(values)
-    return {
-        name: _weigh(weights[name], s) for name, s in moments.known_squared_sensitivities.items()
-    }
+    squares = moments.known_squared_sensitivities  # where they are 0, no weight counts
+    return {n: torch.where(s > 0, weights[n] * s, 0.0) for n, s in squares.items()}
 
 
 class FisherInformation:
@@ -98,9 +97,9 @@ class FisherInformation:
         known: Values and derivatives of this message that may have been computed before.
 
     >>> from gradveil.mechanisms import Mechanism
-    >>> double, inputs = lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2)
-    >>> FisherInformation(double, inputs, Mechanism(std=1.0)).inputs.shape
-    torch.Size([1, 2])
+    >>> FisherInformation(lambda x: {"w": 2 * x}, torch.ones(1, 2), Mechanism(1.0)).matrix()
+    tensor([[4., 0.],
+            [0., 4.]], dtype=torch.float64)
     """
 
     def __init__(
@@ -232,34 +231,11 @@ class MeanInformation:
         return sum(each, Smoothness())
 
 
-def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
-    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> fisher_matrix(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
-    tensor([[4., 0.],
-            [0., 4.]], dtype=torch.float64)
-    """
-    information = FisherInformation(message, inputs, mechanism)
-    if information.is_infinite():
-        raise ValueError(
-            "Parameter `mechanism` should add noise to every entry that depends on the inputs."
-            " Found entries sent without noise: their Fisher information is infinite and every"
-            " bound is 0. Add noise, or prune them."
-        )
-    return information.matrix()
-
-
 def _positive_part(matrix: Tensor) -> Tensor:
     """The nearest positive semidefinite matrix: rounding must not take information away."""
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
     return nearest
-
-
-def _weigh(weights: Tensor, squares: Tensor) -> Tensor:
-    """w ⊙ s², where an entry without sensitivity has no information at any weight."""
-    return torch.where(squares > 0, weights * squares, 0.0)
 
 
 def largest_information(
@@ -293,23 +269,17 @@ def largest_eigenvalue(information: MeanInformation, generator: torch.Generator)
     blank = torch.empty(1, information.size, dtype=torch.float64)
     row: Tensor = normal_like(blank, generator).to(information.device)
     row, last, off = row / row.norm(), torch.zeros_like(row), 0.0
-    middle: list[float] = []
-    beside: list[float] = []
-    value = 0.0
-    for _ in range(min(PRODUCTS, information.size)):
+    most, value = min(PRODUCTS, information.size), 0.0
+    matrix = torch.zeros(most, most, dtype=torch.float64)
+    for k in range(most):
         product = information(row) - off * last
-        middle.append(float((product * row).sum()))
-        product -= middle[-1] * row
+        matrix[k, k] = middle = float((product * row).sum())
+        product -= middle * row
         off = float(product.norm())
-        values, vectors = torch.linalg.eigh(_tridiagonal(middle, beside))
+        values, vectors = torch.linalg.eigh(matrix[: k + 1, : k + 1])
         value = float(values[-1])
-        if not off * abs(float(vectors[-1, -1])) > ENOUGH * value:
+        if k + 1 == most or not off * abs(float(vectors[-1, -1])) > ENOUGH * value:
             break
-        beside.append(off)
+        matrix[k, k + 1] = matrix[k + 1, k] = off
         row, last = product / off, row
     return value
-
-
-def _tridiagonal(middle: list[float], beside: list[float]) -> Tensor:
-    off = torch.tensor(beside, dtype=torch.float64).diag(1)
-    return torch.tensor(middle, dtype=torch.float64).diag() + off + off.T
