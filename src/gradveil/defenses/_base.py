@@ -123,6 +123,9 @@ class Defense:
     clip: float | None = None
     """The option of this name: a threshold of entries, or of norms; `None` without one."""
 
+    adds_up: ClassVar[bool] = False
+    """Whether what it observes of micro-batches adds up as it is, whatever the loss."""
+
     _known: ClassVar[dict[str, Any]] = {}
     """What the class says of itself, of the fields of `About`."""
 
@@ -139,7 +142,13 @@ class Defense:
     @cached_property
     def needs(self) -> Needs:
         """What it has to know before it can say what it does to a message."""
-        return Needs(estimator=self.estimator)
+        amounts = ("utility_budget", "target_error")  # these are set by real examples
+        asked = [name for name in amounts if getattr(self, name, None) is not None]
+        return Needs(
+            examples=next(iter(asked), None),
+            judged="target_error" in asked,
+            estimator=self.estimator,
+        )
 
     @cached_property
     def about(self) -> About:
@@ -316,8 +325,12 @@ class Defense:
             generator: For probes, noise and dropout; a fresh one if `None`.
             reduction: "mean" or "sum"; found out by itself if `None`.
         """
+        self.check_accumulates()
+        return Accumulation(self, model, loss_fn, generator, reduction)
+
+    def check_accumulates(self) -> None:
+        """Require that micro-batches can be observed one by one."""
         self.check_parts("to accumulate")
-        return Accumulation(self, model, loss_fn, generator, reduction=reduction)
 
     def check_parts(self, purpose: str) -> None:
         """Require a step that is made of `observe` and `mechanism`: no `respond` of its own."""

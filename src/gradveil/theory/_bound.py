@@ -304,13 +304,12 @@ def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: ob
     if planned_by is not None:
         known = "`OptimalNoise(scale=0.1)`"
         check_methods(planned_by, "planned_by", ("plan", "observe"), known)
-    first = tuple(cases[0].inputs.shape)
     for case in cases:
         check_message(case.message)
         check_inputs(case.inputs)
         check_mechanism(case.mechanism)
-        if case.inputs.shape != first:
-            found = f"{first} and {tuple(case.inputs.shape)}"
+        if case.inputs.shape != cases[0].inputs.shape:
+            found = f"{tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}"
             raise WrongValue("cases", "hold batches of one shape", found)
         if prior is not None:
             prior.check_examples(case.inputs)
