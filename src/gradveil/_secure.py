@@ -270,8 +270,9 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
 
 def words_of(generator: torch.Generator) -> Words:
     """The source of uniform words of a generator, secure or not."""
-    own = isinstance(generator, SecureGenerator)
-    return generator.words if own else partial(seeded_words, generator)
+    if isinstance(generator, SecureGenerator):
+        return generator.words
+    return partial(seeded_words, generator)
 
 
 def check_bits(bits: int) -> None:

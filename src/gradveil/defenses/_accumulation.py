@@ -212,14 +212,14 @@ def _reduction_at(message: GradientMessage, inputs: Tensor, stated: str | None) 
         scale = 1e-3 * max(abs(whole), abs(first), abs(rest))
         fitting = [name for name, value in expected.items() if abs(value - whole) <= scale]
     if stated is None and len(fitting) == 2:
-        expected = "be 'mean' or 'sum' for a loss that does not say which it is"
+        wanted = "be 'mean' or 'sum' for a loss that does not say which it is"
         found = "None, and a micro-batch that does not tell"
-        raise WrongValue("reduction", expected, found, "Pass it to `accumulate`.")
+        raise WrongValue("reduction", wanted, found, "Pass it to `accumulate`.")
     if losses is not None and (not fitting or stated not in (None, *fitting)):
-        expected = f"be a {stated or 'mean or a sum'} over examples, to be accumulated"
+        wanted = f"be a {stated or 'mean or a sum'} over examples, to be accumulated"
         found = f"{whole:.6g} for {count} examples, {first:.6g} for the first alone"
         advice = "Use another loss, or one batch."
-        raise WrongValue("loss_fn", expected, f"{found} and {rest:.6g} for the others", advice)
+        raise WrongValue("loss_fn", wanted, f"{found} and {rest:.6g} for the others", advice)
     return stated or fitting[0]
 
 

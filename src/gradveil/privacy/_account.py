@@ -152,8 +152,8 @@ class PrivacyAccount:
         found = {name: value for name, value in state.items() if name != "steps"}
         if found != expected or "steps" not in state:
             differing = sorted(k for k in {*found, *expected} if found.get(k) != expected.get(k))
-            expected = "come from an account of the same releases"
-            found = f"other values of {differing or ['steps']}"
-            raise WrongValue("state", expected, found, "Make the account as it was made.")
+            wanted, others = "come from an account of the same releases", differing or ["steps"]
+            advice = "Make the account as it was made."
+            raise WrongValue("state", wanted, f"other values of {others}", advice)
         check_not_negative_count(state["steps"], "steps")
         self.steps = state["steps"]

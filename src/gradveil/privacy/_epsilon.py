@@ -351,6 +351,6 @@ def epsilon_on_grid(
         return math.inf
     if distance > SHARE / 2:
         far = f"that discrete noise is e^{distance:.2g} from continuous noise"
-        found = f"{far} with `numbers = {numbers}, bits = {bits}`"
-        raise WrongValue("numbers", "leave the grid fine enough", found, "Take more `bits`.")
+        seen = f"{far} with `numbers = {numbers}, bits = {bits}`"
+        raise WrongValue("numbers", "leave the grid fine enough", seen, "Take more `bits`.")
     return found + 2 * distance
