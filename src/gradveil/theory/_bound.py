@@ -217,14 +217,15 @@ def mean_bound(
     shown = not public_plan and any(
         shows_selection(i.mechanism, i.values) for i in information.parts
     )
+    asked = Asked(information, prior, planned_by, probes, generator)
     if seen.hidden or shown or information.is_infinite():
         formed = Formed(0.0, 0.0, None)
     elif method == "trace":
-        formed = trace_bound(information, prior, planned_by, probes, generator)
+        formed = trace_bound(asked)
     elif solver == "dense" or (solver == "auto" and information.size <= DENSE_LIMIT):
-        formed = dense_bound(information, prior, planned_by)
+        formed = dense_bound(asked)
     else:
-        formed = iterative_bound(information, prior, planned_by, probes, generator)
+        formed = iterative_bound(asked)
     total, error, ends, matched = formed
     # what is proved of errors after matching is for densities; a single example is not matched
     covered = information.examples == 1 or prior is None or math.isinf(prior.largest)
@@ -239,7 +240,7 @@ def mean_bound(
         explained=seen.explained,
         reason=(TOKENS if tokens else "")
         or _reason(seen, shown, total, len(cases), prior)
-        or _excess(information, prior, planned_by, generator),
+        or _excess(asked),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
         matched=matched / information.size if covered else 0.0,
     )
@@ -275,18 +276,14 @@ def _reason(seen: Smoothness, shown: bool, total: float, batches: int, prior: Pr
     return "; ".join(why for why in (found, flat) if why)
 
 
-def _excess(
-    information: MeanInformation,
-    prior: Prior | None,
-    planned_by: object,
-    generator: torch.Generator,
-) -> str:
+def _excess(asked: "Asked") -> str:
     """Why a prior that is valid up to some information does not cover this message."""
+    prior = asked.prior
     if prior is None or math.isinf(prior.largest):
         return ""
-    if planned_by is not None:
+    if asked.planned_by is not None:
         return "the noise levels tell of the batch, too, and the prior is for fixed levels"
-    found = largest_eigenvalue(information, generator)
+    found = largest_eigenvalue(asked.information, asked.generator)
     if found <= (1 + NEARLY) * prior.largest:
         return ""
     return (
@@ -313,6 +310,22 @@ def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: ob
             raise WrongValue("cases", "hold batches of one shape", found)
         if prior is not None:
             prior.check_examples(case.inputs)
+
+
+class Asked(NamedTuple):
+    """What a form of the bound is computed from."""
+
+    information: MeanInformation
+    prior: Prior | None
+    planned_by: "Defense | None"
+    probes: int
+    generator: torch.Generator
+
+    def signs(self) -> Tensor:
+        """The rows of random probes."""
+        size, device = self.information.size, self.information.device
+        like = torch.empty(self.probes, size, dtype=torch.float64)
+        return rademacher_like(like, self.generator).to(device)
 
 
 class Formed(NamedTuple):
@@ -386,18 +399,13 @@ def matched_error(errors: Tensor, examples: int) -> float:
     return float(lowered * levels[lowered - 1] + found[lowered:].sum())
 
 
-def trace_bound(
-    information: MeanInformation,
-    prior: Prior | None,
-    planned_by: "Defense | None",
-    probes: int,
-    generator: torch.Generator,
-) -> Formed:
+def trace_bound(asked: Asked) -> Formed:
     """`trace_error` of tr J_D: Cauchy's inequality on the eigenvalues of the full bound.
 
     tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
     standard error is carried over to first order.
     """
+    information, prior, planned_by, probes, generator = asked
     size, error = information.size, 0.0
     if size <= DENSE_LIMIT:
         traces = _row(
@@ -405,7 +413,7 @@ def trace_bound(
             for one in information.parts
         )
     else:  # means of vᵀ J_F v over random signs v
-        signs = _signs(information, probes, generator)
+        signs = asked.signs()
         samples = torch.stack([part.squares(signs) for part in information.parts])
         traces, error = samples.mean(1).cpu(), _mean_and_error(samples.mean(0))[1]
     if planned_by is not None:
@@ -429,10 +437,9 @@ def _row(numbers: Iterable[float]) -> Tensor:
     return torch.tensor([*numbers], dtype=torch.float64)
 
 
-def dense_bound(
-    information: MeanInformation, prior: Prior | None, planned_by: "Defense | None"
-) -> Formed:
+def dense_bound(asked: Asked) -> Formed:
     """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
+    information, prior, planned_by, *_ = asked
     each = (
         one.matrix()
         if planned_by is None
@@ -468,13 +475,7 @@ def _inverse_root(data: Tensor, prior: Prior | None, information: MeanInformatio
     return root
 
 
-def iterative_bound(
-    information: MeanInformation,
-    prior: Prior | None,
-    planned_by: "Defense | None",
-    probes: int,
-    generator: torch.Generator,
-) -> Formed:
+def iterative_bound(asked: Asked) -> Formed:
     """tr A⁻¹ = E_z[zᵀ A⁻¹ z] over random signs z, each A⁻¹ z by conjugate gradients.
 
     With a prior of covariance L Lᵀ, A⁻¹ = L (1 + Lᵀ J_D L)⁻¹ Lᵀ. An unfinished solve is below the
@@ -486,11 +487,12 @@ def iterative_bound(
     Σ t_i = 2 log B!, so what it takes, Σ λ_i (1 - exp(-t_i)), grows with λ, and A⁻¹ is at most the
     prior's covariance.
     """
+    information, prior, planned_by, *_ = asked
     if planned_by is not None:
         expected = "be given only with solver='dense' or method='trace'"
         found = f"inputs of {information.size} entries with the iterative solver"
         raise WrongValue("planned_by", expected, found)
-    signs = _signs(information, probes, generator)
+    signs = asked.signs()
     if prior is None:
         solved, converged = conjugate_gradients(information, signs)
         if not converged:
@@ -552,11 +554,6 @@ def _spread(inverse: Tensor) -> tuple[float, float] | None:
     middle = inverse.mean()
     low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
     return 1 / high, (1 / low if low > 0 else float("inf"))
-
-
-def _signs(information: MeanInformation, probes: int, generator: torch.Generator) -> Tensor:
-    like = torch.empty(probes, information.size, dtype=torch.float64)
-    return rademacher_like(like, generator).to(information.device)
 
 
 def _mean_and_error(samples: Tensor) -> tuple[float, float]:

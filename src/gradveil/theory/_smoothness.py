@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from gradveil.sensitivity import directional_derivatives, rounding_of, spread_of
 LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
 steps."""
-
-Result = TypeVar("Result")
 
 MOST = 3 * 2**22
 """Numbers that are kept for one message; what is beyond that is computed again."""
@@ -48,53 +46,36 @@ class Evaluations:
 
     def values(self, inputs: Tensor) -> Tensors:
         """g(x)."""
-        return self._once("values", lambda: values_of(self.message, inputs), inputs)
+        found: Tensors = self._once(values_of, inputs)
+        return found
 
     def derivatives(self, point: Tensor, directions: Tensor) -> Tensors:
         """∂_v g(x) for each row v of `directions`."""
-
-        def compute() -> Tensors:
-            return directional_derivatives(self.message, point, directions)
-
-        return self._once("derivatives", compute, point, directions)
+        found: Tensors = self._once(directional_derivatives, point, directions)
+        return found
 
     def pull_back(self, point: Tensor) -> tuple[Tensors, Callable[[Tensors], tuple[Tensor]]]:
         """g(x), and the map u ↦ Jᵀu."""
+        values, pull_back = self._once(vjp, point)
+        return values, pull_back
 
-        def compute() -> tuple[Tensors, Callable[[Tensors], tuple[Tensor]]]:
-            values, pull_back = vjp(self.message, point)[:2]
-            return values, pull_back
-
-        return self._once("pull back", compute, point, size=GRAPH)
-
-    def _once(
-        self, what: str, compute: Callable[[], Result], *tensors: Tensor, size: int = 1
-    ) -> Result:
+    def _once(self, compute: Callable[..., Any], *tensors: Tensor) -> Any:
+        """What a function makes of the message and these tensors, found by their contents."""
         if self._left <= 0:
-            return compute()
-        key = _key(what, tensors)
+            return compute(self.message, *tensors)
+        digest = hashlib.sha256(compute.__name__.encode())
+        for tensor in tensors:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        key = digest.digest()
         if key in self._known:
-            found: Result = self._known[key]
-            return found
-        found = compute()
-        numbers = size * _entries(found)
+            return self._known[key]
+        found = compute(self.message, *tensors)
+        values, size = (found[0], GRAPH) if isinstance(found, tuple) else (found, 1)
+        numbers = size * sum(value.numel() for value in values.values())
         if numbers <= self._left:
             self._known[key], self._left = found, self._left - numbers
         return found
-
-
-def _entries(found: Any) -> int:
-    """Numbers in values, or in the values beside a map."""
-    values: Tensors = found[0] if isinstance(found, tuple) else found
-    return sum(value.numel() for value in values.values())
-
-
-def _key(what: str, tensors: tuple[Tensor, ...]) -> bytes:
-    digest = hashlib.sha256(what.encode())
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.digest()
 
 
 GROUPS = FEW = 16
