@@ -9,7 +9,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_choice, check_inputs, check_kind, check_tensor, check_values
+from gradveil._checks import (
+    WrongValue,
+    check_choice,
+    check_inputs,
+    check_kind,
+    check_tensor,
+    check_values,
+)
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors
@@ -88,6 +95,8 @@ class About:
     """Whether the message is sent as it is."""
     prunes_by_sensitivity: bool = False
     """Whether sensitivities decide which entries are pruned."""
+    whole: str = ""
+    """Why its mechanism is no defense without the rest of it; empty where it is one."""
 
 
 class Defense:
@@ -333,7 +342,12 @@ class Defense:
         self.check_parts("to accumulate")
 
     def check_parts(self, purpose: str) -> None:
-        """Require a step that is made of `observe` and `mechanism`: no `respond` of its own."""
+        """Require a step that is made of `observe` and `mechanism`, and of nothing else."""
+        if self.about.whole:
+            raise TypeError(
+                f"A defense {purpose} should send the message that it gets. Found"
+                f" {type(self).__name__}, which {self.about.whole}. Use it by itself."
+            )
         if type(self).respond is not Defense.respond:
             raise TypeError(
                 f"A defense {purpose} should have no `respond` of its own: it has to observe, and"
@@ -381,10 +395,9 @@ class Defense:
         if self._keeps():
             self.origin.load_state_dict(state)
         elif state:
-            raise ValueError(
-                f"Parameter `state` should be empty: {type(self).__name__} remembers nothing. Found"
-                f" the keys {sorted(state)}. Load it into the defense that it came from."
-            )
+            expected = f"be empty: {type(self).__name__} remembers nothing"
+            advice = "Load it into the defense that it came from."
+            raise WrongValue("state", expected, f"the keys {sorted(state)}", advice)
 
     def reset(self) -> None:
         """Forget everything that `state_dict` holds, as for a new model."""
@@ -432,11 +445,7 @@ def checked_values(message: Message, inputs: Tensor) -> Tensors:
 
 
 def words_of(name: str) -> str:
-    """The words of a class's name.
-
-    >>> words_of("MyOwnNoise"), words_of("QSGDNoise"), words_of("_Louder")
-    ('my own noise', 'QSGD noise', 'louder')
-    """
+    """The words of a class's name, as "my own noise" of MyOwnNoise, or "QSGD noise"."""
     words = re.findall(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]", name)
     return " ".join(w if len(w) > 1 and w.isupper() else w.lower() for w in words) or name
 

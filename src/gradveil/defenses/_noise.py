@@ -148,9 +148,7 @@ class GradientNoise(NoiseDefense, label="noise"):
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> GradientNoise(scale=0.5).plan(moments).std["w"]
     tensor([0.5000, 0.5000])
     """
@@ -174,9 +172,7 @@ class ClampedNoise(GradientNoise, label="noise with clamping", family="clamped n
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> mechanism = ClampedNoise(scale=0.5, clip=1.0).plan(moments)
     >>> mechanism.std["w"], mechanism.clip
     (tensor([0.5000, 0.5000]), 1.0)
@@ -221,9 +217,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
     tensor([1.2649, 0.6325])
     """

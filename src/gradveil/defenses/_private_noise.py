@@ -40,7 +40,7 @@ from ._fixed import FixedDefense
 
 
 @dataclass(frozen=True)
-class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
+class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="clips it first"):
     """y = (1/B) (Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖) + z C Σ^{1/2} ε), ε ~ N(0, I).
 
     g_b is the gradient of the loss of example b alone, Σ = diag(r) / mean(r) for a public shape r.
@@ -212,13 +212,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
                 " that of all micro-batches together. Found"
                 f" `unit = {self.unit!r}, batch_size = {self.batch_size}`."
             )
-
-    def check_parts(self, purpose: str) -> None:
-        """Refuse to be taken apart: noise without this clipping would protect nothing."""
-        raise TypeError(
-            f"A defense {purpose} should send the message that it gets. Found"
-            f" {type(self).__name__}, which clips it first. Use it by itself."
-        )
 
     def _mechanism(self, std: Tensors, keep: Tensors | None = None) -> Mechanism:
         entries = sum(level.numel() for level in std.values())

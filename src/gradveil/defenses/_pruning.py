@@ -143,9 +143,7 @@ class GradientPruning(PruningDefense, label="pruning"):
     everybody can see which they are; with `Public` they are those of public examples.
 
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> GradientPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """
@@ -194,9 +192,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
         source: Where the shape that decides which entries are sent comes from; see `OptimalNoise`.
 
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """

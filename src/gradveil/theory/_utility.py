@@ -122,9 +122,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     >>> import torch
     >>> from gradveil import Moments
     >>> from gradveil import OptimalNoise
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> round(gain_over_isotropic(moments, OptimalNoise(scale=1.0).plan(moments)), 3)
     1.562
     """
@@ -149,9 +147,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     >>> import torch
     >>> from gradveil import Moments
     >>> from gradveil import GradientNoise, OptimalNoise
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> plans = [kind(scale=1.0).plan(moments) for kind in (GradientNoise, OptimalNoise)]
     >>> [round(share_of_optimum(moments, plan), 3) for plan in plans]
     [0.64, 1.0]
