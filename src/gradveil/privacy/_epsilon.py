@@ -262,13 +262,10 @@ def _replaced(noise_multiplier: float, sample_rate: float, steps: int, delta: fl
 
 
 NUMBERS = 10**12
-"""Sent in a whole run, entries times steps, unless it is said how many."""
+"""Sent in a whole run, entries times steps, at most."""
 
 SHARE = 1e-5
 """Of δ, which the grid may take."""
-
-LARGEST = 100.0
-"""ε above which nothing is protected: where the account on the grid does not reach, it is ∞."""
 
 
 def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
@@ -313,9 +310,6 @@ def epsilon_on_grid(
     steps: int,
     delta: float,
     neighbours: str = "add-remove",
-    *,
-    numbers: int = NUMBERS,
-    bits: int = GRID_BITS,
 ) -> float:
     """ε(δ) of releases on a grid, from `epsilon_after` of continuous ones: millionths more.
 
@@ -329,7 +323,8 @@ def epsilon_on_grid(
         ε + 2η  at  e^η δ₀ + (1 + e^(ε+η)) e^(-L),
 
     which is at most δ for δ₀ = (1 - 10⁻⁵) δ and L = ε + ln(4·10⁵/δ), as long as η ≤ 5·10⁻⁶. Where η
-    is larger because ε is (above 100, which protects nobody), ∞ is returned.
+    is larger because ε is (above 100, which protects nobody), ∞ is returned. η is that of 10¹²
+    numbers in all steps together, on a grid of 20 bits or more.
 
     Args:
         noise_multiplier: As for `epsilon_after`, and so are the next four.
@@ -337,8 +332,6 @@ def epsilon_on_grid(
         steps: T.
         delta: δ.
         neighbours: "add-remove", "zero-out" or "replace-one".
-        numbers: That are sent in all steps together, at most: entries of a message times T.
-        bits: The fineness of the grid, at least.
 
     >>> round(epsilon_on_grid(4.0, 1.0, 16, 1e-5), 4), round(epsilon_after(4.0, 1.0, 16, 1e-5), 4)
     (4.3772, 4.3772)
@@ -346,11 +339,7 @@ def epsilon_on_grid(
     found = epsilon_after(noise_multiplier, sample_rate, steps, (1 - SHARE) * delta, neighbours)
     if steps == 0 or math.isinf(found):
         return found
-    distance = grid_distance(numbers, found + math.log(4 / (SHARE * delta)), bits)
-    if distance > SHARE / 2 and found > LARGEST:
-        return math.inf
+    distance = grid_distance(NUMBERS, found + math.log(4 / (SHARE * delta)))
     if distance > SHARE / 2:
-        far = f"that discrete noise is e^{distance:.2g} from continuous noise"
-        seen = f"{far} with `numbers = {numbers}, bits = {bits}`"
-        raise WrongValue("numbers", "leave the grid fine enough", seen, "Take more `bits`.")
+        return math.inf
     return found + 2 * distance

@@ -29,8 +29,9 @@ from ._fisher import (
     MeanInformation,
     fisher_trace,
     largest_eigenvalue,
+    plan_information,
+    plan_information_trace,
 )
-from ._plan_leak import plan_information, plan_information_trace
 from ._prior import Prior
 from ._smoothness import Evaluations, Smoothness
 from ._utility import SHOWN, selects, shows_selection
