@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial, partialmethod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil._checks import (
+    WrongValue,
     check_choice,
     check_count,
     check_finite,
@@ -191,48 +192,32 @@ class SecureGenerator(torch.Generator):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bits = SecureBits()
+        self.words: Words = SecureBits().words
         fill_from_system(self)
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        """`count` uniform 64-bit words."""
-        return self._bits.words(count)
 
     def uniform(self, shape: torch.Size) -> Tensor:
         """Numbers in [0, 1) with 53 bits, in float64."""
-        return uniforms(self._bits.words, shape.numel()).view(shape)
+        return uniforms(self.words, shape.numel()).view(shape)
 
     def normal(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """Standard normal numbers."""
-        return normals(self._bits.words, shape.numel(), dtype).view(shape)
-
-    def manual_seed(self, seed: int) -> NoReturn:
-        """Refused: there is no seed."""
-        self._refuse("manual_seed")
-
-    def seed(self) -> NoReturn:
-        """Refused: there is no seed."""
-        self._refuse("seed")
-
-    def set_state(self, new_state: Tensor) -> NoReturn:
-        """Refused: nothing can be drawn a second time."""
-        self._refuse("set_state")
-
-    def clone_state(self) -> NoReturn:
-        """Refused: nothing can be drawn a second time."""
-        self._refuse("clone_state")
+        return normals(self.words, shape.numel(), dtype).view(shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SecureGenerator":
         return SecureGenerator()
 
-    def __reduce__(self) -> NoReturn:
-        self._refuse("pickle")
-
-    def _refuse(self, name: str) -> NoReturn:
+    def _refuse(self, name: str, *given: object) -> NoReturn:
+        """Refused: there is no seed, and nothing can be drawn a second time."""
         raise TypeError(
             f"A SecureGenerator should be made anew for each use. Found `{name}`: numbers that can"
             " be drawn again protect nobody. Use a torch.Generator for runs to repeat."
         )
+
+    manual_seed = partialmethod(_refuse, "manual_seed")
+    seed = partialmethod(_refuse, "seed")
+    set_state = partialmethod(_refuse, "set_state")
+    clone_state = partialmethod(_refuse, "clone_state")
+    __reduce_ex__ = partialmethod(_refuse, "pickle")
 
 
 FINEST, COARSEST = 24, 3
@@ -287,16 +272,14 @@ def words_of(generator: torch.Generator) -> Words:
     """The source of uniform words of a generator, secure or not."""
     if isinstance(generator, SecureGenerator):
         return generator.words
-    return lambda count: seeded_words(generator, count)
+    return partial(seeded_words, generator)
 
 
 def check_bits(bits: int) -> None:
     """Require a number of bits that the sampler has room for."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not COARSEST <= bits <= FINEST:
-        raise ValueError(
-            f"Parameter `bits` should be an integer from {COARSEST} to {FINEST}: the standard"
-            f" deviation is 2**bits steps of the grid. Found `bits = {bits!r}`."
-        )
+        expected = f"be an integer from {COARSEST} to {FINEST}: the standard deviation is 2**bits"
+        raise WrongValue("bits", f"{expected} steps of the grid", repr(bits), assigned=True)
 
 
 def _candidates(count: int, bits: int, words: Words) -> NDArray[np.int64]:
@@ -427,11 +410,10 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     check_choice(rounded, "rounded", ("each", "sum"))
     lost = _SLACK * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
     if lost >= clip:
-        raise ValueError(
-            f"Parameter `step` should leave something of the clip: rounding {entries} entries"
-            f" changes their norm by up to {lost:.3g}. Found `step = {step}` and `clip = {clip}`."
-            " Take a finer grid: more `bits`."
-        )
+        changed = f"rounding {entries} entries changes their norm by up to {lost:.3g}"
+        found = f"`step = {step}` and `clip = {clip}`"
+        advice = "Take a finer grid: more `bits`."
+        raise WrongValue("step", f"leave something of the clip: {changed}", found, advice)
     return clip - lost
 
 
@@ -465,10 +447,9 @@ def release_on_grid(
     step = _steps(std, values, bits) if isinstance(std, Tensor) else grid_step(std, bits)
     steps = (values.to(torch.float64) / step).round_()
     if bool((steps.abs() > _LARGEST).any()):
-        raise ValueError(
-            f"Parameter `values` should be within {_LARGEST} steps of the grid. Found"
-            f" {float(steps.abs().max()):.3g}. Clip them, or take fewer `bits`."
-        )
+        found = f"{float(steps.abs().max()):.3g}"
+        expected = f"be within {_LARGEST} steps of the grid"
+        raise WrongValue("values", expected, found, "Clip them, or take fewer `bits`.")
     noise = discrete_normal(values.numel(), bits, generator).view(values.shape)
     whole = steps.to(torch.int64) + noise.to(values.device)
     return (whole.to(torch.float64) * step).to(values.dtype)
@@ -479,9 +460,7 @@ def _steps(std: Tensor, values: Tensor, bits: int) -> Tensor:
     check_tensor(std, "std")
     check_bits(bits)
     if std.shape != values.shape or not bool((std > 0).all() & std.isfinite().all()):
-        raise ValueError(
-            "Parameter `std` should be finite, above 0 and in the shape of the values,"
-            f" {tuple(values.shape)}. Found the shape {tuple(std.shape)}, and its smallest number"
-            f" {float(std.min()):.3g}. Send no entry without noise."
-        )
+        expected = f"be finite, above 0 and in the shape of the values, {tuple(values.shape)}"
+        found = f"the shape {tuple(std.shape)}, and its smallest number {float(std.min()):.3g}"
+        raise WrongValue("std", expected, found, "Send no entry without noise.")
     return std.to(torch.float64) * 2.0**-bits

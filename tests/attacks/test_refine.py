@@ -19,7 +19,7 @@ def test_refine_solves_linear_least_squares_with_a_prior():
     )
     start = torch.zeros(2, 3, dtype=torch.float64)
     found = refine(objective, start, steps=30, products=50, tolerance=0)
-    precision = prior.matrix(6)
+    precision = torch.block_diag(prior.precision, prior.precision)
     expected = torch.linalg.solve(
         matrix.T @ (weight[:, None] * matrix) + precision,
         matrix.T @ (weight * sent) + precision @ torch.ones(6, dtype=torch.float64),

@@ -15,7 +15,6 @@ from gradveil import (
     OptimalRounding,
     measure,
 )
-from gradveil.defenses import _noise
 from tests.zoo import named
 
 from .cases import Sweep, moments_of, powers, row
@@ -160,17 +159,6 @@ def test_without_floor_and_cap_noise_stays_finite(dtype: torch.dtype, size: floa
     mechanism = OptimalNoise(0.1, cap=float("inf"), floor=0.0).plan(moments)
     assert bool(powers(mechanism).isfinite().all())
     assert float(powers(mechanism).mean()) == pytest.approx(0.01, rel=1e-5)
-
-
-@pytest.mark.parametrize("granularity", ["parameter", "layer"])
-def test_large_tensors_are_taken_in_pieces(
-    granularity: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moments = Sweep("plain").moments()
-    defense = OptimalNoise(0.1, granularity=granularity)
-    whole = powers(defense.plan(moments))
-    monkeypatch.setattr(_noise, "PIECE", 1)
-    assert torch.equal(powers(defense.plan(moments)), whole)
 
 
 def test_dead_units_of_a_relu_network_do_not_stand_out() -> None:

@@ -193,8 +193,10 @@ def error_at(defense: Any, moments: Moments, count: int) -> float:
     support = like(keep_lowest(defense.scores(shape, moments), count), moments.squared_values)
     variances = defense.noise.variances(shape, moments, support)
     noisy = Mechanism({n: v.sqrt() for n, v in variances.items()}, support)
-    known = defense.prior.trace(moments.input_size) if defense.prior else 0.0
-    trace = fisher_trace(moments, noisy) + known
+    trace = fisher_trace(moments, noisy)
+    if defense.prior:
+        precision = defense.prior.precision
+        trace += float(precision.trace()) * moments.input_size / len(precision)
     return moments.input_size / trace if trace > 0 else float("inf")
 
 

@@ -63,7 +63,10 @@ def test_one_step_is_the_integral(rate, std):
     curve = loss_curve(rate, std, 1, 1e-9)
     for epsilon in (-0.05, 0.0, 0.3, 1.0):
         exact = hockey_stick(p, q, epsilon, 1 + 12 * std)
-        assert exact <= curve.delta(epsilon) <= exact + 1.1e-3
+        shifted = epsilon - curve.epsilon_error
+        gains = np.clip(-np.expm1(shifted - curve.losses), 0.0, None)
+        found = float(curve.probabilities @ gains) + curve.delta_error
+        assert exact <= found <= exact + 1.1e-3
     delta = hockey_stick(p, q, 0.3, 1 + 12 * std)
     assert 0.3 <= epsilon_after(std, rate, 1, delta) <= 0.305
 

@@ -56,6 +56,11 @@ def dense_information(message: Message, inputs: Tensor, mechanism: AnyMechanism)
     return rows.T @ (weights[:, None] * rows)
 
 
+def batch_precision(prior: GaussianPrior, size: int) -> Tensor:
+    """J_P of a batch with `size` entries in all: that of one example for each."""
+    return torch.block_diag(*[prior.precision] * (size // len(prior.precision)))
+
+
 def spread_prior(size: int = 3, seed: int = 5) -> GaussianPrior:
     """A covariance with eigenvalues over three decades, as images have."""
     directions = torch.linalg.qr(normal(size, size, seed=seed))[0]

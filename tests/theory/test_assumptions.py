@@ -20,7 +20,7 @@ from gradveil import (
     reconstruction_bound,
 )
 from gradveil.mechanisms import Mechanism
-from gradveil.theory import BoundCase, fisher_matrix, mean_bound
+from gradveil.theory import BoundCase, FisherInformation, mean_bound
 from tests.hidden_paths import READINGS, Categories, Reading, batch, made, message_of, quantised
 
 each_method = pytest.mark.parametrize("method", ["full", "trace"])
@@ -285,10 +285,10 @@ def cases(count: int, defense: OptimalNoise | None = None) -> list[BoundCase]:
 @pytest.mark.parametrize("planned", [False, True])
 def test_the_mean_information_is_inside_the_inverse(planned: bool) -> None:
     batches = cases(8, OptimalNoise(0.02) if planned else None)
-    mean = torch.stack([fisher_matrix(*case) for case in batches]).mean(0)
+    mean = torch.stack([FisherInformation(*case).matrix() for case in batches]).mean(0)
     full = mean_bound(batches, prior())
     trace = mean_bound(batches, prior(), "trace")
-    known = prior().matrix(12)
+    known = torch.block_diag(*[prior().precision] * 2)
     assert full.total == pytest.approx(float((mean + known).inverse().trace()), rel=1e-9)
     assert trace.total == pytest.approx(144 / float((mean + known).trace()), rel=1e-9)
     assert (full.batches, trace.batches) == (8, 8)

@@ -29,7 +29,14 @@ from gradveil.sensitivity import Exact
 from gradveil.theory import _bound as bound_module
 from tests.zoo import Case, named
 
-from .oracles import dense_information, global_generator_untouched, linear, normal, seeded
+from .oracles import (
+    batch_precision,
+    dense_information,
+    global_generator_untouched,
+    linear,
+    normal,
+    seeded,
+)
 
 CASES = [named(name) for name in ("mlp", "scalar", "layer_norm", "conv_net")]
 NOISY: list[Defense] = [
@@ -66,7 +73,7 @@ def test_full_is_the_definition_and_never_below_trace(case: Case, defense: Defen
     weights = mechanism.information(message(inputs))
     finite = {n: torch.where(w.isinf(), 0.0, w) for n, w in weights.items()}
     information = dense_information(message, inputs, Weights(finite))
-    expected = (information + prior.matrix(inputs.numel())).inverse().trace()
+    expected = (information + batch_precision(prior, inputs.numel())).inverse().trace()
     options = {"public_plan": True}
     full = reconstruction_bound(message, inputs, mechanism, prior, **options)
     trace = reconstruction_bound(message, inputs, mechanism, prior, "trace", **options)
@@ -79,7 +86,7 @@ def test_full_is_the_definition_and_never_below_trace(case: Case, defense: Defen
         for k in range(1, len(precisions) + 1)
     ]
     assert trace.total == pytest.approx(max(leading), rel=1e-8)
-    assert trace.total >= m**2 / (data + prior.trace(m)) * (1 - 1e-9)
+    assert trace.total >= m**2 / (data + examples * float(prior.precision.trace())) * (1 - 1e-9)
     assert full.total >= trace.total
     assert full.per_entry == pytest.approx(full.total / m)
 

@@ -12,7 +12,6 @@ from gradveil.theory import (
     BoundCase,
     Evaluations,
     FisherInformation,
-    fisher_matrix,
     mean_bound,
 )
 
@@ -108,5 +107,5 @@ def test_squares_along_directions_are_those_of_the_matrix() -> None:
     std = {name: 0.1 + p.detach().abs() for name, p in message.parameters.items()}
     information = FisherInformation(message, inputs, Mechanism(std))
     rows = normal(5, inputs.numel(), seed=3)
-    expected = ((rows @ fisher_matrix(message, inputs, Mechanism(std))) * rows).sum(1)
+    expected = ((rows @ information.matrix()) * rows).sum(1)
     torch.testing.assert_close(information.squares(rows), expected)

@@ -99,7 +99,7 @@ def test_erratum_2_the_printed_term_exceeds_what_the_prior_mean_achieves() -> No
     """m² / (tr J_D + m λ_min(J_P)) is no lower bound: guessing the mean does better than it."""
     prior, mechanism = spread_prior(), MECHANISMS["much noise"]
     information = FisherInformation(MESSAGE, INPUTS, mechanism).matrix()
-    least = float(torch.linalg.eigvalsh(prior.matrix(6)).min())
+    least = float(torch.linalg.eigvalsh(prior.precision).min())
     printed = 6**2 / (float(information.trace()) + 6 * least)
     samples = prior.sample(4000, seeded()).view(2000, 6)
     achieved = (samples - prior.mean.repeat(2)).square().sum(1)
@@ -115,7 +115,7 @@ def test_the_largest_eigenvalue_gives_a_valid_but_looser_form(name: str) -> None
     """Weyl's inequality has λ_max(J_P) there; the library's m² / (tr J_D + tr J_P) is tighter."""
     prior, mechanism = spread_prior(), MECHANISMS[name]
     information = FisherInformation(MESSAGE, INPUTS, mechanism).matrix()
-    most = float(torch.linalg.eigvalsh(prior.matrix(6)).max())
+    most = float(torch.linalg.eigvalsh(prior.precision).max())
     weyl = 6**2 / (float(information.trace()) + 6 * most)
     bound = reconstruction_bound(MESSAGE, INPUTS, mechanism, prior, "trace")
     assert weyl < bound.total

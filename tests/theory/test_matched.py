@@ -13,7 +13,7 @@ from gradveil.denoising import LearnedPrior
 from gradveil.mechanisms import Mechanism
 from gradveil.scoring import match, score
 from gradveil.theory import Bound, BoundCase, Prior, mean_bound, trace_error
-from gradveil.theory._bound_forms import matched_error
+from gradveil.theory._bound import matched_error
 
 from .oracles import seeded
 

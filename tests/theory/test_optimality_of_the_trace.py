@@ -17,9 +17,9 @@ def bounds(seed: int) -> tuple[float, float, float, float]:
     for defense in (GradientNoise(utility_budget=1.0), OptimalNoise(utility_budget=1.0, cap=1e6)):
         mechanism = defense.plan(moments)
         variances = mechanism.std["w"].square()
-        matrix = slopes.T @ (slopes / variances[:, None]) + prior.matrix(3)
+        matrix = slopes.T @ (slopes / variances[:, None]) + prior.precision
         full = float(torch.linalg.inv(matrix).trace())
-        found += [9 / (fisher_trace(moments, mechanism) + prior.trace(3)), full]
+        found += [9 / (fisher_trace(moments, mechanism) + float(prior.precision.trace())), full]
     return found[0], found[1], found[2], found[3]
 
 

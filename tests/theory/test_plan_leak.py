@@ -17,7 +17,6 @@ from gradveil import (
     Rounding,
     measure,
 )
-from gradveil.defenses import _noise
 from gradveil.messages import Message
 from gradveil.sensitivity import Exact, Sketch
 from gradveil.theory import plan_information, plan_information_trace
@@ -86,12 +85,6 @@ def test_with_it_the_information_is_that_of_the_whole_gaussian() -> None:
         # O(h²) of the step, and 1e-16 over (1e-4)² from the differences of logarithms
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)
         assert float(step.flatten() @ data @ step.flatten()) < 0.99 * float(expected)
-
-
-def test_large_tensors_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = plan_information(smooth, batch(), optimal())
-    monkeypatch.setattr(_noise, "PIECE", 1)
-    torch.testing.assert_close(plan_information(smooth, batch(), optimal()), whole)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])

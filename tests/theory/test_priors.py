@@ -5,7 +5,7 @@ from gradveil import GaussianPrior, NonFiniteError
 from gradveil.theory import trace_error
 from tests.mechanisms.statistics import assert_mean
 
-from .oracles import global_generator_untouched, normal, seeded, spread_prior
+from .oracles import batch_precision, global_generator_untouched, normal, seeded, spread_prior
 
 
 def test_fit_is_mean_and_covariance_with_a_ridge() -> None:
@@ -85,7 +85,7 @@ def test_leading_directions_give_a_bound_below_the_full_one(trace: float) -> Non
     root = normal(8, 8, seed=7)
     data = root @ root.T
     data *= trace / data.trace()
-    full = float((data + prior.matrix(8)).inverse().trace())
+    full = float((data + batch_precision(prior, 8)).inverse().trace())
     assert 0 < trace_error(trace, 8, prior) < full
     allowed = prior.allowed_trace(8, trace_error(trace, 8, prior))
     assert allowed == pytest.approx(trace, abs=1e-5)
@@ -94,18 +94,12 @@ def test_leading_directions_give_a_bound_below_the_full_one(trace: float) -> Non
 def test_one_entry() -> None:
     prior = GaussianPrior.fit(torch.tensor([[1.0], [3.0]]))
     assert (float(prior.mean), float(prior.covariance)) == (2.0, pytest.approx(2.0))
-    assert prior.trace(5) == pytest.approx(2.5)
+    assert float(prior.precision) == pytest.approx(0.5)
 
 
-def test_information_of_a_batch_is_that_of_each_example() -> None:
+def test_information_is_the_inverse_of_the_covariance() -> None:
     prior = spread_prior()
-    inverse = prior.covariance.inverse()
-    matrix = prior.matrix(9)
-    for block in range(3):
-        part = slice(3 * block, 3 * block + 3)
-        torch.testing.assert_close(matrix[part, part], inverse)
-    assert float(matrix.count_nonzero()) == 27
-    assert prior.trace(9) == pytest.approx(float(matrix.trace()))
+    torch.testing.assert_close(prior.precision, prior.covariance.inverse())
 
 
 def test_samples_have_its_mean_and_covariance() -> None:
@@ -164,9 +158,9 @@ def test_bad_samples() -> None:
 
 
 def test_a_size_that_is_no_number_of_examples() -> None:
-    for use in (spread_prior().matrix, spread_prior().trace):
-        with pytest.raises(ValueError, match=r"`prior`.*3 entries for inputs of 7"):
-            use(7)
+    for use in (spread_prior().leading, spread_prior().allowed_trace):
+        with pytest.raises(ValueError, match=r"`prior`.*3 entries and inputs of 7"):
+            use(7, 1.0)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -3,13 +3,12 @@
 import functools
 import math
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_choice, check_finite, check_structure
+from gradveil._checks import WrongValue, check_choice, check_finite, check_structure
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors
@@ -34,9 +33,8 @@ class Accumulation:
         defense: "Defense",
         model: nn.Module,
         loss_fn: LossFunction,
-        generator: torch.Generator | None = None,
-        *,
-        reduction: str | None = None,
+        generator: torch.Generator | None,
+        reduction: str | None,
     ) -> None:
         if reduction is not None:
             check_choice(reduction, "reduction", ("mean", "sum"))
@@ -84,19 +82,18 @@ class Accumulation:
         self, message: GradientMessage, inputs: Tensor
     ) -> tuple[tuple[Tensors, Moments], float, float]:
         """What a micro-batch gives, and how much what there was and it count."""
+        defense: Any = self._defense
+        if defense.adds_up:  # the first one brings what the loss adds for the parameters, once
+            first = self._sum is None
+            return defense.observe(message, inputs, self._generator, penalised=first), 1.0, 1.0
         reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
-        part = self._defense.observe(message, inputs, self._generator)
+        part = defense.observe(message, inputs, self._generator)
         self._reduction, count = reduction, self.examples + len(inputs)
         if reduction != "mean":
             return part, 1.0, 1.0
         return part, self.examples / count, len(inputs) / count
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._is_open = False
         if kind is not None:
             return
@@ -121,11 +118,9 @@ class Accumulation:
         stated = self._reduction or message.reduction
         if stated != "sum":
             _check_countable(message)
-        if stated is not None and (self._is_tested or len(inputs) < 2):
-            return stated
-        reduction = _reduction_at(message, inputs, stated)
-        self._is_tested = len(inputs) > 1
-        return reduction
+        if stated is None or (not self._is_tested and len(inputs) > 1):
+            stated, self._is_tested = _reduction_at(message, inputs, stated), len(inputs) > 1
+        return stated
 
     def _weights(self) -> list[tuple[int, int]]:
         """Which tensors the parameters are, and how often each was changed in place."""
@@ -193,18 +188,15 @@ def _check_countable(message: GradientMessage) -> None:
     if loss_fn not in functions and not isinstance(loss_fn, (nn.CrossEntropyLoss, nn.NLLLoss)):
         return
     if options.get("weight") is not None:
-        raise ValueError(
-            "Parameter `loss_fn` should count every example the same, to be accumulated. Found a"
-            " mean with class weights. Use reduction='sum' and divide the learning rate."
-        )
+        expected = "count every example the same, to be accumulated"
+        advice = "Use reduction='sum' and divide the learning rate."
+        raise WrongValue("loss_fn", expected, "a mean with class weights", advice)
     if isinstance(targets, Tensor) and not targets.is_floating_point():
         index = options.get("ignore_index", -100)  # PyTorch's own
-        if bool((targets == index).any()):
-            raise ValueError(
-                "Parameter `targets` should have no ignored entries, to be accumulated. Found"
-                f" {int((targets == index).sum())} times {index}, so that the mean is not one over"
-                " examples. Leave those examples out, or use reduction='sum'."
-            )
+        if ignored := int((targets == index).sum()):
+            found = f"{ignored} times {index}, so that the mean is not one over examples"
+            advice = "Leave those examples out, or use reduction='sum'."
+            raise WrongValue("targets", "have no ignored entries, to be accumulated", found, advice)
 
 
 def _reduction_at(message: GradientMessage, inputs: Tensor, stated: str | None) -> str:
@@ -220,16 +212,14 @@ def _reduction_at(message: GradientMessage, inputs: Tensor, stated: str | None) 
         scale = 1e-3 * max(abs(whole), abs(first), abs(rest))
         fitting = [name for name, value in expected.items() if abs(value - whole) <= scale]
     if stated is None and len(fitting) == 2:
-        raise ValueError(
-            "Parameter `reduction` should be 'mean' or 'sum' for a loss that does not say which it"
-            " is. Found None, and a micro-batch that does not tell. Pass it to `accumulate`."
-        )
+        wanted = "be 'mean' or 'sum' for a loss that does not say which it is"
+        found = "None, and a micro-batch that does not tell"
+        raise WrongValue("reduction", wanted, found, "Pass it to `accumulate`.")
     if losses is not None and (not fitting or stated not in (None, *fitting)):
-        raise ValueError(
-            f"Parameter `loss_fn` should be a {stated or 'mean or a sum'} over examples, to be"
-            f" accumulated. Found {whole:.6g} for {count} examples, {first:.6g} for the first"
-            f" alone and {rest:.6g} for the others. Use another loss, or one batch."
-        )
+        wanted = f"be a {stated or 'mean or a sum'} over examples, to be accumulated"
+        found = f"{whole:.6g} for {count} examples, {first:.6g} for the first alone"
+        advice = "Use another loss, or one batch."
+        raise WrongValue("loss_fn", wanted, f"{found} and {rest:.6g} for the others", advice)
     return stated or fitting[0]
 
 

@@ -9,7 +9,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_choice, check_inputs, check_kind, check_tensor, check_values
+from gradveil._checks import (
+    WrongValue,
+    check_choice,
+    check_inputs,
+    check_kind,
+    check_tensor,
+    check_values,
+)
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors
@@ -88,6 +95,8 @@ class About:
     """Whether the message is sent as it is."""
     prunes_by_sensitivity: bool = False
     """Whether sensitivities decide which entries are pruned."""
+    whole: str = ""
+    """Why its mechanism is no defense without the rest of it; empty where it is one."""
 
 
 class Defense:
@@ -123,6 +132,9 @@ class Defense:
     clip: float | None = None
     """The option of this name: a threshold of entries, or of norms; `None` without one."""
 
+    adds_up: ClassVar[bool] = False
+    """Whether what it observes of micro-batches adds up as it is, whatever the loss."""
+
     _known: ClassVar[dict[str, Any]] = {}
     """What the class says of itself, of the fields of `About`."""
 
@@ -139,7 +151,13 @@ class Defense:
     @cached_property
     def needs(self) -> Needs:
         """What it has to know before it can say what it does to a message."""
-        return Needs(estimator=self.estimator)
+        amounts = ("utility_budget", "target_error")  # these are set by real examples
+        asked = [name for name in amounts if getattr(self, name, None) is not None]
+        return Needs(
+            examples=next(iter(asked), None),
+            judged="target_error" in asked,
+            estimator=self.estimator,
+        )
 
     @cached_property
     def about(self) -> About:
@@ -316,11 +334,20 @@ class Defense:
             generator: For probes, noise and dropout; a fresh one if `None`.
             reduction: "mean" or "sum"; found out by itself if `None`.
         """
+        self.check_accumulates()
+        return Accumulation(self, model, loss_fn, generator, reduction)
+
+    def check_accumulates(self) -> None:
+        """Require that micro-batches can be observed one by one."""
         self.check_parts("to accumulate")
-        return Accumulation(self, model, loss_fn, generator, reduction=reduction)
 
     def check_parts(self, purpose: str) -> None:
-        """Require a step that is made of `observe` and `mechanism`: no `respond` of its own."""
+        """Require a step that is made of `observe` and `mechanism`, and of nothing else."""
+        if self.about.whole:
+            raise TypeError(
+                f"A defense {purpose} should send the message that it gets. Found"
+                f" {type(self).__name__}, which {self.about.whole}. Use it by itself."
+            )
         if type(self).respond is not Defense.respond:
             raise TypeError(
                 f"A defense {purpose} should have no `respond` of its own: it has to observe, and"
@@ -368,10 +395,9 @@ class Defense:
         if self._keeps():
             self.origin.load_state_dict(state)
         elif state:
-            raise ValueError(
-                f"Parameter `state` should be empty: {type(self).__name__} remembers nothing. Found"
-                f" the keys {sorted(state)}. Load it into the defense that it came from."
-            )
+            expected = f"be empty: {type(self).__name__} remembers nothing"
+            advice = "Load it into the defense that it came from."
+            raise WrongValue("state", expected, f"the keys {sorted(state)}", advice)
 
     def reset(self) -> None:
         """Forget everything that `state_dict` holds, as for a new model."""
@@ -419,11 +445,7 @@ def checked_values(message: Message, inputs: Tensor) -> Tensors:
 
 
 def words_of(name: str) -> str:
-    """The words of a class's name.
-
-    >>> words_of("MyOwnNoise"), words_of("QSGDNoise"), words_of("_Louder")
-    ('my own noise', 'QSGD noise', 'louder')
-    """
+    """The words of a class's name, as "my own noise" of MyOwnNoise, or "QSGD noise"."""
     words = re.findall(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]", name)
     return " ".join(w if len(w) > 1 and w.isupper() else w.lower() for w in words) or name
 

@@ -83,9 +83,7 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalRounding(step=1.0).plan(moments).apply({"w": torch.tensor([3.3, -9.1])})
     {'w': tensor([ 3.7947, -8.8544])}
     """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from gradveil._checks import check_count, check_ratio, check_seed
+from gradveil._checks import WrongType, WrongValue, check_count, check_ratio, check_seed
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import LossFunction, MappedMessage, Message, movable
@@ -22,7 +22,7 @@ from ._base import checked_values
 from ._fixed import FixedDefense, NoDefense
 
 
-class InputDefense(FixedDefense):
+class InputDefense(FixedDefense, whole="changes the inputs first"):
     """Sends the message of other inputs than the private ones, bare.
 
     Guarantee: none. What goes into the message can be found from it as without a defense; what it
@@ -48,13 +48,6 @@ class InputDefense(FixedDefense):
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Everything is sent as it is."""
         return NoDefense().mechanism(shape, moments)
-
-    def check_parts(self, purpose: str) -> None:
-        """Refuse to be taken apart: without the change of the inputs it is no defense."""
-        raise TypeError(
-            f"A defense {purpose} should send the message that it gets. Found"
-            f" {type(self).__name__}, which changes the inputs first. Use it by itself."
-        )
 
 
 @dataclass(frozen=True)
@@ -86,11 +79,9 @@ class Pixelization(InputDefense):
         """Require images."""
         super().check_batch(inputs)
         if inputs.dim() != 4:
-            raise ValueError(
-                "Parameter `inputs` should be images of shape (examples, channels, height, width)"
-                f" to be pixelated. Found `inputs.shape = {tuple(inputs.shape)}`. Use another"
-                " defense."
-            )
+            expected = "be images of shape (examples, channels, height, width) to be pixelated"
+            found = f"`inputs.shape = {tuple(inputs.shape)}`"
+            raise WrongValue("inputs", expected, found, "Use another defense.")
 
     def pixelated(self, images: Tensor) -> Tensor:
         """The images with each block at its mean."""
@@ -115,14 +106,8 @@ class MixUp(InputDefense, label="MixUp"):
     Args:
         weight: w, the share of the example itself.
 
-    >>> import torch
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sorted(MixUp(weight=0.7)(message, torch.ones(2, 3)))
-    ['layers.1.bias', 'layers.1.weight']
+    >>> MixUp(weight=0.7)
+    MixUp(weight=0.7)
     """
 
     weight: float = 0.7
@@ -152,13 +137,8 @@ class InstaHide(InputDefense, label="InstaHide"):
         images: How many examples are mixed, in a batch of at least as many.
         seed: Of weights and signs.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sorted(InstaHide(images=2)(message, torch.ones(2, 3)))
-    ['layers.1.bias', 'layers.1.weight']
+    >>> sum(InstaHide(images=3, seed=1).weights())
+    1.0
     """
 
     images: int = 4
@@ -202,11 +182,9 @@ def _mixed_message(
     """
     own = movable(message)
     if not isinstance(own.targets, Tensor) or own.targets.dim() == 0 or not hasattr(own, "loss"):
-        raise TypeError(
-            "Parameter `message` should have a loss, and a tensor with one target for each example,"
-            f" to be mixed. Found {type(message).__name__} with targets of type"
-            f" {type(own.targets).__name__}. Use GradientMessage or LocalUpdateMessage."
-        )
+        wanted = "have a loss, and a tensor with one target for each example, to be mixed"
+        found = f"{type(message).__name__} with targets of type {type(own.targets).__name__}"
+        raise WrongType("message", wanted, found, "Use GradientMessage or LocalUpdateMessage.")
     mixed: Any = own.of(_neighbours(own.targets, len(weights), 1))
     mixed.loss = copy(mixed.loss)
     mixed.loss.loss_fn = _mean_loss(mixed.loss.loss_fn, weights)

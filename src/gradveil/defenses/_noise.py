@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import (
+    LARGEST,
+    WrongValue,
     check_at_most,
     check_choice,
     check_exactly_one,
@@ -59,33 +62,16 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
     source: Source | str = "model"
 
     def __post_init__(self) -> None:
-        names = ("scale", "utility_budget", "target_error")
-        amounts = {name: getattr(self, name) for name in names}
-        check_exactly_one(**amounts)
-        for name, amount in amounts.items():
-            if amount is not None:
-                (check_positive if name == "target_error" else check_not_negative)(amount, name)
-                check_at_most(amount, name)
-        if self.prior is not None:
-            check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+        check_amount(self, "scale")
         if type(self).clip is not None:  # a class that clamps
             check_positive(self.clip, "clip")  # type: ignore[arg-type]  # None is refused here
             check_at_most(self.clip, "clip")  # type: ignore[arg-type]
-        named(self.estimator)
-        check_source(self)
 
     @cached_property
     def needs(self) -> Needs:
         """Isotropic noise looks at sensitivities only to meet a target error."""
         target = self.target_error is not None
-        examples = "target_error" if target else None
-        return replace(
-            super().needs,
-            moments=self.scale is None,
-            sensitivities=target,
-            judged=target,
-            examples=examples if self.utility_budget is None else "utility_budget",
-        )
+        return replace(super().needs, moments=self.scale is None, sensitivities=target)
 
     @abstractmethod
     def levels(self, shape: Shape, moments: Moments) -> Tensors:
@@ -94,10 +80,9 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Σ = λ r, nothing pruned; everything is clamped to [-clip, clip] first, if it is given."""
         if moments.clip not in (None, self.clip):
-            raise ValueError(
-                f"Parameter `moments` should be of the message as it is, or clamped to {self.clip}"
-                f" as by this defense. Found moments clamped to {moments.clip}. Measure again."
-            )
+            expected = f"be of the message as it is, or clamped to {self.clip} as by this defense"
+            found = f"moments clamped to {moments.clip}"
+            raise WrongValue("moments", expected, found, "Measure again.")
         std = roots(self.variances(shape, moments), moments)
         return Mechanism(std, constant_like(1.0, moments.like), self.clip)
 
@@ -112,7 +97,7 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
             levels = _with_floor(levels, shape.floor, entries, support)
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
-            return {name: factor * levels.pop(name).double() for name in [*levels]}
+            levels = {name: r.double() for name, r in levels.items()}
         return {name: factor.to(levels[name].dtype) * levels.pop(name) for name in [*levels]}
 
     def running_traces(self, order: Tensor, shape: Shape, moments: Moments) -> Tensor:
@@ -163,9 +148,7 @@ class GradientNoise(NoiseDefense, label="noise"):
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> GradientNoise(scale=0.5).plan(moments).std["w"]
     tensor([0.5000, 0.5000])
     """
@@ -189,9 +172,7 @@ class ClampedNoise(GradientNoise, label="noise with clamping", family="clamped n
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> mechanism = ClampedNoise(scale=0.5, clip=1.0).plan(moments)
     >>> mechanism.std["w"], mechanism.clip
     (tensor([0.5000, 0.5000]), 1.0)
@@ -236,9 +217,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
 
     >>> import torch
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
     tensor([1.2649, 0.6325])
     """
@@ -251,7 +230,8 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_shape_options(self.granularity, self.cap, self.floor)
+        check_shape_options(self.granularity, self.floor)
+        check_positive(self.cap, "cap", finite=False)
         check_ratio(self.least, "least")
 
     @cached_property
@@ -260,30 +240,47 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
 
     def shape(self, moments: Moments) -> Shape:
         """r_i = √(E‖∇_x g_i‖² / E g_i²)."""
-        return sensitivity_shape(self._weighted(self._seen(moments)), self.granularity, self.floor)
+        seen = self._seen(moments)
+        weighted = replace(seen, squared_values=self._unclamped(seen.squared_values, moments))
+        return sensitivity_shape(weighted, self.granularity, self.floor)
 
     def levels(self, shape: Shape, moments: Moments) -> Tensors:
-        """r_i within the limits, but for a shape that has limits of its own."""
-        levels, squares = shape.levels(moments.like), self._weighted(moments).squared_values
-        if self.granularity == "layer":
+        """r_i within the limits, but for a shape that has limits of its own.
+
+        None is above the cap, and none below the least, which hides entries that are 0. What is
+        clamped gets the median level of its tensor.
+        """
+        levels = shape.levels(moments.like)
+        squares = self._unclamped(moments.squared_values, moments)
+        by_entry = self.granularity == "parameter"
+        if not by_entry:
             levels = per_layer(levels, squares)
-        return levels if shape.floor is not None else self._limited(levels, squares, moments)
-
-    def _limited(self, levels: Tensors, squares: Mapping[str, Tensor], moments: Moments) -> Tensors:
-        """None above the cap, and none below the least, which hides entries that are 0."""
+        if shape.floor is not None:
+            return levels
+        if by_entry:
+            levels = self._unclamped(levels, moments)
         levels = capped(levels, self.cap)
-        if self.least and self.granularity == "parameter":
+        if self.least and by_entry:
             levels = {name: levels.pop(name) * (squares[name] > 0) for name in [*levels]}
-        levels = self._filled(levels, moments)
-        return raise_to_least(levels, self.least) if self.least else levels
+        levels = self._unclamped(levels, moments)
+        if not self.least:
+            return levels
+        if self.clip is not None:
+            middle = {name: median_level(r) for name, r in levels.items()}
+            inside = self._inside(moments)
+            levels = {n: torch.where(inside[n], r, middle[n]) for n, r in levels.items()}
+        return raise_to_least(levels, self.least)
 
-    def _filled(self, levels: Tensors, moments: Moments) -> Tensors:
-        """With levels for entries that the theorem gives none."""
-        return levels
+    def _unclamped(self, tensors: Mapping[str, Tensor], moments: Moments) -> Tensors:
+        """With 0 for entries that are clamped in every batch, which do not count."""
+        if self.clip is None:
+            return dict(tensors)
+        inside = self._inside(moments)
+        return {name: torch.where(inside[name], each, 0.0) for name, each in tensors.items()}
 
-    def _weighted(self, moments: Moments) -> Moments:
-        """With the squares of entries that count."""
-        return moments
+    def _inside(self, moments: Moments) -> Tensors:
+        assert self.clip is not None
+        return {n: square < self.clip**2 for n, square in moments.squared_values.items()}
 
 
 @dataclass(frozen=True)
@@ -318,28 +315,20 @@ class OptimalClampedNoise(
 
     clip: float = 1.0
 
-    def _limited(self, levels: Tensors, squares: Mapping[str, Tensor], moments: Moments) -> Tensors:
-        if self.granularity == "parameter":
-            inside = self._inside(moments)
-            levels = {name: r * inside[name] for name, r in levels.items()}
-        return super()._limited(levels, squares, moments)
 
-    def _filled(self, levels: Tensors, moments: Moments) -> Tensors:
-        """The median level of the tensor for what is clamped."""
-        inside = self._inside(moments)
-        levels = {name: r * inside[name] for name, r in levels.items()}
-        if not self.least:
-            return levels
-        return {n: torch.where(inside[n], r, median_level(r)) for n, r in levels.items()}
-
-    def _weighted(self, moments: Moments) -> Moments:
-        """Entries that are clamped in every batch do not count."""
-        inside, squares = self._inside(moments), moments.squared_values
-        unclamped = {n: torch.where(inside[n], square, 0.0) for n, square in squares.items()}
-        return replace(moments, squared_values=unclamped)
-
-    def _inside(self, moments: Moments) -> Tensors:
-        return {n: square < self.clip**2 for n, square in moments.squared_values.items()}
+def check_amount(defense: Any, name: str, most: float = LARGEST) -> None:
+    """Require one of the three ways to say how much, and what all that measure have."""
+    names = (name, "utility_budget", "target_error")
+    amounts = {name: getattr(defense, name) for name in names}
+    check_exactly_one(**amounts)
+    for name, amount in amounts.items():
+        if amount is not None:
+            (check_positive if name == "target_error" else check_not_negative)(amount, name)
+            check_at_most(amount, name, most)
+    if defense.prior is not None:
+        check_kind(defense.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
+    named(defense.estimator)
+    check_source(defense)
 
 
 def _with_floor(
@@ -378,21 +367,22 @@ def allowed_trace(
     """
     assert target_error is not None
     if moments.hidden:
-        raise ValueError(
-            "Parameter `target_error` should be used where derivatives show how the message depends"
-            f" on the inputs. Found {moments.hidden} entries that move although their derivative is"
-            " 0 (detach, rounding, an opaque function): no error can be promised. Use `scale`."
+        raise WrongValue(
+            "target_error",
+            "be used where derivatives show how the message depends on the inputs",
+            f"{moments.hidden} entries that move although their derivative is 0 (detach, rounding,"
+            " an opaque function): no error can be promised",
+            "Use `scale`.",
         )
     m = moments.input_size
     allowed = m / target_error
     if prior is not None:
         allowed = prior.allowed_trace(m, m * target_error)
     if allowed <= 0:
-        raise ValueError(
-            "Parameter `target_error` should be below what the prior alone leaves of the error,"
-            f" {trace_error(0.0, m, prior) / m:.4g} per entry in the trace bound. Found"
-            f" `target_error = {target_error}`. No defense can reach it; ask for less."
-        )
+        most = f"{trace_error(0.0, m, prior) / m:.4g} per entry in the trace bound"
+        expected = f"be below what the prior alone leaves of the error, {most}"
+        advice = "No defense can reach it; ask for less."
+        raise WrongValue("target_error", expected, str(target_error), advice, assigned=True)
     return allowed
 
 
@@ -401,10 +391,9 @@ def _divide(numerator: float | Tensor, denominator: Tensor) -> Tensor:
     return torch.where(denominator > 0, numerator / denominator, 0.0)
 
 
-def check_shape_options(granularity: str, cap: float, floor: float) -> None:
+def check_shape_options(granularity: str, floor: float) -> None:
     """Require options that make sense."""
     check_choice(granularity, "granularity", ("parameter", "layer"))
-    check_positive(cap, "cap", finite=False)
     check_not_negative(floor, "floor")
     check_at_most(floor, "floor")
 
@@ -453,27 +442,7 @@ def least_square(squares: Tensor, floor: float) -> float:
     return max(floor**2 * mean, torch.finfo(squares.dtype).tiny)
 
 
-PIECE = 2**16
-"""Entries for which ratios are computed at a time."""
-
-
 def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
-    """Large tensors piece by piece, so that what is computed on the way takes little memory."""
-    if sensitivity.numel() <= 4 * PIECE or sensitivity.requires_grad:
-        return _ratio_of_piece(sensitivity, square, least)
-    ratio = torch.empty_like(sensitivity, memory_format=torch.contiguous_format)
-    pieces = zip(
-        ratio.view(-1).split(PIECE),
-        sensitivity.reshape(-1).split(PIECE),
-        square.reshape(-1).split(PIECE),
-        strict=True,
-    )
-    for target, slopes, squares in pieces:
-        target.copy_(_ratio_of_piece(slopes, squares, least))
-    return ratio
-
-
-def _ratio_of_piece(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
     """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
     limits = torch.finfo(square.dtype)
     value = square.clamp(min=least).sqrt()

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradveil._checks import (
+    WrongValue,
     check_at_most,
     check_choice,
     check_count,
@@ -24,8 +26,6 @@ from gradveil.mechanisms import GridMechanism, Mechanism, constant_like
 from gradveil.messages import (
     ClippedMessage,
     ClippedUpdate,
-    GradientMessage,
-    LossFunction,
     Message,
     Metric,
     gradient_of,
@@ -35,13 +35,12 @@ from gradveil.messages import (
 from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
-from ._accumulation import Accumulation
 from ._base import About, Defended
 from ._fixed import FixedDefense
 
 
 @dataclass(frozen=True)
-class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
+class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="clips it first"):
     """y = (1/B) (Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖) + z C Σ^{1/2} ε), ε ~ N(0, I).
 
     g_b is the gradient of the loss of example b alone, Σ = diag(r) / mean(r) for a public shape r.
@@ -92,6 +91,8 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
     tensor([0.0078, 0.0078])
     """
 
+    adds_up: ClassVar[bool] = True  # sums over B
+
     noise_multiplier: float
     clip: float
     metric: Shape | None = None
@@ -107,18 +108,13 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
             check_positive(getattr(self, name), name)
             check_at_most(getattr(self, name), name)
         if self.clip < 1e-10:  # squares may vanish in float32
-            raise ValueError(
-                "Parameter `clip` should be at least 1e-10: smaller norms are lost in"
-                " floating point, and examples are not clipped. Found"
-                f" `clip = {self.clip}`. Rescale the loss."
-            )
+            lost = "smaller norms are lost in floating point, and examples are not clipped"
+            expected, found = f"be at least 1e-10: {lost}", str(self.clip)
+            raise WrongValue("clip", expected, found, "Rescale the loss.", assigned=True)
         if self.grid and self.noise_multiplier < 1e-4:  # 400,000 examples fit into 2⁵² steps
-            raise ValueError(
-                "Parameter `noise_multiplier` should be at least 0.0001 on a grid:"
-                " beyond, sums have no room in it. Found"
-                f" `noise_multiplier = {self.noise_multiplier}`, which protects nobody. Use"
-                " grid=False."
-            )
+            expected = "be at least 0.0001 on a grid: beyond, sums have no room in it"
+            found = f"`noise_multiplier = {self.noise_multiplier}`, which protects nobody"
+            raise WrongValue("noise_multiplier", expected, found, "Use grid=False.")
         if self.metric is not None:
             advice = "Use for example `Shape.isotropic(parameters)`."
             check_kind(self.metric, "metric", Shape, advice)
@@ -127,10 +123,8 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
         if self.unit == "client" and self.batch_size not in (None, 1):
-            raise ValueError(
-                "Parameter `batch_size` should be left out for unit='client': an update is clipped"
-                f" and sent as one. Found `batch_size = {self.batch_size}`."
-            )
+            expected = "be left out for unit='client': an update is clipped and sent as one"
+            raise WrongValue("batch_size", expected, str(self.batch_size), assigned=True)
 
     @cached_property
     def about(self) -> About:
@@ -152,10 +146,8 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """√Σ_ii z C / B; of the moments only the names and sizes are read."""
         if self.unit == "example" and self.batch_size is None:
-            raise ValueError(
-                "Parameter `batch_size` should be given where noise is made without a batch."
-                " Found None. Use the expected number of examples."
-            )
+            expected = "be given where noise is made without a batch"
+            raise WrongValue("batch_size", expected, "None", "Use the expected number of examples.")
         amount = self.noise_multiplier * self.clip / (self.batch_size or 1)
         like = moments.like
         if self.metric is None:
@@ -212,48 +204,20 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None):
         values, mechanism, sent = super(PrivateNoise, own).respond(message, inputs, generator)
         return Defended({n: v.to(sent[n].dtype) for n, v in values.items()}, mechanism, sent)
 
-    def accumulate(
-        self,
-        model: nn.Module,
-        loss_fn: LossFunction,
-        generator: torch.Generator | None = None,
-        *,
-        reduction: str | None = None,
-    ) -> Accumulation:
-        """As for every defense; B is that of the whole step, so it has to be given."""
+    def check_accumulates(self) -> None:
+        """B is that of the whole step, so it has to be given."""
         if self.unit == "client" or self.batch_size is None:
             raise ValueError(
                 "A private defense to accumulate should have unit='example' and a `batch_size`,"
                 " that of all micro-batches together. Found"
                 f" `unit = {self.unit!r}, batch_size = {self.batch_size}`."
             )
-        return _PrivateAccumulation(self, model, loss_fn, generator, reduction=reduction)
-
-    def check_parts(self, purpose: str) -> None:
-        """Refuse to be taken apart: noise without this clipping would protect nothing."""
-        raise TypeError(
-            f"A defense {purpose} should send the message that it gets. Found"
-            f" {type(self).__name__}, which clips it first and needs no sensitivities. Use it by"
-            " itself."
-        )
 
     def _mechanism(self, std: Tensors, keep: Tensors | None = None) -> Mechanism:
         entries = sum(level.numel() for level in std.values())
         if not self.grid or not entries:
             return Mechanism(std, keep)
         return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
-
-
-class _PrivateAccumulation(Accumulation):
-    """Clipped sums over B add up as they are: the loss is not tried on a batch."""
-
-    def _part(
-        self, message: GradientMessage, inputs: Tensor
-    ) -> tuple[tuple[Tensors, Moments], float, float]:
-        """The first micro-batch brings what the loss adds for the parameters alone, once."""
-        defense: PrivateNoise = self._defense  # type: ignore[assignment]
-        first = self._sum is None
-        return defense.observe(message, inputs, self._generator, penalised=first), 1.0, 1.0
 
 
 def _check_range(shape: Shape) -> None:

@@ -7,25 +7,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    check_exactly_one,
-    check_kind,
-    check_not_negative,
-    check_positive,
-    check_ratio,
-)
+from gradveil._checks import WrongType, WrongValue, check_ratio
 from gradveil._tensors import flatten, total, unflatten
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments, named
+from gradveil.sensitivity import Estimator, Moments
 from gradveil.shapes import Needs, Shape, Source
 from gradveil.theory import GaussianPrior
 
-from ._base import About, Defense, check_source
+from ._base import About, Defense
 from ._noise import (
     GradientNoise,
     NoiseDefense,
     OptimalNoise,
     allowed_trace,
+    check_amount,
     check_shape_options,
     per_layer,
     roots,
@@ -63,30 +58,21 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     source: Source | str = "model"
 
     def __post_init__(self) -> None:
-        check_exactly_one(
-            ratio=self.ratio, utility_budget=self.utility_budget, target_error=self.target_error
-        )
         if self.ratio is not None:
             check_ratio(self.ratio, "ratio")
-        if self.utility_budget is not None:
-            check_not_negative(self.utility_budget, "utility_budget")
         if self.noise is not None and type(self.noise) not in (GradientNoise, OptimalNoise):
-            raise TypeError(
-                "Parameter `noise` should be a GradientNoise or an OptimalNoise. Found"
-                f" {type(self.noise).__name__}."
+            expected = "be a GradientNoise or an OptimalNoise"
+            raise WrongType("noise", expected, type(self.noise).__name__)
+        check_amount(self, "ratio", most=float("inf"))
+        if self.target_error is not None and self.noise is None:
+            raise WrongValue(
+                "noise",
+                "be given with `target_error`: pruning alone sends entries bare, and no error is"
+                " guaranteed",
+                "None",
+                "Use for example noise=GradientNoise(0.01).",
+                assigned=True,
             )
-        if self.prior is not None:
-            check_kind(self.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
-        named(self.estimator)
-        check_source(self)
-        if self.target_error is not None:
-            check_positive(self.target_error, "target_error")
-            if self.noise is None:
-                raise ValueError(
-                    "Parameter `noise` should be given with `target_error`: pruning alone sends"
-                    " entries bare, and no error is guaranteed. Found `noise = None`. Use for"
-                    " example noise=GradientNoise(0.01)."
-                )
 
     @cached_property
     def about(self) -> About:
@@ -98,13 +84,12 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     def needs(self) -> Needs:
         """Magnitude pruning looks at sensitivities only for its noise or its target."""
         noise = Needs(sensitivities=False) if self.noise is None else self.noise.about.needs
-        target = self.target_error is not None
-        own = "target_error" if target else None
+        own = super().needs
         return replace(
-            super().needs,
-            sensitivities=noise.sensitivities or target,
-            judged=noise.judged or target,
-            examples=(own if self.utility_budget is None else "utility_budget") or noise.examples,
+            own,
+            sensitivities=noise.sensitivities or own.judged,
+            judged=noise.judged or own.judged,
+            examples=own.examples or noise.examples,
         )
 
     @abstractmethod
@@ -132,11 +117,9 @@ class PruningDefense(Defense, ABC, amount="ratio"):
             return kept
         most = float(total(moments.squared_values.values()))
         if self.utility_budget > most * (1 + 1e-6):
-            raise ValueError(
-                "Parameter `utility_budget` should be at most the first-order utility without a"
-                f" defense, {most:.6g} for these moments. Found `utility_budget ="
-                f" {self.utility_budget}`."
-            )
+            least = f"the first-order utility without a defense, {most:.6g} for these moments"
+            found = str(self.utility_budget)
+            raise WrongValue("utility_budget", f"be at most {least}", found, assigned=True)
         return keep_within(scores, -ties, self.utility_budget, ties)
 
     def _most_entries(self, order: Tensor, shape: Shape, moments: Moments) -> int:
@@ -160,9 +143,7 @@ class GradientPruning(PruningDefense, label="pruning"):
     everybody can see which they are; with `Public` they are those of public examples.
 
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> GradientPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """
@@ -211,9 +192,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
         source: Where the shape that decides which entries are sent comes from; see `OptimalNoise`.
 
     >>> from gradveil import Moments
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """
@@ -224,7 +203,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_shape_options(self.granularity, 1.0, self.floor)
+        check_shape_options(self.granularity, self.floor)
 
     @cached_property
     def needs(self) -> Needs:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import jvp
 
 from gradveil._checks import (
+    WrongType,
+    WrongValue,
     check_at_most,
     check_count,
     check_kind,
@@ -35,10 +37,19 @@ class _ByValues(Defense):
     """Looks at the values of the private batch, and at no sensitivities."""
 
     source = "private"
+    follows: ClassVar[str] = ""
+    """What of the message its shape comes from, beside its moments."""
 
     @cached_property
     def needs(self) -> Needs:
         return Needs(sensitivities=False)
+
+    def shape(self, moments: Moments) -> Shape:
+        """Even; unknown where the message has to tell it."""
+        if self.follows:
+            expected = f"not be all that {type(self).__name__} gets: it {self.follows}"
+            raise WrongType("moments", expected, "no message", "Call the defense on one.")
+        return super().shape(moments)
 
 
 @dataclass(eq=False)
@@ -130,6 +141,8 @@ class Outpost(_ByValues, amount="scale"):
     Outpost(scale=0.8, noisy=0.4, ratio=0.8, decay=0.125)
     """
 
+    follows: ClassVar[str] = "follows the spread of the weights"
+
     scale: float = 0.8
     noisy: float = 0.4
     ratio: float = 0.8
@@ -150,13 +163,6 @@ class Outpost(_ByValues, amount="scale"):
         parameters: Tensors = getattr(movable(message), "parameters", {})
         risks = {name: (_spread(p).clamp(max=1.0),) for name, p in parameters.items()}
         return Given(Shape(risks, silent=True), moments)
-
-    def shape(self, moments: Moments) -> Shape:
-        """Unknown: the weights tell."""
-        raise TypeError(
-            "Parameter `moments` should not be all that Outpost gets: its noise follows the spread"
-            " of the weights. Found no message. Call the defense on one."
-        )
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Noise on the largest entries of all, the smallest of each tensor pruned."""
@@ -220,15 +226,11 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
         layer: The name of the layer in the model; its first linear one if `None`.
         probes: How many random directions.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 8, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sent = Soteria(ratio=0.5)(message, torch.eye(3)[:2])
-    >>> sorted(sent)
-    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
+    >>> Soteria(ratio=0.5)
+    Soteria(ratio=0.5, layer=None, probes=16)
     """
+
+    follows: ClassVar[str] = "looks at features of the model"
 
     ratio: float
     _: KW_ONLY
@@ -267,19 +269,11 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
         name, layer = self._layer(message)
         weight = f"{name}.weight" if name else "weight"
         if weight not in moments.like:
-            raise ValueError(
-                "Parameter `layer` should be a layer that is trained, so that its gradient is sent."
-                f" Found that `{weight}` is not in the message. Name another one."
-            )
+            expected = "be a layer that is trained, so that its gradient is sent"
+            found = f"that `{weight}` is not in the message"
+            raise WrongValue("layer", expected, found, "Name another one.")
         scores = _scores(_features(message, layer), inputs, self.probes, generator)
         return Given(Shape({weight: (scores,)}, silent=True), moments)
-
-    def shape(self, moments: Moments) -> Shape:
-        """Unknown: the features tell."""
-        raise TypeError(
-            "Parameter `moments` should not be all that Soteria gets: it looks at features of the"
-            " model. Found no message. Call the defense on one."
-        )
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
         """Nothing but the columns of the features with the lowest levels is cut."""
@@ -293,18 +287,15 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
     def _layer(self, message: Any) -> tuple[str, nn.Linear]:
         model = getattr(getattr(message, "loss", None), "model", None)
         if not isinstance(model, nn.Module):
-            raise TypeError(
-                "Parameter `message` should have a loss with a model, whose features are looked at."
-                f" Found {type(message).__name__}. Use GradientMessage or LocalUpdateMessage."
-            )
+            expected = "have a loss with a model, whose features are looked at"
+            advice = "Use GradientMessage or LocalUpdateMessage."
+            raise WrongType("message", expected, type(message).__name__, advice)
         linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
         name = next(iter(linear), "") if self.layer is None else self.layer
         if name not in linear:
-            raise ValueError(
-                "Parameter `layer` should name a linear layer of the model. Found"
-                f" `layer = {self.layer!r}` and the linear layers {sorted(linear)}. Name one of"
-                " them; a model without any needs another defense."
-            )
+            found = f"`layer = {self.layer!r}` and the linear layers {sorted(linear)}"
+            advice = "Name one of them; a model without any needs another defense."
+            raise WrongValue("layer", "name a linear layer of the model", found, advice)
         return name, linear[name]
 
 

@@ -3,13 +3,16 @@
 from ._mechanism import (
     AnyMechanism,
     GridMechanism,
+    LaplaceMechanism,
     Mechanism,
+    QuantisationMechanism,
+    RoundingMechanism,
+    SignMechanism,
     as_tensors,
     check_mechanism,
     constant_like,
     level_of,
 )
-from ._others import LaplaceMechanism, QuantisationMechanism, RoundingMechanism, SignMechanism
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -1,6 +1,7 @@
-"""The mechanism of clipping, pruning and Gaussian noise, continuous or on a grid."""
+"""Mechanisms: clipping, pruning and noise, on a grid or not, rounding, signs and quantisation."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,9 +10,13 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import (
+    WrongType,
+    WrongValue,
+    check_count,
     check_finite,
     check_methods,
     check_number,
+    check_positive,
     check_structure,
     check_values,
 )
@@ -44,17 +49,45 @@ class AnyMechanism(Protocol):
 
 
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
-    """Require what a defense plans.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> check_mechanism(Mechanism(std=1.0))
-    """
+    """Require what a defense plans."""
     methods = ("apply", "mean", "variance", "information")
     check_methods(mechanism, name, methods, "`Mechanism(std=0.1)`")
 
 
+class Channel(ABC):
+    """What all of our own mechanisms have: checks before and after `_sent`.
+
+    Their fields `std`, `keep`, `clip` and `step` are levels: numbers or, by parameter name, tensors
+    in the parameter's shape.
+    """
+
+    def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
+        """Draw what is sent. A NaN or an infinity in the values is an error, never sent."""
+        self._check(values)
+        check_finite(values)
+        sent = self._sent(values, generator)
+        check_finite(sent, "mechanism.apply(values)")
+        return sent
+
+    def mean(self, values: Tensors) -> Tensors:
+        """E[y_i] = g_i."""
+        self._check(values)
+        return dict(values)
+
+    @abstractmethod
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors: ...
+
+    def _check(self, values: Tensors) -> None:
+        """Require the names and shapes of all levels that are given by parameter."""
+        check_values(values)
+        for name in ("std", "keep", "clip", "step"):
+            level = getattr(self, name, None)
+            if isinstance(level, Mapping):
+                check_structure(level, values, name, "values")
+
+
 @dataclass(frozen=True)
-class Mechanism:
+class Mechanism(Channel):
     """y = r ⊙ clip(g) + std ⊙ ε with ε ~ N(0, I) and r ~ Bernoulli(keep).
 
     Args:
@@ -86,22 +119,14 @@ class Mechanism:
         if self.clip is not None:
             check_level(self.clip, "clip", 0, math.inf)
 
-    def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
-        """Draw what is sent. A NaN or an infinity in the values is an error, never sent."""
-        self._check_structure(values)
-        check_finite(values)
-        sent = self._sent(values, generator_or_fresh(generator))
-        check_finite(sent, "mechanism.apply(values)")
-        return sent
-
     def mean(self, values: Tensors) -> Tensors:
         """E[y_i] = keep_i clip(g_i)."""
-        self._check_structure(values)
+        self._check(values)
         return {name: self._keep(name) * self._clipped(name, v) for name, v in values.items()}
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = std_i² + keep_i (1 - keep_i) clip(g_i)²."""
-        self._check_structure(values)
+        self._check(values)
         variances = {}
         for name, value in values.items():
             keep, noise = self._keep(name), self._std(name, value).square()
@@ -113,7 +138,7 @@ class Mechanism:
 
         The mean over the cases of a mixed mechanism: Eq. 5 needs no more.
         """
-        self._check_structure(values)
+        self._check(values)
         information = {}
         for name, value in values.items():
             seen = self._keep(name) * torch.ones_like(value)
@@ -123,7 +148,8 @@ class Mechanism:
             information[name] = torch.where(seen > 0, seen / square, 0.0)
         return information
 
-    def _sent(self, values: Tensors, generator: torch.Generator) -> Tensors:
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        generator = generator_or_fresh(generator)
         silent = isinstance(self.std, float) and self.std == 0.0
         drawn = {} if silent else small_normals(values, generator)  # before all others
         return {n: self._send(n, v, generator, drawn.get(n)) for n, v in values.items()}
@@ -158,11 +184,6 @@ class Mechanism:
     def _std(self, name: str, like: Tensor) -> Tensor:
         return torch.as_tensor(level_of(self.std, name), dtype=like.dtype, device=like.device)
 
-    def _check_structure(self, values: Tensors) -> None:
-        check_values(values)
-        for level, name in ((self.std, "std"), (self.keep, "keep"), (self.clip, "clip")):
-            check_level_structure(level, values, name)
-
 
 @dataclass(frozen=True)
 class GridMechanism(Mechanism):
@@ -189,13 +210,11 @@ class GridMechanism(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.clip is not None:
-            raise ValueError(
-                "A mechanism on a grid should send entries as they are. Found"
-                f" `clip = {self.clip}`. Use `Mechanism`."
-            )
+            expected = "be left out on a grid, which should send entries as they are"
+            raise WrongValue("clip", expected, str(self.clip), "Use `Mechanism`.", assigned=True)
 
-    def _sent(self, values: Tensors, generator: torch.Generator) -> Tensors:
-        sent = {}
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        generator, sent = generator_or_fresh(generator), {}
         for name, value in values.items():
             dtype = self.std[name].dtype if isinstance(self.std, dict) else value.dtype
             like = {name: value.to(torch.float64)}
@@ -208,10 +227,150 @@ class GridMechanism(Mechanism):
             sent[name] = (released if self.keep is None else released * is_sent).to(dtype)
         return sent
 
-    def steps(self, like: Tensors) -> Tensors:
-        """The step of each entry, in float64."""
-        levels = as_tensors(self.std, {name: v.to(torch.float64) for name, v in like.items()})
-        return {name: level * 2.0**-self.bits for name, level in levels.items()}
+
+class _BareMechanism(Channel):
+    """Sends a noise-free function of the values: the Cramér-Rao argument gives no bound."""
+
+    def mean(self, values: Tensors) -> Tensors:
+        """E[y_i]: what is sent."""
+        return self.apply(values)
+
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] = 0."""
+        self._check(values)
+        return {name: torch.zeros_like(value) for name, value in values.items()}
+
+    def information(self, values: Tensors) -> Tensors:
+        """Infinite: something is sent bare."""
+        self._check(values)
+        return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class RoundingMechanism(_BareMechanism):
+    """y_i = step_i · round(g_i / step_i), to the nearest, ties to even; step 0 sends g_i itself.
+
+    So does a step so small that the number of steps overflows. Deterministic: the bound is 0.
+
+    >>> RoundingMechanism(step=0.5).apply({"w": torch.tensor([0.6, -1.4])})["w"]
+    tensor([ 0.5000, -1.5000])
+    """
+
+    step: Level
+
+    def __post_init__(self) -> None:
+        check_level(self.step, "step", 0, float("inf"))
+
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        return {name: self._rounded(name, value) for name, value in values.items()}
+
+    def _rounded(self, name: str, value: Tensor) -> Tensor:
+        step = torch.as_tensor(level_of(self.step, name), dtype=value.dtype, device=value.device)
+        rounded = torch.round(value / step) * step
+        return torch.where(rounded.isfinite(), rounded, value)
+
+
+@dataclass(frozen=True)
+class SignMechanism(_BareMechanism):
+    """y_i = step · sign(g_i), with sign(0) = 0. Deterministic: the bound is 0.
+
+    >>> SignMechanism(step=0.5).apply({"w": torch.tensor([3.0, -4.0, 0.0])})["w"]
+    tensor([ 0.5000, -0.5000,  0.0000])
+    """
+
+    step: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self.step, "step")
+
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        return {name: self.step * value.sign() for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class QuantisationMechanism(_BareMechanism):
+    """y_i = a ⌊|g_i|/a + u_i⌋ sign(g_i) with a = ‖g‖₂ / levels of each tensor, u_i uniform.
+
+    So E[y_i] = g_i, and an entry between two levels goes to either with the probability that its
+    place says. The norm can be read off what is sent: it is a noise-free function of the values, so
+    that there is no bound.
+
+    >>> sent = QuantisationMechanism(levels=5).apply({"w": torch.tensor([3.0, -4.0])})
+    >>> sent["w"].round(decimals=3)
+    tensor([ 3., -4.])
+    """
+
+    levels: int
+
+    def __post_init__(self) -> None:
+        check_count(self.levels, "levels")
+
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        generator, sent = generator_or_fresh(generator), {}
+        for name, value in values.items():
+            step, whole, part = self._places(value)
+            steps = whole + bernoulli(part, generator)
+            sent[name] = (step * steps * value.sign()).to(value.dtype)
+        return sent
+
+    mean = Channel.mean  # E[y_i] = g_i
+
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] = a² f_i (1 - f_i), f_i the part of |g_i|/a behind the point."""
+        self._check(values)
+        places = {name: self._places(value) for name, value in values.items()}
+        return {
+            name: (step.square() * part * (1 - part)).to(values[name].dtype)
+            for name, (step, _, part) in places.items()
+        }
+
+    def _places(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The step, and |g_i| in steps, before and behind the point; 0 for a tensor of zeros."""
+        step = value.double().square().sum().sqrt() / self.levels
+        place = value.double().abs() / torch.where(step > 0, step, 1.0)
+        return step, place.floor(), place.frac()
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism(Channel):
+    """y_i = g_i + b_i ξ_i with the density e^{-|ξ|} / 2, and b_i = std_i / √2.
+
+    Its Fisher information about g_i is 1/b_i² = 2/std_i²: twice that of Gaussian noise of the same
+    variance, which has the least of all. 0 sends an entry as it is.
+
+    Args:
+        std: The standard deviation of the noise, a number or tensors by parameter name.
+
+    >>> LaplaceMechanism(std=2.0).information({"w": torch.zeros(2)})["w"]
+    tensor([0.5000, 0.5000])
+    """
+
+    std: Level
+
+    def __post_init__(self) -> None:
+        check_level(self.std, "std", 0, float("inf"))
+
+    def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
+        generator, levels = generator_or_fresh(generator), as_tensors(self.std, values)
+        return {n: v + levels[n] * _laplace(v, generator) for n, v in values.items()}
+
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] = std_i²."""
+        self._check(values)
+        return {n: s.square() for n, s in as_tensors(self.std, values).items()}
+
+    def information(self, values: Tensors) -> Tensors:
+        """w_i = 2 / std_i²; infinite where an entry has no noise."""
+        return {name: 2 / variance for name, variance in self.variance(values).items()}
+
+
+def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Laplace noise of variance 1: √W Z with W exponential of mean 1 and Z standard normal.
+
+    W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
+    """
+    first, second, third = (normal_like(like, generator) for _ in range(3))
+    return (0.5 * (first.square() + second.square())).sqrt() * third
 
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
@@ -249,28 +408,17 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
     for key, tensor in level.items():
         if not isinstance(tensor, Tensor) or tensor.is_complex() or tensor.is_meta:
             kind = f"{tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else ""
-            raise TypeError(
-                f"Parameter `{name}` should be a number, or hold tensors of real numbers by"
-                f" parameter name. Found {kind or type(tensor).__name__} for `{key}`. Convert it"
-                " with torch.as_tensor."
-            )
+            expected = "be a number, or hold tensors of real numbers by parameter name"
+            found = f"{kind or type(tensor).__name__} for `{key}`"
+            raise WrongType(name, expected, found, "Convert it with torch.as_tensor.")
         if tensor.numel() == 0:
             continue
         tensor = tensor.detach()  # an attacker differentiates plans
         one = _is_constant(tensor)
         least, most = (_only(tensor),) * 2 if one else (float(end) for end in torch.aminmax(tensor))
         if not (low <= least and most <= high and math.isfinite(most)):
-            where = f" in `{key}`" if key else ""
-            raise ValueError(
-                f"Parameter `{name}` should be finite and in [{low:g}, {high:g}]. Found values"
-                f" from {least:g} to {most:g}{where}."
-            )
-
-
-def check_level_structure(level: Level | None, values: Mapping[str, Tensor], name: str) -> None:
-    """Require a level given by parameter to have the names and shapes of the values."""
-    if isinstance(level, Mapping):
-        check_structure(level, values, name, "values")
+            found = f"values from {least:g} to {most:g}{f' in `{key}`' if key else ''}"
+            raise WrongValue(name, f"be finite and in [{low:g}, {high:g}]", found)
 
 
 def _only(constant: Tensor) -> float:

@@ -20,13 +20,14 @@ from ._epsilon import (
     check_delta,
     check_sample_rate,
     epsilon_after,
+    epsilon_on_grid,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_tradeoff,
+    grid_distance,
     poisson_sample,
     solve_noise_multiplier,
 )
-from ._grid import epsilon_on_grid, grid_distance
 from ._limits import (
     epsilon_lower_bound,
     fisher_bound,

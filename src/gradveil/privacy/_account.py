@@ -3,6 +3,7 @@
 from typing import Any
 
 from gradveil._checks import (
+    WrongValue,
     check_choice,
     check_count,
     check_flag,
@@ -16,10 +17,10 @@ from ._epsilon import (
     UNITS,
     check_delta,
     check_neighbours,
-    check_probability,
+    check_sample_rate,
     epsilon_after,
+    epsilon_on_grid,
 )
-from ._grid import epsilon_on_grid
 
 
 class BudgetError(ValueError):
@@ -71,7 +72,7 @@ class PrivacyAccount:
         grid: bool = True,
     ) -> None:
         check_not_negative(noise_multiplier, "noise_multiplier")
-        check_probability(sample_rate, "sample_rate")
+        check_sample_rate(sample_rate)
         check_delta(delta)
         check_choice(unit, "unit", UNITS)
         check_neighbours(neighbours)
@@ -138,17 +139,8 @@ class PrivacyAccount:
 
     def describe(self) -> dict[str, Any]:
         """What the account is about, as plain values; what it says is `epsilon`."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "sample_rate": self.sample_rate,
-            "delta": self.delta,
-            "unit": self.unit,
-            "budget": self.budget,
-            "neighbours": self.neighbours,
-            "grid": self.grid,
-            "sampling": self.sampling,
-            "hides": self.hides,
-        }
+        own = ("noise_multiplier", "sample_rate", "delta", "unit", "budget", "neighbours", "grid")
+        return {name: getattr(self, name) for name in (*own, "sampling", "hides")}
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from, as plain values."""
@@ -160,9 +152,8 @@ class PrivacyAccount:
         found = {name: value for name, value in state.items() if name != "steps"}
         if found != expected or "steps" not in state:
             differing = sorted(k for k in {*found, *expected} if found.get(k) != expected.get(k))
-            raise ValueError(
-                "Parameter `state` should come from an account of the same releases. Found other"
-                f" values of {differing or ['steps']}. Make the account as it was made."
-            )
+            wanted, others = "come from an account of the same releases", differing or ["steps"]
+            advice = "Make the account as it was made."
+            raise WrongValue("state", wanted, f"other values of {others}", advice)
         check_not_negative_count(state["steps"], "steps")
         self.steps = state["steps"]

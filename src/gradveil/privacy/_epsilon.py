@@ -1,4 +1,4 @@
-"""(ε, δ) of Gaussian noise over many releases."""
+"""(ε, δ) of Gaussian noise over many releases, continuous or discrete on a grid."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import (
-    called,
+    WrongValue,
     check_choice,
     check_count,
     check_not_negative,
@@ -18,6 +18,7 @@ from gradveil._checks import (
 )
 from gradveil._extras import require
 from gradveil._random import bernoulli
+from gradveil._secure import COARSEST, FINEST, GRID_BITS
 
 from ._opacus import loss_curve, renyi_epsilon
 
@@ -31,26 +32,18 @@ UNITS = ("example", "client")
 
 
 def check_delta(delta: float, name: str = "delta") -> None:
-    """Require a number in (0, 1).
-
-    >>> check_delta(1e-5)
-    """
+    """Require a number in (0, 1)."""
     check_number(delta, name)
     if not 0 < delta < 1:
-        raise ValueError(
-            f"{called(name)} should be in (0, 1), below one over the number of examples. Found"
-            f" `{name} = {delta}`. Use for example 1e-5."
-        )
+        expected = "be in (0, 1), below one over the number of examples"
+        raise WrongValue(name, expected, str(delta), "Use for example 1e-5.", assigned=True)
 
 
-def check_probability(value: float, name: str) -> None:
-    """Require a number in (0, 1]."""
+def check_sample_rate(value: float, name: str = "sample_rate") -> None:
+    """Require a probability above 0."""
     check_number(value, name)
     if not 0 < value <= 1:
-        raise ValueError(
-            f"{called(name)} should be in (0, 1]. Found `{name} = {value}`."
-            " For percentages, divide by 100."
-        )
+        raise WrongValue(name, "be in (0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
 def check_neighbours(neighbours: str) -> None:
@@ -108,16 +101,8 @@ def gaussian_tradeoff(guess: float, mu: float) -> float:
     require_scipy()
     from scipy.special import ndtr, ndtri
 
-    check_probability(guess, "guess")
+    check_sample_rate(guess, "guess")
     return float(ndtr(ndtri(guess) + mu))
-
-
-def check_sample_rate(rate: float, name: str = "sample_rate") -> None:
-    """Require a probability above 0.
-
-    >>> check_sample_rate(0.01)
-    """
-    check_probability(rate, name)
 
 
 def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tensor:
@@ -131,7 +116,7 @@ def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tenso
     tensor([0, 1, 2, 3])
     """
     check_not_negative_count(count, "count")
-    check_probability(rate, "rate")
+    check_sample_rate(rate, "rate")
     chances = torch.full((count,), float(rate), dtype=torch.float64)
     return bernoulli(chances, generator).nonzero().flatten()
 
@@ -181,7 +166,7 @@ def epsilon_after(
     4.377
     """
     check_not_negative(noise_multiplier, "noise_multiplier")
-    check_probability(sample_rate, "sample_rate")
+    check_sample_rate(sample_rate)
     check_not_negative_count(steps, "steps")
     check_delta(delta)
     check_neighbours(neighbours)
@@ -234,11 +219,9 @@ def _bracket(above: Callable[[float], float], target: float) -> tuple[float | No
     while above(high) > 0:
         low, high = high, high + 1.0
         if high > MOST:
-            raise ValueError(
-                f"Parameter `target_epsilon` should be within reach of a noise multiplier of"
-                f" {math.exp(MOST):.0e}. Found `target_epsilon = {target}`. Take fewer steps, a"
-                " larger target or a larger `delta`."
-            )
+            expected = f"be within reach of a noise multiplier of {math.exp(MOST):.0e}"
+            advice = "Take fewer steps, a larger target or a larger `delta`."
+            raise WrongValue("target_epsilon", expected, str(target), advice, assigned=True)
     if low > LEAST:
         return low, high
     low = high - 1.0
@@ -276,3 +259,87 @@ def _replaced(noise_multiplier: float, sample_rate: float, steps: int, delta: fl
         middle = (low + high) / 2
         low, high = (middle, high) if needed(middle) > middle else (low, middle)
     return 2 * high
+
+
+NUMBERS = 10**12
+"""Sent in a whole run, entries times steps, at most."""
+
+SHARE = 1e-5
+"""Of δ, which the grid may take."""
+
+
+def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
+    """η so that discrete and rounded continuous noise are within e^η, but for e^(-tail).
+
+    Let D be n integers of the discrete Gaussian with s = 2^bits, R n continuous ones N(0, s²)
+    rounded to integers, and x = y/s². A cell of R has the mass φ(y) E[exp(-t x - t²/(2s²))] over t
+    uniform on [-½, ½]; D has φ(y)/Z with 1 ≤ Z ≤ 1 + 10⁻⁵⁰⁰ for s ≥ 8 (Poisson summation). With
+    x²/24 - x⁴/2880 ≤ ln E e^(-tx) ≤ x²/24, and E t² between 1/12 and 1/12 + x²/360 where t has the
+    density e^(-tx), the logarithm of their ratio is, with w = y²/s²,
+
+        (w - 1) / (24 s²)  up to  (w²/2880 + w/720 + 1/128) / s⁴,
+
+    and that is below 900/s⁴ for w ≤ 1600, beyond which both have less than 10⁻³⁰⁰. Under both,
+    E e^(±λ(w - 1)) ≤ e^(2(λ+σ)²) with σ = 1/(24 s²), as long as λ + σ ≤ ¼. So by Chernoff's bound
+    the sum over n numbers exceeds η = σ (2n (λ+σ)² + tail) / λ + 900 n/s⁴ with probability
+    e^(-tail) at most. Hence P_D(E) ≤ e^η P_R(E) + e^(-tail), and the other way around, for every
+    event E; and also for whatever is computed from the data, from who was sampled and from these
+    numbers: all rounds of a training, for example.
+
+    Args:
+        numbers: n.
+        tail: Minus the logarithm of the exception's probability.
+        bits: The fineness of the grid.
+
+    >>> grid_distance(119_530 * 1000, tail=50) < 1e-8
+    True
+    """
+    check_count(numbers, "numbers")
+    check_positive(tail, "tail")
+    if not COARSEST <= bits <= FINEST:
+        raise WrongValue("bits", f"be from {COARSEST} to {FINEST}", str(bits), assigned=True)
+    shift = 1 / (24 * 4.0**bits)
+    slope = min(0.25 - shift, math.sqrt(tail / (2 * numbers)))
+    chernoff = shift * (2 * numbers * (slope + shift) ** 2 + tail) / slope
+    return chernoff + 900 * numbers / 16.0**bits
+
+
+def epsilon_on_grid(
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    neighbours: str = "add-remove",
+) -> float:
+    """ε(δ) of releases on a grid, from `epsilon_after` of continuous ones: millionths more.
+
+    What is known of the discrete Gaussian by itself are its Rényi divergences without sampling
+    (Canonne, Kamath and Steinke, 2020): not those of a sampled one, and no privacy loss to compose.
+    So the account goes through a neighbour. Continuous noise, rounded to the grid afterwards, is a
+    function of the Gaussian mechanism of the same sensitivity: it has its ε(δ), sampled and
+    composed. Discrete noise is within e^η of it but for e^(-L) (`grid_distance`). Hence, with
+    (ε, δ₀) of the continuous noise, the discrete one has
+
+        ε + 2η  at  e^η δ₀ + (1 + e^(ε+η)) e^(-L),
+
+    which is at most δ for δ₀ = (1 - 10⁻⁵) δ and L = ε + ln(4·10⁵/δ), as long as η ≤ 5·10⁻⁶. Where η
+    is larger because ε is (above 100, which protects nobody), ∞ is returned. η is that of 10¹²
+    numbers in all steps together, on a grid of 20 bits or more.
+
+    Args:
+        noise_multiplier: As for `epsilon_after`, and so are the next four.
+        sample_rate: q.
+        steps: T.
+        delta: δ.
+        neighbours: "add-remove", "zero-out" or "replace-one".
+
+    >>> round(epsilon_on_grid(4.0, 1.0, 16, 1e-5), 4), round(epsilon_after(4.0, 1.0, 16, 1e-5), 4)
+    (4.3772, 4.3772)
+    """
+    found = epsilon_after(noise_multiplier, sample_rate, steps, (1 - SHARE) * delta, neighbours)
+    if steps == 0 or math.isinf(found):
+        return found
+    distance = grid_distance(NUMBERS, found + math.log(4 / (SHARE * delta)))
+    if distance > SHARE / 2:
+        return math.inf
+    return found + 2 * distance

@@ -1,11 +1,14 @@
 """What a private release keeps from any attacker: recognition, Rényi and Fisher bounds."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradveil._checks import (
+    WrongValue,
     all_finite,
     check_choice,
     check_count,
@@ -16,7 +19,7 @@ from gradveil._checks import (
 
 from ._epsilon import (
     check_delta,
-    check_probability,
+    check_sample_rate,
     gaussian_epsilon,
     gaussian_tradeoff,
     require_scipy,
@@ -52,9 +55,9 @@ def recognition_bound(
     >>> round(recognition_bound(0.1, noise_multiplier=4.0, sample_rate=1.0, steps=16), 3)
     0.389
     """
-    check_probability(guess, "guess")
+    check_sample_rate(guess, "guess")
     check_not_negative(noise_multiplier, "noise_multiplier")
-    check_probability(sample_rate, "sample_rate")
+    check_sample_rate(sample_rate)
     check_count(steps, "steps")
     if noise_multiplier == 0:
         return 1.0
@@ -76,7 +79,7 @@ def renyi_two(noise_multiplier: float, sample_rate: float, steps: int) -> float:
     1.0
     """
     check_not_negative(noise_multiplier, "noise_multiplier")
-    check_probability(sample_rate, "sample_rate")
+    check_sample_rate(sample_rate)
     check_count(steps, "steps")
     z, q = noise_multiplier, sample_rate
     if z == 0 or 4 / z**2 > 700:
@@ -178,23 +181,22 @@ def epsilon_lower_bound(
     check_delta(1 - confidence, "1 - confidence")
     check_choice(assume, "assume", ("any", "gaussian"))
     inside, outside = _checked(scores_in, "scores_in"), _checked(scores_out, "scores_out")
-    chosen = _best_threshold(inside[::2], outside[::2], delta, confidence, assume)
-    found = _epsilon(inside[1::2], outside[1::2], *chosen, delta, confidence, assume)
-    return max(0.0, found)
+    bound = partial(_epsilon, delta, confidence, assume)
+    chosen = _best_threshold(inside[::2], outside[::2], bound)
+    return max(0.0, bound(inside[1::2], outside[1::2], *chosen))
 
 
 def _checked(scores: Tensor, name: str) -> Tensor:
     check_tensor(scores, name)
     if scores.dim() != 1 or len(scores) < 4 or not all_finite(scores):
-        raise ValueError(
-            f"Parameter `{name}` should be a finite 1-d tensor of at least 4 scores. Found shape"
-            f" {tuple(scores.shape)}, finite: {all_finite(scores)}. Run the pipeline more often."
-        )
+        found = f"shape {tuple(scores.shape)}, finite: {all_finite(scores)}"
+        expected = "be a finite 1-d tensor of at least 4 scores"
+        raise WrongValue(name, expected, found, "Run the pipeline more often.")
     return scores.detach().to("cpu", torch.float64)
 
 
 def _best_threshold(
-    inside: Tensor, outside: Tensor, delta: float, confidence: float, assume: str
+    inside: Tensor, outside: Tensor, bound: Callable[..., float]
 ) -> tuple[float, bool]:
     """The threshold with the largest bound, and whether its complement is the better test."""
     pooled = torch.cat([inside, outside])
@@ -202,44 +204,39 @@ def _best_threshold(
     places = torch.cat([shares, 1 - shares]).mul(len(pooled)).long().clamp(max=len(pooled) - 1)
     thresholds = pooled.sort().values[places].unique()
     tests = [(t, side) for t in thresholds.tolist() for side in (False, True)]
-    bounds = [_epsilon(inside, outside, *test, delta, confidence, assume) for test in tests]
+    bounds = [bound(inside, outside, *test) for test in tests]
     return tests[max(range(len(tests)), key=bounds.__getitem__)]
 
 
 def _epsilon(
+    delta: float,
+    confidence: float,
+    assume: str,
     inside: Tensor,
     outside: Tensor,
     threshold: float,
     complement: bool,
-    delta: float,
-    confidence: float,
-    assume: str,
 ) -> float:
     """The bound of one test; minus infinity where it shows nothing."""
-    true = (int((inside >= threshold).sum()), len(inside))
-    false = (int((outside >= threshold).sum()), len(outside))
     if complement:  # the test says "out": right for runs without, wrong for runs with the canary
-        right, wrong = (false[1] - false[0], false[1]), (true[1] - true[0], true[1])
+        right, wrong = outside < threshold, inside < threshold
     else:
-        right, wrong = true, false
-    low, high = _lower(*right, confidence), 1 - _lower(wrong[1] - wrong[0], wrong[1], confidence)
-    if assume == "gaussian":
-        return _gaussian(low, high, delta)
-    return math.log((low - delta) / high) if low > delta else -math.inf
-
-
-def _gaussian(low: float, high: float, delta: float) -> float:
-    from scipy.special import ndtri
-
+        right, wrong = inside >= threshold, outside >= threshold
+    low, high = _lower(right, confidence), 1 - _lower(~wrong, confidence)
+    if assume == "any":
+        return math.log((low - delta) / high) if low > delta else -math.inf
     if not low > 0 or not high < 1:
         return -math.inf
+    from scipy.special import ndtri  # `_lower` required it
+
     mu = float(ndtri(low) - ndtri(high))
     return gaussian_epsilon(delta, mu) if mu > 0 else -math.inf
 
 
-def _lower(count: int, of: int, confidence: float) -> float:
+def _lower(tested: Tensor, confidence: float) -> float:
     """The lower end for a rate by Clopper and Pearson, half of the error probability."""
     require_scipy()
     from scipy.special import betaincinv
 
-    return 0.0 if count == 0 else float(betaincinv(count, of - count + 1, (1 - confidence) / 2))
+    count, others = int(tested.sum()), int((~tested).sum())
+    return 0.0 if count == 0 else float(betaincinv(count, others + 1, (1 - confidence) / 2))

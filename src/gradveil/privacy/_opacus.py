@@ -53,13 +53,6 @@ class LossCurve:
             return 0.0
         return max(0.0, math.log((tail[place] - target) / other[place]) + self.epsilon_error)
 
-    def delta(self, epsilon: float) -> float:
-        """An upper bound on δ(ε) = E_P[(1 - e^(ε - L))₊], for any real ε."""
-        shifted = epsilon - self.epsilon_error
-        above = self.losses > shifted
-        gains = -np.expm1(shifted - self.losses[above])
-        return min(1.0, float(self.probabilities[above] @ gains) + self.delta_error)
-
     def tradeoff(self, guess: float) -> float:
         """An upper bound on min_ε (e^ε κ + δ(ε)), over all real ε.
 

@@ -3,21 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_kind, check_ratio, check_structure
+from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, check_structure
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
 from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
 
 from ._shape import Factors, Shape
-
-Exponents = tuple[float, float, float, float]
-"""Of tensors, rows, columns and entries."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +22,6 @@ class Evidence:
 
     One batch gradient g = Σ_b c_b is a poor estimate of E g²: it is one draw. Over batches of n
     examples E g² = n E c_b² + n (n - 1) (E c_b)², and all of the examples tell of E c_b².
-
-    >>> from gradveil import Moments
-    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=3)
-    >>> Evidence(moments, examples=4).examples
-    4
     """
 
     moments: Moments
@@ -70,15 +61,6 @@ def gather(
         estimator: How sensitivities are measured.
         judged: Measure them twice, as `measure` does.
         examples: Whether to take examples one by one, at the price of some more gradients.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> gather(message, torch.rand(2, 3, generator=generator), generator).examples
-    2
     """
     alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
@@ -96,15 +78,10 @@ def gather(
     return Evidence(moments, values, squares, len(inputs), is_sum)
 
 
-class Pooled(NamedTuple):
-    """S and G: what stands for E‖∇g_i‖² and E g_i²."""
-
-    slopes: Tensors
-    squares: Tensors
-
-
-def pool(batches: Sequence[Evidence], size: int, *, equally: bool = True) -> Pooled:
-    """S and G for messages of `size` examples, from public batches.
+def pool(
+    batches: Sequence[Evidence], size: int, *, equally: bool = True
+) -> tuple[Tensors, Tensors]:
+    """S and G for messages of `size` examples: what stands for E‖∇g_i‖² and E g_i².
 
     G = n E c_b² + n (n - 1) (E c_b)² over all examples b where they add up, the second square
     without its bias; else the mean of g² over batches.
@@ -117,13 +94,10 @@ def pool(batches: Sequence[Evidence], size: int, *, equally: bool = True) -> Poo
             of noise is for the plain means.
     """
 
-    def mean(many: Sequence[Mapping[str, Tensor]]) -> Tensors:
-        return mean_of([_times(one, _scale(one) if equally else 1.0) for one in many])
-
-    slopes = mean([b.moments.known_squared_sensitivities for b in batches])
+    slopes = _mean([b.moments.known_squared_sensitivities for b in batches], equally)
     if any(b.example_squares is None for b in batches):
-        return Pooled(slopes, mean([b.moments.squared_values for b in batches]))
-    return Pooled(slopes, _from_examples(batches, size, equally))
+        return slopes, _mean([b.moments.squared_values for b in batches], equally)
+    return slopes, _from_examples(batches, size, equally)
 
 
 def _from_examples(batches: Sequence[Evidence], size: int, equally: bool) -> Tensors:
@@ -134,15 +108,21 @@ def _from_examples(batches: Sequence[Evidence], size: int, equally: bool) -> Ten
     """
     count, examples = len(batches), batches[0].examples
     spreads = [b.example_squares or {} for b in batches]
-    weights = [_scale(spread) if equally else 1.0 for spread in spreads]
-    spread = mean_of([_times(s, w) for s, w in zip(spreads, weights, strict=True)])
-    mean = mean_of([_times(b.values or {}, w**0.5) for b, w in zip(batches, weights, strict=True)])
+    roots = [(_scale(each) if equally else 1.0) ** 0.5 for each in spreads]
+    spread = _mean(spreads, equally)
+    mean = _mean([_times(b.values or {}, r) for b, r in zip(batches, roots, strict=True)], False)
     known = 1 - 1 / (examples * count)
     squares = {}
     for name, own in spread.items():
         found = (mean[name].square() - own / count).clamp(min=0) / known if known else 0.0
         squares[name] = own * (examples / size) + (1 - 1 / size) * found
     return squares
+
+
+def _mean(many: Sequence[Mapping[str, Tensor]], equally: bool) -> Tensors:
+    """The mean over batches, tensor by tensor; each batch divided by its own mean if `equally`."""
+    scaled = [_times(one, _scale(one) if equally else 1.0) for one in many]
+    return {name: torch.stack([one[name] for one in scaled]).mean(0) for name in many[0]}
 
 
 def _scale(squares: Mapping[str, Tensor]) -> float:
@@ -154,11 +134,6 @@ def _scale(squares: Mapping[str, Tensor]) -> float:
 
 def _times(tensors: Mapping[str, Tensor], factor: float) -> Tensors:
     return {name: tensor.detach() * factor for name, tensor in tensors.items()}
-
-
-def mean_of(many: Sequence[Tensors]) -> Tensors:
-    """The mean over batches, tensor by tensor."""
-    return {name: torch.stack([one[name] for one in many]).mean(0) for name in many[0]}
 
 
 def moments_for(batches: Sequence[Evidence], size: int) -> Moments:
@@ -173,7 +148,7 @@ def moments_for(batches: Sequence[Evidence], size: int) -> Moments:
     if first.is_sum:
         squares = _times(squares, ratio**2)
     seconds = [b.moments.second_squares for b in batches]
-    judge = mean_of([s for s in seconds if s]) if all(seconds) else None
+    judge = _mean([s for s in seconds if s], False) if all(seconds) else None
     return Moments(
         squared_values=_positive(squares),
         squared_sensitivities=_times(slopes, factor),
@@ -237,10 +212,8 @@ def fit_shape(
 def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
     check_kind(batches, "batches", Sequence, "Give a list of Evidence or Moments.")
     if not batches:
-        raise ValueError(
-            "Parameter `batches` should hold at least one batch. Found none. Give"
-            " `gather(message, inputs, generator)` of public examples."
-        )
+        advice = "Give `gather(message, inputs, generator)` of public examples."
+        raise WrongValue("batches", "hold at least one batch", "none", advice)
     known = [Evidence(each) if isinstance(each, Moments) else each for each in batches]
     for number, each in enumerate(known):
         check_kind(each, f"batches[{number}]", Evidence, "Make it with `gather`.")
@@ -249,17 +222,19 @@ def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
     return known
 
 
-def choose_exponents(batches: Sequence[Evidence], size: int, *, entries: bool = True) -> Exponents:
+def choose_exponents(
+    batches: Sequence[Evidence], size: int, *, entries: bool = True
+) -> list[float]:
     """The exponents that do best on left-out batches, at most eight parts of them in turn.
 
     Those of rows, columns and entries are at most 0.6: at 1 a shape from examples of another kind
     loses to isotropic noise on a fresh model, where nothing tells that they are.
     """
+    best, found = 0.0, [0.0] * 4
     if len(batches) < 2:
-        return (0.0, 0.0, 0.0, 0.0)
+        return found
     parts = min(len(batches), 8)
     trial = Trial(batches, [range(start, len(batches), parts) for start in range(parts)], size)
-    best, found = 0.0, [0.0] * 4
     for _ in range(2):
         for place, most in enumerate((1.0, 0.6, 0.6, 0.6) if entries else (1.0, 0.6, 0.6)):
             for step in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
@@ -267,7 +242,7 @@ def choose_exponents(batches: Sequence[Evidence], size: int, *, entries: bool = 
                 score = trial.score(tried)
                 if score > best:
                     best, found = score, tried
-    return (found[0], found[1], found[2], found[3])
+    return found
 
 
 def shape_with(batches: Sequence[Evidence], size: int, exponents: Sequence[float]) -> Shape:
@@ -275,17 +250,10 @@ def shape_with(batches: Sequence[Evidence], size: int, exponents: Sequence[float
 
     (1, 1, 1, 1) is Theorem 2 as printed, (1, 1, 1, 0) rows × columns, (1, 0, 0, 0) one level for
     each tensor; see `fit_shape` for the other arguments.
-
-    >>> from gradveil import Moments
-    >>> moments = Moments({"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)}, input_size=3)
-    >>> shape_with([Evidence(moments)], 1, [1.0, 1.0, 1.0, 0.0]).numbers
-    4
     """
-    pooled = pool(batches, size)
-    levels = levels_of(*pooled)
-    return Shape(
-        {name: _factors(levels[name], exponents, like) for name, like in pooled.squares.items()}
-    )
+    slopes, squares = pool(batches, size)
+    levels = levels_of(slopes, squares)
+    return Shape({n: _factors(levels[n], exponents, like) for n, like in squares.items()})
 
 
 def _factors(levels: "Levels", exponents: Sequence[float], like: Tensor) -> Factors:
@@ -310,18 +278,10 @@ def _exp(logarithm: Tensor) -> Tensor:
     return logarithm.nan_to_num(0.0, widest, -widest).clamp(-widest, widest).exp()
 
 
-class Levels(NamedTuple):
-    """log r of one tensor, as a matrix of its rows, is the sum of four parts.
-
-    The first is one number, the second has one for each row, the third one for each column, the
-    last one for each entry. r is √(S / G) of mean squares over all that a level does not tell
-    apart.
-    """
-
-    tensor: Tensor
-    rows: Tensor
-    columns: Tensor
-    entries: Tensor
+Levels = tuple[Tensor, Tensor, Tensor, Tensor]
+"""log r of one tensor, as a matrix of its rows, is the sum of four parts: one number, one for each
+row, one for each column and one for each entry. r is √(S / G) of mean squares over all that a level
+does not tell apart."""
 
 
 def levels_of(slopes: Mapping[str, Tensor], squares: Mapping[str, Tensor]) -> dict[str, Levels]:
@@ -342,9 +302,9 @@ def _levels(slope: Tensor, square: Tensor, whole: Tensor) -> Levels:
     rows = _half_log(s.mean(1, keepdim=True), g.mean(1, keepdim=True))
     if s.shape[1] == 1:
         nothing = torch.zeros_like(rows)
-        return Levels(tensor.to(s.dtype), rows, nothing[:1], nothing)
+        return tensor.to(s.dtype), rows, nothing[:1], nothing
     columns = _half_log(s.mean(0, keepdim=True), g.mean(0, keepdim=True))
-    return Levels(tensor.to(s.dtype), rows, columns, _half_log(s, g) - rows - columns)
+    return tensor.to(s.dtype), rows, columns, _half_log(s, g) - rows - columns
 
 
 def _relative(matrix: Tensor) -> Tensor:
@@ -435,7 +395,6 @@ def _logs(levels: dict[str, Levels], chosen: dict[str, Tensor]) -> Tensor:
     """The four levels at the chosen entries, one row each."""
     parts = []
     for name, index in chosen.items():
-        shape = levels[name].entries.shape
-        own = [part.expand(shape).reshape(-1)[index].double() for part in levels[name]]
-        parts.append(torch.stack(own))
+        own = [part.expand_as(levels[name][3]).reshape(-1)[index] for part in levels[name]]
+        parts.append(torch.stack(own).double())
     return torch.cat(parts, 1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._checks import NonFiniteError, check_finite, first_line
+from gradveil._checks import NonFiniteError, WrongValue, check_finite, first_line
 from gradveil._random import named_stream, normal_like
 from gradveil.messages import (
     GradientMessage,
@@ -24,6 +24,9 @@ from gradveil.messages import (
 
 from ._fit import Evidence, gather, moments_for, shape_with
 from ._shape import Given, KeptSource, Needs
+
+SEEN = (GradientMessage, LocalUpdateMessage)
+"""Messages whose model and loss can be seen."""
 
 OUT = (
     " Use public examples (source=Public((inputs, targets))), or the private batch"
@@ -69,16 +72,16 @@ class ModelSource(KeptSource):
     ) -> Given:
         """The shape that is kept, or a new one where it is due."""
         if needs.examples is not None:
-            raise ValueError(
-                f"Parameter `{needs.examples}` should be used with a source that sees real"
-                " examples: synthetic ones say how noise should be spread, not how much. Found a"
-                " shape from the model alone. Use source=Public((inputs, targets)) with public"
-                " examples, or source='private', which reveals the batch."
+            raise WrongValue(
+                needs.examples,
+                "be used with a source that sees real examples: synthetic ones say how noise should"
+                " be spread, not how much",
+                "a shape from the model alone",
+                "Use source=Public((inputs, targets)) with public examples, or source='private',"
+                " which reveals the batch.",
             )
-        known = isinstance(message, (GradientMessage, LocalUpdateMessage))
-        if not known or not message.loss.is_own:  # type: ignore[attr-defined]
+        if not isinstance(message, SEEN) or not message.loss.is_own:
             return model_given(message, inputs)  # nothing tells whether its model is another one
-        assert isinstance(message, (GradientMessage, LocalUpdateMessage))
         model, setting = message.loss.model, _setting(message, inputs)
         return self.kept(message, inputs, setting, lambda: model_given(message, inputs), model)
 
@@ -110,7 +113,7 @@ def model_given(
     size, batches = len(inputs), 2
     if isinstance(message, GradientMessage):
         size, batches = min(size + 1, 10), 1
-    if isinstance(message, (GradientMessage, LocalUpdateMessage)):
+    if isinstance(message, SEEN):
         check_finite(message.loss.parameters, "the model's weights")  # not the examples' fault
     with _accepted():
         trust = freshness(message, inputs, generator, fewest=48)
@@ -127,7 +130,7 @@ def _gathered(own: Message, made: Tensor, generator: torch.Generator, alone: boo
     try:
         return gather(own, made, generator, examples=alone)
     except ModelError:
-        if isinstance(own, (GradientMessage, LocalUpdateMessage)):
+        if isinstance(own, SEEN):
             with _accepted():
                 outputs_of(own, made)
         raise
@@ -156,16 +159,6 @@ def synthetic(
     Inputs are drawn from N(0, 1), ids of tokens evenly from all that there are. Targets that are
     integers are the classes of the model's outputs, each equally often, in a random order;
     floating-point ones are drawn from N(0, 1).
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> other, made_up = synthetic(message, torch.rand(2, 3), generator, size=4)
-    >>> made_up.shape
-    torch.Size([4, 3])
     """
     own = movable(message)
     like = _of_size(inputs, size or len(inputs))
@@ -276,15 +269,6 @@ def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> fl
         message: The message of these examples.
         inputs: The examples.
         generator: For the made-up ones.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> 0 <= trust_in(message, torch.rand(2, 3), generator) <= 1
-    True
     """
     found = check_outputs(message, inputs)
     if found is None:
@@ -314,7 +298,7 @@ def freshness(
         ModelError: Where the model fails on them.
     """
     outputs = 1
-    if isinstance(message, (GradientMessage, LocalUpdateMessage)):
+    if isinstance(message, SEEN):
         blank = inputs.new_zeros((2, *inputs.shape[1:]))  # BatchNorm takes no single one
         found = outputs_of(message, blank)
         outputs = max(1, found.numel() // 2) if isinstance(found, Tensor) else 1
@@ -328,13 +312,13 @@ def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
 
     `None` where outputs cannot be seen.
     """
-    if not isinstance(message, (GradientMessage, LocalUpdateMessage)) or len(inputs) < 4:
+    if not isinstance(message, SEEN) or len(inputs) < 4:
         return None
     outputs = _outputs(message, inputs)
     targets = movable(message).targets
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return None
-    if not isinstance(targets, Tensor) or not outputs.is_floating_point():
+    if outputs.shape[:1] != inputs.shape[:1] or not outputs.is_floating_point():
         return None
     right = _signals(message, outputs, targets)
     turns = range(1, min(5, len(inputs) - 1) + 1)

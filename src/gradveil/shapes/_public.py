@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_inputs, check_tensor
+from gradveil._checks import WrongType, check_count, check_inputs, check_tensor
 from gradveil._random import seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import (
@@ -113,10 +113,9 @@ def _shuffled(
 
 def _check_examples(examples: object) -> None:
     if not isinstance(examples, (tuple, list)) or len(examples) != 2:
-        raise TypeError(
-            "Parameter `examples` should be a pair of public inputs and targets. Found"
-            f" {type(examples).__name__}. Give for example `dataset.batch(2000, 128)`."
-        )
+        advice = "Give for example `dataset.batch(2000, 128)`."
+        expected = "be a pair of public inputs and targets"
+        raise WrongType("examples", expected, type(examples).__name__, advice)
     inputs, targets = examples
     tokens = gradient_of(inputs).takes_tokens
     check_inputs(inputs, "examples[0]", tokens=tokens)

@@ -1,14 +1,15 @@
 """The server as a source of shapes, within limits that hold whatever it sends."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import log
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_kind, check_positive, check_ratio
-from gradveil._tensors import unflatten
+from gradveil._checks import WrongValue, check_kind, check_positive, check_ratio
+from gradveil._tensors import flatten, unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.messages import Message
@@ -92,7 +93,7 @@ class FromServer(Source):
         """The server's shape within limits; the moments hold names and sizes, and no numbers."""
         moments = Moments(constant_like(1.0, like), None, inputs.numel())
         if self._shape is None:
-            return Given(Shape(Shape.isotropic(like).factors, floor=self.floor), moments)
+            return Given(replace(Shape.isotropic(like), floor=self.floor), moments)
         kept = self._shape.made  # once for all steps, and clients of a process, that share it
         sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
         key = (self.floor, self.cap, *sizes)
@@ -106,16 +107,17 @@ class FromServer(Source):
     def check(self, needs: Needs) -> None:
         """Require an amount that needs no examples, and a defense that takes a shape."""
         if needs.examples is not None:
-            raise ValueError(
-                f"Parameter `{needs.examples}` should be left out with a shape from the server,"
-                " which says how noise is spread, not how much. Found it given. Use a `scale`, a"
-                " `ratio` or a `step`, or source=Public(examples)."
+            raise WrongValue(
+                needs.examples,
+                "be left out with a shape from the server, which says how noise is spread, not how"
+                " much",
+                "it given",
+                "Use a `scale`, a `ratio` or a `step`, or source=Public(examples).",
             )
         if not needs.sensitivities:
-            raise ValueError(
-                "Parameter `source` should be left out for a defense that spreads nothing by a"
-                f" shape. Found {self!r}. Use it with optimal noise, pruning or rounding."
-            )
+            expected = "be left out for a defense that spreads nothing by a shape"
+            advice = "Use it with optimal noise, pruning or rounding."
+            raise WrongValue("source", expected, repr(self), advice)
 
     def reset(self) -> None:
         """Forget the shape: equal levels until the next one."""
@@ -145,12 +147,11 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
     shape.check(like)
     _check_few_factors(shape)
     device = next(iter(like.values())).device
-    logs = []
+    one, logs = torch.zeros((), dtype=torch.float64, device=device), {}
     for name, value in like.items():
-        parts = [factor.to(device, torch.float64).log() for factor in shape.factors[name]]
-        one = torch.zeros((), dtype=torch.float64, device=device)
-        logs.append(sum(parts, one).expand(value.shape).reshape(-1))
-    row = torch.cat(logs)
+        parts = [factor.to(one).log() for factor in shape.factors[name]]
+        logs[name] = sum(parts, one).expand(value.shape)
+    row = flatten(logs)
     if len(row):
         row = (row - row.median()).clamp_(-log(1e4), log(1e4))
         row = (row - row.mean()).exp_().clamp_(1e-9, cap)
@@ -160,13 +161,10 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
 def _check_few_factors(shape: Shape) -> None:
     """Require noise everywhere, and few factors: their product must not leave float32."""
     if shape.silent:
-        raise ValueError(
-            "A shape should have levels above 0. Found `silent = True`: a level of 0 would"
-            " switch the noise off. Give it to `PrivateNoise`, which sends no such entry."
-        )
+        found = "`silent = True`: a level of 0 would switch the noise off"
+        advice = "Give it to `PrivateNoise`, which sends no such entry."
+        raise WrongValue("shape", "have levels above 0", found, advice)
     most = max(map(len, shape.factors.values()), default=0)
     if most > MOST_FACTORS:
-        raise ValueError(
-            f"A shape should have at most {MOST_FACTORS} factors for a tensor. Found {most}."
-            " Multiply some of them."
-        )
+        expected = f"have at most {MOST_FACTORS} factors for a tensor"
+        raise WrongValue("shape", expected, str(most), "Multiply some of them.")

@@ -10,7 +10,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_kind, check_values
+from gradveil._checks import WrongValue, check_count, check_kind, check_values
 from gradveil._typing import Tensors
 from gradveil.messages import Message, movable
 from gradveil.sensitivity import OPTIONAL_FIELDS, Estimator, Moments, estimator_name
@@ -56,12 +56,13 @@ class Shape:
 
     def __post_init__(self) -> None:
         check_kind(self.factors, "factors", Mapping, "Give tuples of tensors by parameter name.")
-        checked: set[int] = set()
-        for name, factors in self.factors.items():
-            for number, factor in enumerate(factors):
-                if id(factor) not in checked:
-                    _check_factor(factor, f"factors[{name!r}][{number}]", self.silent)
-                    checked.add(id(factor))
+        factors = {
+            id(factor): (factor, f"factors[{name!r}][{number}]")
+            for name, own in self.factors.items()
+            for number, factor in enumerate(own)
+        }
+        for factor, name in factors.values():
+            _check_factor(factor, name, self.silent)
 
     @property
     def spec_words(self) -> str:
@@ -75,11 +76,8 @@ class Shape:
         ones = {kind: torch.ones((), dtype=kind[0], device=kind[1]) for kind in kinds}
         return cls({name: (ones[v.dtype, v.device],) for name, v in like.items()})
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "made": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shape, (self.factors, self.silent, self.floor)
 
     @property
     def numbers(self) -> int:
@@ -168,9 +166,7 @@ class Given:
     """A shape, and the moments of the examples that it comes from, for amounts that need them.
 
     >>> from gradveil import Moments
-    >>> from gradveil.shapes import Shape
-    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=1)
-    >>> Given(Shape({"w": (torch.ones(2),)}), moments).shape.numbers
+    >>> Given(Shape({"w": (torch.ones(2),)}), Moments({"w": torch.ones(2)}, None, 1)).shape.numbers
     2
     """
 
@@ -257,22 +253,20 @@ class KeptSource(Source):
 
     def reset(self) -> None:
         """Forget the shape, as for a new model."""
-        self._step = 0
+        self._left = 0
         self._key: list[Any] = []
         self._given: Given | None = None
         self._owner: ReferenceType[nn.Module] | None = None
-        self._is_first = False
 
     def follow(self, other: "KeptSource") -> None:
-        """Take over what another one keeps, as the first of one's own.
+        """Take over what another one of the same kind keeps, as made just now.
 
         So several defenses, or the clients of several trainings, have a shape that was made once at
-        the same model. Both should be of the same kind.
+        the same model.
         """
         check_kind(other, "other", type(self), f"Use another {type(self).__name__}.")
         self.reset()
-        self._given, self._key = other._given, list(other._key)
-        self._is_first = self._given is not None
+        self._given, self._key, self._left = other._given, list(other._key), self.refresh_every
 
     def kept(
         self,
@@ -294,24 +288,22 @@ class KeptSource(Source):
         parameters: Tensors = getattr(movable(message), "parameters", {})
         key = [*setting, *(part for n, p in parameters.items() for part in (n, *p.shape))]
         of_another = self._owner is not None and self._owner() is not at
-        if self._given is None or key != self._key or of_another:
-            self._step, self._is_first = 0, False
-        if self._step % self.refresh_every == 0 and not self._is_first:
-            self._given, self._key = make(), key
-        assert self._given is not None
+        if self._given is None or key != self._key or of_another or not self._left:
+            self._given, self._key, self._left = make(), key, self.refresh_every
         self._owner = None if at is None or self.any_model else ref(at)
-        self._step, self._is_first = self._step + 1, False
+        self._left -= 1
         return self._given.to(inputs.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of calls and what is kept; nothing before the first call."""
+        """What is kept and the number of calls that had it; nothing before the first call."""
         if self._given is None:
             return {}
         moments = self._given.moments
         numbers = {"input_size": moments.input_size, "hidden": moments.hidden}
         shape = shape_state(self._given.shape)
         kept = {**_tensors(moments), **numbers}
-        return {"step": self._step, "key": list(self._key), "shape": shape, **kept}
+        step = self.refresh_every - self._left
+        return {"step": step, "key": list(self._key), "shape": shape, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned, at the next model of its key."""
@@ -319,7 +311,7 @@ class KeptSource(Source):
         check_state(state, {"step", "key", "shape", *names})
         self.reset()
         if state:
-            self._step, self._key = int(state["step"]), list(state["key"])
+            self._left, self._key = -int(state["step"]) % self.refresh_every, list(state["key"])
             moments = Moments(**{name: state[name] for name in names})
             self._given = Given(shape_from(state["shape"]), moments)
 
@@ -337,10 +329,9 @@ def check_state(state: object, expected: set[str]) -> None:
     check_kind(state, "state", dict, "Use what `state_dict` returned.")
     assert isinstance(state, dict)
     if state and state.keys() != expected:
-        raise ValueError(
-            f"Parameter `state` should have the keys {sorted(expected)}, or none. Found"
-            f" {sorted(state)}. Use what `state_dict` returned by the same kind of defense."
-        )
+        advice = "Use what `state_dict` returned by the same kind of defense."
+        wanted = f"have the keys {sorted(expected)}, or none"
+        raise WrongValue("state", wanted, str(sorted(state)), advice)
 
 
 def shape_state(shape: Shape) -> dict[str, list[Tensor]]:

@@ -1,15 +1,14 @@
 """What a mechanism costs in training and what it guarantees against reconstruction."""
 
-from ._bound import Bound, mean_bound, reconstruction_bound
-from ._bound_forms import trace_error
+from ._bound import Bound, mean_bound, reconstruction_bound, trace_error
 from ._fisher import (
     BoundCase,
     FisherInformation,
-    fisher_matrix,
     fisher_trace,
     largest_information,
+    plan_information,
+    plan_information_trace,
 )
-from ._plan_leak import plan_information, plan_information_trace
 from ._prior import GaussianPrior, Prior
 from ._smoothness import Evaluations
 from ._utility import Utility, expected_decrease, gain_over_isotropic, share_of_optimum, utility

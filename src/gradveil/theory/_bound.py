@@ -1,20 +1,37 @@
-"""Lower bounds on the error of any attacker, with what each rests on."""
+"""Lower bounds on the error of any attacker, with what each rests on, in two forms."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_count, check_inputs, check_kind, check_methods
+from gradveil._checks import (
+    WrongValue,
+    check_choice,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_methods,
+)
 from gradveil._memory import is_out_of_memory
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, named_stream, rademacher_like
+from gradveil._solve import conjugate_gradients
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, embedded, takes_tokens, values_of
+from gradveil.sensitivity import measure
 
-from ._bound_forms import Formed, dense_bound, iterative_bound, trace_bound
-from ._fisher import BoundCase, FisherInformation, MeanInformation, largest_eigenvalue
+from ._fisher import (
+    BoundCase,
+    FisherInformation,
+    MeanInformation,
+    fisher_trace,
+    largest_eigenvalue,
+    plan_information,
+    plan_information_trace,
+)
 from ._prior import Prior
 from ._smoothness import Evaluations, Smoothness
 from ._utility import SHOWN, selects, shows_selection
@@ -22,31 +39,13 @@ from ._utility import SHOWN, selects, shows_selection
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
 
-
-def check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: object) -> None:
-    """Require batches of one shape, and a prior of such examples."""
-    if not cases:
-        raise ValueError("Parameter `cases` should hold at least one batch. Found none.")
-    if prior is not None:
-        check_kind(prior, "prior", Prior, "Use `GaussianPrior.fit(samples)`.")
-    if planned_by is not None:
-        known = "`OptimalNoise(scale=0.1)`"
-        check_methods(planned_by, "planned_by", ("plan", "observe"), known)
-    for case in cases:
-        check_message(case.message)
-        check_inputs(case.inputs)
-        check_mechanism(case.mechanism)
-        if case.inputs.shape != cases[0].inputs.shape:
-            raise ValueError(
-                "Parameter `cases` should hold batches of one shape. Found"
-                f" {tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}."
-            )
-        if prior is not None:
-            prior.check_examples(case.inputs)
-
-
 DENSE_LIMIT = 1024
 """Up to how many input entries the full bound is computed with the dense matrix."""
+
+BATCHES_LIMIT = 2**27
+"""Up to how many numbers the matrices of all batches are held for an interval."""
+
+QUANTILES, RESAMPLES = (0.025, 0.975), 2000
 
 ENOUGH_BATCHES = 8
 """For a mean over the data. The value at fewer is given, and called no guarantee."""
@@ -203,7 +202,7 @@ def mean_bound(
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
-    check_cases(cases, prior, planned_by)
+    _check_cases(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     if prior is not None:
         cases = [case._replace(inputs=prior.drawn(case.inputs, generator)) for case in cases]
@@ -219,15 +218,18 @@ def mean_bound(
     shown = not public_plan and any(
         shows_selection(i.mechanism, i.values) for i in information.parts
     )
+    asked = Asked(information, prior, planned_by, probes, generator)
     if seen.hidden or shown or information.is_infinite():
         formed = Formed(0.0, 0.0, None)
     elif method == "trace":
-        formed = trace_bound(information, prior, planned_by, probes, generator, DENSE_LIMIT)
+        formed = trace_bound(asked)
     elif solver == "dense" or (solver == "auto" and information.size <= DENSE_LIMIT):
-        formed = dense_bound(information, prior, planned_by)
+        formed = dense_bound(asked)
     else:
-        formed = iterative_bound(information, prior, planned_by, probes, generator)
+        formed = iterative_bound(asked)
     total, error, ends, matched = formed
+    # what is proved of errors after matching is for densities; a single example is not matched
+    covered = information.examples == 1 or prior is None or math.isinf(prior.largest)
     return Bound(
         total=total,
         per_entry=total / information.size,
@@ -239,15 +241,10 @@ def mean_bound(
         explained=seen.explained,
         reason=(TOKENS if tokens else "")
         or _reason(seen, shown, total, len(cases), prior)
-        or _excess(information, prior, planned_by, generator),
+        or _excess(asked),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
-        matched=matched / information.size if _covers_orders(information, prior) else 0.0,
+        matched=matched / information.size if covered else 0.0,
     )
-
-
-def _covers_orders(information: MeanInformation, prior: Prior | None) -> bool:
-    """Whether what is proved of errors after matching covers this prior, or nothing is matched."""
-    return information.examples == 1 or prior is None or prior.largest == float("inf")
 
 
 def _over_numbers(message: Message, inputs: Tensor) -> tuple[Message, Tensor]:
@@ -267,36 +264,300 @@ def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: s
 
 
 def _reason(seen: Smoothness, shown: bool, total: float, batches: int, prior: Prior | None) -> str:
+    """Why a bound is no guarantee, by what was seen of the message and by how it was asked for."""
     if shown:
         return SHOWN
-    if seen.reason or total == 0:
-        found = seen.reason or "entries are sent without noise"
-    elif batches < ENOUGH_BATCHES:
+    found = seen.reason or ("" if total else "entries are sent without noise")
+    if not found and batches < ENOUGH_BATCHES:
         found = (
             f"the information is the mean over {batches} of the at least {ENOUGH_BATCHES} batches"
             " that a bound needs"
         )
-    else:
-        found = ""
     flat = FLAT if prior is None and total > 0 else ""
     return "; ".join(why for why in (found, flat) if why)
 
 
-def _excess(
-    information: MeanInformation,
-    prior: Prior | None,
-    planned_by: object,
-    generator: torch.Generator,
-) -> str:
+def _excess(asked: "Asked") -> str:
     """Why a prior that is valid up to some information does not cover this message."""
-    if prior is None or prior.largest == float("inf"):
+    prior = asked.prior
+    if prior is None or math.isinf(prior.largest):
         return ""
-    if planned_by is not None:
+    if asked.planned_by is not None:
         return "the noise levels tell of the batch, too, and the prior is for fixed levels"
-    found = largest_eigenvalue(information, generator)
+    found = largest_eigenvalue(asked.information, asked.generator)
     if found <= (1 + NEARLY) * prior.largest:
         return ""
     return (
         f"the message tells {found:.3g} of one direction, where the prior was measured for at most"
         f" {prior.largest:.3g}: measure it at noise {found**-0.5:.3g} or less"
     )
+
+
+def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: object) -> None:
+    """Require batches of one shape, and a prior of such examples."""
+    if not cases:
+        raise WrongValue("cases", "hold at least one batch", "none")
+    if prior is not None:
+        check_kind(prior, "prior", Prior, "Use `GaussianPrior.fit(samples)`.")
+    if planned_by is not None:
+        known = "`OptimalNoise(scale=0.1)`"
+        check_methods(planned_by, "planned_by", ("plan", "observe"), known)
+    for case in cases:
+        check_message(case.message)
+        check_inputs(case.inputs)
+        check_mechanism(case.mechanism)
+        if case.inputs.shape != cases[0].inputs.shape:
+            found = f"{tuple(cases[0].inputs.shape)} and {tuple(case.inputs.shape)}"
+            raise WrongValue("cases", "hold batches of one shape", found)
+        if prior is not None:
+            prior.check_examples(case.inputs)
+
+
+class Asked(NamedTuple):
+    """What a form of the bound is computed from."""
+
+    information: MeanInformation
+    prior: Prior | None
+    planned_by: "Defense | None"
+    probes: int
+    generator: torch.Generator
+
+    def signs(self) -> Tensor:
+        """The rows of random probes."""
+        size, device = self.information.size, self.information.device
+        like = torch.empty(self.probes, size, dtype=torch.float64)
+        return rademacher_like(like, self.generator).to(device)
+
+
+class Formed(NamedTuple):
+    """A bound on E‖x̂ - x‖², and how well it is known."""
+
+    total: float
+    error: float
+    """The standard error of random probes."""
+    interval: tuple[float, float] | None
+    """From the scatter of the batches."""
+    matched: float = 0.0
+    """On the same after matching (`matched_error`)."""
+
+
+def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched: int = 1) -> float:
+    """The trace form, the largest k² / (tr J_D + tr_k J_P) over leading directions k of the prior.
+
+    For any k orthogonal directions V the errors along them are at least
+    tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
+    it is m² / (tr J_D + tr J_P). For errors after matching B examples each is (B!)^(-2/k) of that,
+    by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
+
+    Args:
+        trace: tr J_D.
+        size: m, the entries of all inputs.
+        prior: What is known of each example; `None` is flat.
+        matched: B, if errors are counted after matching that many examples to the truth.
+
+    >>> trace_error(trace=8.0, size=4)
+    2.0
+    """
+    choice = log_orders(matched)
+    entries, known = (size, 0.0) if prior is None else prior.leading(size, trace, choice)
+    if trace + known <= 0:
+        return float("inf")
+    return math.exp(-2 * choice / entries) * entries**2 / (trace + known)
+
+
+def log_orders(examples: int) -> float:
+    """log B!, the most that a choice among all orders of B examples can tell, in nats."""
+    return math.lgamma(examples + 1)
+
+
+def matched_error(errors: Tensor, examples: int) -> float:
+    """The least Σ_i D_i with Σ_i log (λ_i / D_i) ≤ 2 log B!, 0 < D_i ≤ λ_i: reverse water-filling.
+
+    It bounds E min_π Σ_b ‖x̂_π(b) - x_b‖², the error of any attacker after the truth has chosen the
+    order, from the eigenvalues λ of (J_D + J_P)⁻¹:
+
+    1. Let v be the coordinates of x along a set S of k eigenvectors, u the others. The density of
+       v_i / √λ_i given y and u has an information of k in the mean. Stam's inequality,
+       h ≥ k/2 log (2πe k / information), and Jensen's give (Efroimovich, 1979)
+       h(v | y) ≥ h(v | y, u) ≥ ½ Σ_S log (2πe λ_i).
+    2. The order π is one of B!, whatever it is chosen by: h(v | y, π) ≥ h(v | y) - log B!.
+    3. x̂ in the order π is a function of y and π. With D_i its mean squared error along direction i,
+       the Gaussian's entropy being the largest, h(v | y, π) ≤ ½ Σ_S log (2πe D_i).
+
+    So Σ_S log (λ_i / D_i) ≤ 2 log B! for every S, and for the S where D_i < λ_i in particular. One
+    example has no order to choose: Σ λ_i, the full bound.
+
+    >>> round(matched_error(torch.ones(8), examples=8) / 8, 4)
+    0.0706
+    """
+    if examples == 1:
+        return float(errors.sum())
+    found = errors.double().flatten().sort(descending=True).values
+    found = found.clamp(min=torch.finfo(found.dtype).tiny)
+    counts = torch.arange(1, len(found) + 1, dtype=found.dtype, device=found.device)
+    levels = ((found.log().cumsum(0) - 2 * log_orders(examples)) / counts).exp()
+    lowered = int((found >= levels).sum())
+    return float(lowered * levels[lowered - 1] + found[lowered:].sum())
+
+
+def trace_bound(asked: Asked) -> Formed:
+    """`trace_error` of tr J_D: Cauchy's inequality on the eigenvalues of the full bound.
+
+    tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
+    standard error is carried over to first order.
+    """
+    information, prior, planned_by, probes, generator = asked
+    size, error = information.size, 0.0
+    if size <= DENSE_LIMIT:
+        traces = _row(
+            fisher_trace(measure(one.message, one.inputs, "exact"), one.mechanism)
+            for one in information.parts
+        )
+    else:  # means of vᵀ J_F v over random signs v
+        signs = asked.signs()
+        samples = torch.stack([part.squares(signs) for part in information.parts])
+        traces, error = samples.mean(1).cpu(), _mean_and_error(samples.mean(0))[1]
+    if planned_by is not None:
+        leaks = [
+            plan_information_trace(one.message, one.inputs, planned_by, probes, generator)
+            for one in information.parts
+        ]
+        leak_error = sum(error**2 for _, error in leaks) ** 0.5 / len(leaks)
+        traces, error = traces + _row(leak for leak, _ in leaks), (error**2 + leak_error**2) ** 0.5
+    trace = float(traces.mean())
+    entries, known = (size, 0.0) if prior is None else prior.leading(size, trace)
+    total = trace_error(trace, size, prior)
+    if math.isinf(total):
+        return Formed(total, 0.0, None, total)
+    matched = trace_error(trace, size, prior, matched=information.examples)
+    ends = _spread((traces + known) / entries**2)
+    return Formed(total, total * error / (trace + known), ends, matched)
+
+
+def _row(numbers: Iterable[float]) -> Tensor:
+    return torch.tensor([*numbers], dtype=torch.float64)
+
+
+def dense_bound(asked: Asked) -> Formed:
+    """tr (J_D + J_P)⁻¹ from the eigenvalues; infinite where a direction is left unseen."""
+    information, prior, planned_by, *_ = asked
+    each = (
+        one.matrix()
+        if planned_by is None
+        else one.matrix() + plan_information(one.message, one.inputs, planned_by)
+        for one in information.parts
+    )
+    kept = [*each] if information.size**2 * len(information.parts) <= BATCHES_LIMIT else []
+    matrix = sum(kept or each, torch.zeros(())) / len(information.parts)
+    inverse = _inverse_root(matrix, prior, information)
+    if inverse is None:
+        return Formed(float("inf"), 0.0, None, float("inf"))
+    total = float(inverse.square().sum())
+    pulled = [float(((one @ inverse) * (inverse @ (inverse.T @ inverse))).sum()) for one in kept]
+    examples, matched = information.examples, total
+    if examples > 1:
+        matched = matched_error(torch.linalg.svdvals(inverse).square(), examples)
+    return Formed(total, 0.0, _reciprocal_spread(total, pulled), matched)
+
+
+def _inverse_root(data: Tensor, prior: Prior | None, information: MeanInformation) -> Tensor | None:
+    """R with R Rᵀ = (J_D + J_P)⁻¹; `None` where it does not exist.
+
+    With a prior of covariance L Lᵀ, R = L U (1 + e)^{-½}, e and U of Lᵀ J_D L: the rounding errors
+    of a large J_D cannot drown J_P, and the result is between 0 and the prior's own variance.
+    """
+    if prior is None:
+        values, vectors = torch.linalg.eigh(data)
+        resolution = values.abs().max() * len(data) * torch.finfo(information.dtype).eps
+        return None if bool(values.min() <= resolution) else vectors * values.rsqrt()
+    white = prior.from_white(prior.from_white(data, transposed=True).T, transposed=True)
+    values, vectors = torch.linalg.eigh((white + white.T) / 2)
+    root: Tensor = prior.from_white((vectors * (1 + values.clamp(min=0)).rsqrt()).T).T
+    return root
+
+
+def iterative_bound(asked: Asked) -> Formed:
+    """tr A⁻¹ = E_z[zᵀ A⁻¹ z] over random signs z, each A⁻¹ z by conjugate gradients.
+
+    With a prior of covariance L Lᵀ, A⁻¹ = L (1 + Lᵀ J_D L)⁻¹ Lᵀ. An unfinished solve is below the
+    true zᵀ A⁻¹ z, so the result stays a lower bound; without a prior it may never finish, which is
+    an error.
+
+    After matching it is the larger of the trace form and of this less the most that matching takes,
+    that without a message: `matched_error` is the least Σ λ_i exp(-t_i) over t ≥ 0 with
+    Σ t_i = 2 log B!, so what it takes, Σ λ_i (1 - exp(-t_i)), grows with λ, and A⁻¹ is at most the
+    prior's covariance.
+    """
+    information, prior, planned_by, *_ = asked
+    if planned_by is not None:
+        expected = "be given only with solver='dense' or method='trace'"
+        found = f"inputs of {information.size} entries with the iterative solver"
+        raise WrongValue("planned_by", expected, found)
+    signs = asked.signs()
+    if prior is None:
+        solved, converged = conjugate_gradients(information, signs)
+        if not converged:
+            raise ValueError(
+                "Parameter `prior` should be given for inputs this large: without one the"
+                " information is (nearly) singular and the flat bound could not be computed. Found"
+                " `prior = None`. Use `GaussianPrior.fit(samples)`, or method='trace'."
+            )
+    else:
+        solved = _solved_in_white(information, prior, signs)
+    total, error = _mean_and_error((signs * solved).sum(1))
+    pulled = [float((solved * part(solved)).sum(1).mean()) for part in information.parts]
+    matched = total if information.examples == 1 else _matched(information, prior, signs, total)
+    return Formed(total, error, _reciprocal_spread(total, pulled), matched)
+
+
+def _matched(
+    information: MeanInformation, prior: Prior | None, signs: Tensor, total: float
+) -> float:
+    """The bound after matching, of the full one that only its sum is known of."""
+    size, examples = information.size, information.examples
+    trace = float(torch.stack([part.squares(signs) for part in information.parts]).mean())
+    least = trace_error(trace, size, prior, matched=examples)
+    if prior is None:
+        return least
+    variances = prior.variances.repeat(examples)
+    taken = float(variances.sum()) - matched_error(variances, examples)
+    return max(least, total - taken)
+
+
+def _solved_in_white(information: MeanInformation, prior: Prior, signs: Tensor) -> Tensor:
+    """A⁻¹ z for each row z."""
+
+    def multiply(rows: Tensor) -> Tensor:
+        product = information(prior.from_white(rows))
+        return rows + prior.from_white(product, transposed=True)
+
+    right = prior.from_white(signs, transposed=True)
+    return prior.from_white(conjugate_gradients(multiply, right)[0])
+
+
+def _reciprocal_spread(total: float, pulled: list[float]) -> tuple[float, float] | None:
+    """The interval from q_b = tr A⁻¹ J_b A⁻¹ of each batch b, to first order in J_b.
+
+    1 / tr A⁻¹ changes by (q_b - q̄) / (tr A⁻¹)²; q̄ ≤ tr A⁻¹, so it stays positive.
+    """
+    changes = _row(pulled)
+    return _spread((1 + (changes - changes.mean()) / total) / total) if pulled and total else None
+
+
+def _spread(inverse: Tensor) -> tuple[float, float] | None:
+    """A 95 % bootstrap interval of 1 / mean over batches, widened by √(n / (n - 1))."""
+    count = len(inverse)
+    if count < 2:
+        return None
+    generator = named_stream("bound", count)
+    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
+    ends = torch.quantile(inverse[chosen].mean(1), torch.tensor(QUANTILES, dtype=inverse.dtype))
+    middle = inverse.mean()
+    low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
+    return 1 / high, (1 / low if low > 0 else float("inf"))
+
+
+def _mean_and_error(samples: Tensor) -> tuple[float, float]:
+    count = len(samples)
+    error = float(samples.std()) / count**0.5 if count > 1 else float("nan")
+    return float(samples.mean()), error

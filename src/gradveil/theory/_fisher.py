@@ -1,27 +1,40 @@
-"""Fisher information of a message about its inputs: traces, diagonals and matrices."""
+"""Fisher information about the inputs, of a message and of the noise levels planned from them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import jvp, vmap
 
-from gradveil._checks import check_finite, check_inputs, check_values
+from gradveil._checks import (
+    WrongValue,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_methods,
+    check_values,
+)
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil._tensors import total
+from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
-from gradveil.messages import Message, embedded, explained, takes_tokens
+from gradveil.messages import Message, check_message, embedded, explained, takes_tokens
 from gradveil.sensitivity import (
+    Estimator,
     Moments,
     check_moments,
     chunk_size,
     directional_derivatives,
+    draw_probes,
+    measure,
     unit_vectors,
 )
 
 from ._smoothness import Evaluations, Smoothness, smoothness
+
+if TYPE_CHECKING:
+    from gradveil.defenses import Defense
 
 PRODUCTS, ENOUGH = 40, 1e-4
 """At most so many products; fewer where the residual is this share of the value."""
@@ -83,9 +96,8 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
     if moments.clip is not None and moments.count != 1 and isinstance(mechanism, Mechanism):
         mechanism = Mechanism(mechanism.std, mechanism.keep)  # the clip is in the moments already
     weights = mechanism.information(values)
-    return {
-        name: _weigh(weights[name], s) for name, s in moments.known_squared_sensitivities.items()
-    }
+    squares = moments.known_squared_sensitivities  # where they are 0, no weight counts
+    return {n: torch.where(s > 0, weights[n] * s, 0.0) for n, s in squares.items()}
 
 
 class FisherInformation:
@@ -98,9 +110,9 @@ class FisherInformation:
         known: Values and derivatives of this message that may have been computed before.
 
     >>> from gradveil.mechanisms import Mechanism
-    >>> double, inputs = lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2)
-    >>> FisherInformation(double, inputs, Mechanism(std=1.0)).inputs.shape
-    torch.Size([1, 2])
+    >>> FisherInformation(lambda x: {"w": 2 * x}, torch.ones(1, 2), Mechanism(1.0)).matrix()
+    tensor([[4., 0.],
+            [0., 4.]], dtype=torch.float64)
     """
 
     def __init__(
@@ -232,34 +244,11 @@ class MeanInformation:
         return sum(each, Smoothness())
 
 
-def fisher_matrix(message: Message, inputs: Tensor, mechanism: AnyMechanism) -> Tensor:
-    """J_F(x) as a dense (m, m) matrix in float64; m is the number of entries of the inputs.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> fisher_matrix(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
-    tensor([[4., 0.],
-            [0., 4.]], dtype=torch.float64)
-    """
-    information = FisherInformation(message, inputs, mechanism)
-    if information.is_infinite():
-        raise ValueError(
-            "Parameter `mechanism` should add noise to every entry that depends on the inputs."
-            " Found entries sent without noise: their Fisher information is infinite and every"
-            " bound is 0. Add noise, or prune them."
-        )
-    return information.matrix()
-
-
 def _positive_part(matrix: Tensor) -> Tensor:
     """The nearest positive semidefinite matrix: rounding must not take information away."""
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
     return nearest
-
-
-def _weigh(weights: Tensor, squares: Tensor) -> Tensor:
-    """w ⊙ s², where an entry without sensitivity has no information at any weight."""
-    return torch.where(squares > 0, weights * squares, 0.0)
 
 
 def largest_information(
@@ -293,23 +282,102 @@ def largest_eigenvalue(information: MeanInformation, generator: torch.Generator)
     blank = torch.empty(1, information.size, dtype=torch.float64)
     row: Tensor = normal_like(blank, generator).to(information.device)
     row, last, off = row / row.norm(), torch.zeros_like(row), 0.0
-    middle: list[float] = []
-    beside: list[float] = []
-    value = 0.0
-    for _ in range(min(PRODUCTS, information.size)):
+    most, value = min(PRODUCTS, information.size), 0.0
+    matrix = torch.zeros(most, most, dtype=torch.float64)
+    for k in range(most):
         product = information(row) - off * last
-        middle.append(float((product * row).sum()))
-        product -= middle[-1] * row
+        matrix[k, k] = middle = float((product * row).sum())
+        product -= middle * row
         off = float(product.norm())
-        values, vectors = torch.linalg.eigh(_tridiagonal(middle, beside))
+        values, vectors = torch.linalg.eigh(matrix[: k + 1, : k + 1])
         value = float(values[-1])
-        if not off * abs(float(vectors[-1, -1])) > ENOUGH * value:
+        if k + 1 == most or not off * abs(float(vectors[-1, -1])) > ENOUGH * value:
             break
-        beside.append(off)
+        matrix[k, k + 1] = matrix[k + 1, k] = off
         row, last = product / off, row
     return value
 
 
-def _tridiagonal(middle: list[float], beside: list[float]) -> Tensor:
-    off = torch.tensor(beside, dtype=torch.float64).diag(1)
-    return torch.tensor(middle, dtype=torch.float64).diag() + off + off.T
+def plan_information(
+    message: Message,
+    inputs: Tensor,
+    defense: "Defense",
+    estimator: Estimator | str = "exact",
+) -> Tensor:
+    """½ Σ_i ∇_x log Σ_ii ∇_x log Σ_iiᵀ, the information in an x-dependent covariance, dense.
+
+    For y ~ N(g(x), Σ(x)) the Fisher information has this term beside ∇g Σ⁻¹ ∇gᵀ. It does not
+    depend on the scale of the noise. A plan from public data does not have it; in one from an
+    earlier round it tells of that round's batch.
+
+    Args:
+        message: What the client would send.
+        inputs: The private batch from which the plan is made.
+        defense: The defense that plans; its noise levels must change smoothly with the inputs.
+        estimator: How the plan measures sensitivities.
+
+    >>> from gradveil import OptimalNoise
+    >>> square = lambda inputs: {"w": inputs.square().sum(0)}
+    >>> private = OptimalNoise(scale=1.0, source="private")
+    >>> plan_information(square, torch.tensor([[1.0, 2.0]]), private).shape
+    torch.Size([2, 2])
+    """
+    slope = _slopes(message, inputs, defense, estimator)
+    columns = [slope(axis) for block in unit_vectors(inputs, 1) for axis in block]
+    jacobian = torch.stack(columns, dim=1).double()
+    return 0.5 * jacobian.T @ jacobian
+
+
+def plan_information_trace(
+    message: Message,
+    inputs: Tensor,
+    defense: "Defense",
+    probes: int = 16,
+    generator: torch.Generator | None = None,
+    estimator: Estimator | str = "sketch",
+) -> tuple[float, float]:
+    """The trace of `plan_information` from random directions, and its standard error.
+
+    E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I.
+
+    >>> from gradveil import OptimalNoise
+    >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
+    >>> private = OptimalNoise(scale=1.0, source="private")
+    >>> trace, error = plan_information_trace(square, inputs, private, estimator="exact")
+    >>> trace > 0
+    True
+    """
+    slope = _slopes(message, inputs, defense, estimator)
+    check_count(probes, "probes")
+    directions = draw_probes(inputs, probes, generator_or_fresh(generator))
+    samples = [0.5 * float(total([slope(v).square()])) for v in directions]
+    traces = torch.tensor(samples, dtype=torch.float64)
+    error = float(traces.std()) / probes**0.5 if probes > 1 else float("nan")
+    return float(traces.mean()), error
+
+
+def _slopes(
+    message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | str
+) -> Callable[[Tensor], Tensor]:
+    """v ↦ ∂_v log Σ_ii of the entries that get noise.
+
+    The plan is measured with its own probes held fixed: so it is a smooth function of the inputs.
+    """
+    check_message(message)
+    check_inputs(inputs)
+    check_methods(defense, "defense", ("plan", "observe"), "`OptimalNoise(scale=0.1)`")
+
+    def std(x: Tensor) -> Tensors:
+        fixed = torch.Generator().manual_seed(0)
+        found = getattr(defense.plan(measure(message, x, estimator, generator=fixed)), "std", None)
+        if not isinstance(found, dict):
+            named = f"{type(defense).__name__}, whose mechanism has no noise levels"
+            raise WrongValue("defense", "add noise", named)
+        return found
+
+    noisy = {name: level > 0 for name, level in std(inputs).items()}
+
+    def log_variances(x: Tensor) -> Tensors:
+        return {n: 2 * torch.where(noisy[n], s, 1.0).log() for n, s in std(x).items()}
+
+    return lambda v: flatten(jvp(log_variances, (inputs,), (v,))[1])

@@ -6,7 +6,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_inputs, check_not_negative, check_tensor
+from gradveil._checks import (
+    WrongValue,
+    check_count,
+    check_inputs,
+    check_not_negative,
+    check_tensor,
+)
 from gradveil._random import generator_or_fresh
 
 
@@ -81,15 +87,6 @@ class Prior:
         count = torch.arange(1, len(known) + 1, dtype=known.dtype, device=known.device)
         return examples * count, known
 
-    def matrix(self, size: int) -> Tensor:
-        """J_P of a batch with `size` entries in all: the precision, once for each example."""
-        blocks: Tensor = torch.block_diag(*[self.precision] * self._examples(size))
-        return blocks
-
-    def trace(self, size: int) -> float:
-        """tr J_P of a batch with `size` entries in all."""
-        return float(self.precision.trace()) * self._examples(size)
-
     def from_white(self, rows: Tensor, transposed: bool = False) -> Tensor:
         """L v, or Lᵀ v, of each example in each row v of a (k, size) tensor."""
         matrix = self.root if transposed else self.root.T
@@ -99,20 +96,17 @@ class Prior:
     def check_examples(self, inputs: Tensor) -> None:
         """Require that the prior is one of such examples."""
         if inputs[0].numel() != len(self.precision):
-            raise ValueError(
-                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
-                f" prior of {len(self.precision)} entries and"
-                f" `inputs.shape = {tuple(inputs.shape)}`. Fit it to such examples."
-            )
+            raise self._misfit(f"`inputs.shape = {tuple(inputs.shape)}`")
 
     def _examples(self, size: int) -> int:
-        n = len(self.precision)
-        if size % n:
-            raise ValueError(
-                "Parameter `prior` should be of examples with the shape of the inputs'. Found a"
-                f" prior of {n} entries for inputs of {size} in all. Fit it to such examples."
-            )
-        return size // n
+        if size % len(self.precision):
+            raise self._misfit(f"inputs of {size} in all")
+        return size // len(self.precision)
+
+    def _misfit(self, inputs: str) -> WrongValue:
+        found = f"a prior of {len(self.precision)} entries and {inputs}"
+        expected = "be of examples with the shape of the inputs'"
+        return WrongValue("prior", expected, found, "Fit it to such examples.")
 
 
 ROUNDING = 1e-10
@@ -156,17 +150,13 @@ class GaussianPrior(Prior):
         check_inputs(self.mean, "mean")
         check_inputs(self.covariance, "covariance")
         if not torch.allclose(self.covariance, self.covariance.T, rtol=1e-4):
-            raise ValueError(
-                "Parameter `covariance` should be symmetric. Found entries that differ by"
-                f" {float((self.covariance - self.covariance.T).abs().max()):.3g} across the"
-                " diagonal."
-            )
+            most = float((self.covariance - self.covariance.T).abs().max())
+            found = f"entries that differ by {most:.3g} across the diagonal"
+            raise WrongValue("covariance", "be symmetric", found)
         factor, failed = torch.linalg.cholesky_ex(self.covariance.double())
         if bool(failed):
-            raise ValueError(
-                "Parameter `covariance` should be positive definite. Found that it is not. Add a"
-                " small multiple of the identity (`ridge` of `GaussianPrior.fit`)."
-            )
+            advice = "Add a small multiple of the identity (`ridge` of `GaussianPrior.fit`)."
+            raise WrongValue("covariance", "be positive definite", "that it is not", advice)
         object.__setattr__(self, "precision", torch.cholesky_inverse(factor))
 
     @classmethod
@@ -191,10 +181,8 @@ class GaussianPrior(Prior):
         check_inputs(samples, "samples")
         check_not_negative(ridge, "ridge")
         if len(samples) < 2 or samples.dim() < 2:
-            raise ValueError(
-                "Parameter `samples` should hold at least 2 examples, of shape (N, ...). Found"
-                f" `samples.shape = {tuple(samples.shape)}`."
-            )
+            found = f"`samples.shape = {tuple(samples.shape)}`"
+            raise WrongValue("samples", "hold at least 2 examples, of shape (N, ...)", found)
         flat = samples.flatten(1).double()
         around, classes = (flat.mean(0), 1) if labels is None else _class_means(flat, labels)
         covariance = (flat - around).T @ (flat - around) / (len(flat) - classes)
@@ -216,15 +204,12 @@ def _class_means(samples: Tensor, labels: Tensor) -> tuple[Tensor, int]:
     """The mean of its class for each sample, and the number of classes."""
     check_tensor(labels, "labels")
     if labels.shape != (len(samples),):
-        raise ValueError(
-            f"Parameter `labels` should hold one class for each of {len(samples)} samples. Found"
-            f" `labels.shape = {tuple(labels.shape)}`."
-        )
+        expected = f"hold one class for each of {len(samples)} samples"
+        raise WrongValue("labels", expected, f"`labels.shape = {tuple(labels.shape)}`")
     _, index, counts = labels.to(samples.device).unique(return_inverse=True, return_counts=True)
     if len(counts) >= len(samples):
-        raise ValueError(
-            "Parameter `labels` should have classes of several samples. Found"
-            f" {len(counts)} classes of {len(samples)} samples. Leave it out, or give more samples."
-        )
+        found = f"{len(counts)} classes of {len(samples)} samples"
+        advice = "Leave it out, or give more samples."
+        raise WrongValue("labels", "have classes of several samples", found, advice)
     sums = samples.new_zeros(len(counts), samples.shape[1]).index_add_(0, index, samples)
     return (sums / counts.unsqueeze(1))[index], len(counts)

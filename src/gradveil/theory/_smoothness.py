@@ -1,10 +1,10 @@
 """Whether derivatives show all that a message tells of its inputs."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from gradveil.sensitivity import directional_derivatives, rounding_of, spread_of
 LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
 steps."""
-
-Result = TypeVar("Result")
 
 MOST = 3 * 2**22
 """Numbers that are kept for one message; what is beyond that is computed again."""
@@ -48,53 +46,36 @@ class Evaluations:
 
     def values(self, inputs: Tensor) -> Tensors:
         """g(x)."""
-        return self._once("values", lambda: values_of(self.message, inputs), inputs)
+        found: Tensors = self._once(values_of, inputs)
+        return found
 
     def derivatives(self, point: Tensor, directions: Tensor) -> Tensors:
         """∂_v g(x) for each row v of `directions`."""
-
-        def compute() -> Tensors:
-            return directional_derivatives(self.message, point, directions)
-
-        return self._once("derivatives", compute, point, directions)
+        found: Tensors = self._once(directional_derivatives, point, directions)
+        return found
 
     def pull_back(self, point: Tensor) -> tuple[Tensors, Callable[[Tensors], tuple[Tensor]]]:
         """g(x), and the map u ↦ Jᵀu."""
+        values, pull_back = self._once(vjp, point)
+        return values, pull_back
 
-        def compute() -> tuple[Tensors, Callable[[Tensors], tuple[Tensor]]]:
-            values, pull_back = vjp(self.message, point)[:2]
-            return values, pull_back
-
-        return self._once("pull back", compute, point, size=GRAPH)
-
-    def _once(
-        self, what: str, compute: Callable[[], Result], *tensors: Tensor, size: int = 1
-    ) -> Result:
+    def _once(self, compute: Callable[..., Any], *tensors: Tensor) -> Any:
+        """What a function makes of the message and these tensors, found by their contents."""
         if self._left <= 0:
-            return compute()
-        key = _key(what, tensors)
+            return compute(self.message, *tensors)
+        digest = hashlib.sha256(compute.__name__.encode())
+        for tensor in tensors:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        key = digest.digest()
         if key in self._known:
-            found: Result = self._known[key]
-            return found
-        found = compute()
-        numbers = size * _entries(found)
+            return self._known[key]
+        found = compute(self.message, *tensors)
+        values, size = (found[0], GRAPH) if isinstance(found, tuple) else (found, 1)
+        numbers = size * sum(value.numel() for value in values.values())
         if numbers <= self._left:
             self._known[key], self._left = found, self._left - numbers
         return found
-
-
-def _entries(found: Any) -> int:
-    """Numbers in values, or in the values beside a map."""
-    values: Tensors = found[0] if isinstance(found, tuple) else found
-    return sum(value.numel() for value in values.values())
-
-
-def _key(what: str, tensors: tuple[Tensor, ...]) -> bytes:
-    digest = hashlib.sha256(what.encode())
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.digest()
 
 
 GROUPS = FEW = 16
@@ -190,14 +171,13 @@ def smoothness(
         generator: For the directions.
         groups: Whether to move groups of features by themselves, too.
     """
-    look = _Look(message, sent, {n: _finite(w) for n, w in weights.items()})
+    finite = {n: w.masked_fill(w.isinf(), 0.0).double() for n, w in weights.items()}
+    look = _Look(message, sent, finite)
     values = message.values(inputs)  # an error of the message itself is raised as it is
     try:
         smoothness = look.path(inputs, generator)
-        if groups and inputs[0].numel() <= FEW:
-            smoothness = smoothness + look.features(inputs, generator)
-        elif groups:
-            smoothness = smoothness + look.groups(inputs, generator)
+        if groups:
+            smoothness += look.features(inputs, generator)
     except (RuntimeError, ValueError, IndexError):
         return Smoothness(hidden=sum(value.numel() for value in values.values()))
     return smoothness + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
@@ -211,72 +191,64 @@ class _Look:
     ) -> None:
         self.message, self.clamp, self.weights = message, clamp, weights
 
-    def sent(self, values: Tensors) -> Tensors:
-        """What is left of the values."""
-        return values if self.clamp is None else self.clamp(values)
-
     def path(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """Steps from the batch along one direction, each step with its derivative."""
         step = LENGTH / STEPS * spread_of(inputs) * normal_like(inputs, generator)
         seen, moved = self._along(inputs, step, STEPS)
-        start = STEPS * self._energy(self._derivative(inputs, step))
+        start = STEPS * self._slope(inputs, step)
         return Smoothness(seen=seen, moved=moved, at_batches=start)
 
     def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
-        """A long path of each feature by itself, in all examples."""
-        energies = [
-            self._along(inputs, step, FAR_STEPS)
-            for step in _group_steps(inputs, FAR / FAR_STEPS, generator)
-        ]
-        return Smoothness(least_seen=_least_share(energies))
+        """Of few features a long path of each by itself, in all examples; of many one small step
+        of each group.
+        """
+        features = inputs[0].numel()
+        few = features <= FEW
+        size = FAR / FAR_STEPS if few else LENGTH / STEPS
+        order = torch.randperm(features, generator=generator).to(inputs.device)
+        step, least = size * spread_of(inputs) * normal_like(inputs, generator), 1.0
+        for group in order.split(-(-features // GROUPS)):
+            mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
+            mask[group] = 1
+            own = step * mask.view(inputs.shape[1:])
+            if few:
+                seen, moved = self._along(inputs, own, FAR_STEPS)
+            else:
+                moved = self._change(inputs - own / 2, inputs + own / 2)
+                seen = self._slope(inputs, own)
+            least = min(least, seen / moved) if moved > 0 else least
+        return Smoothness(least_seen=least)
 
     def _along(self, inputs: Tensor, step: Tensor, steps: int) -> tuple[float, float]:
         """What derivatives see of the steps of a path, and how the message moves."""
         points = [inputs + place * step for place in range(steps + 1)]
-        values = [self.sent(self.message.values(point)) for point in points]
-        moved = sum(self._energy(_difference(b, a)) for a, b in pairwise(values))
-        seen = sum(self._energy(self._derivative(point + step / 2, step)) for point in points[:-1])
-        return seen, moved
+        moved = sum(self._change(*ends) for ends in pairwise(points))
+        return sum(self._slope(point + step / 2, step) for point in points[:-1]), moved
 
-    def groups(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
-        """One small step of each group of features, in all examples."""
-        energies = []
-        for step in _group_steps(inputs, LENGTH / STEPS, generator):
-            ends = (self.message.values(inputs + side * step / 2) for side in (1, -1))
-            moved = self._energy(_difference(*map(self.sent, ends)))
-            energies.append((self._energy(self._derivative(inputs, step)), moved))
-        return Smoothness(least_seen=_least_share(energies))
+    def _change(self, start: Tensor, end: Tensor) -> float:
+        """Σ w_i (Δg_i)² of what is sent."""
+        a, b = (self._sent(self.message.values(point)) for point in (start, end))
+        return self._energy({name: b[name] - a[name] for name in a})
 
-    def _derivative(self, point: Tensor, step: Tensor) -> Tensors:
-        """h ∂_v of what is sent: that of the message, 0 where clamping makes it constant."""
+    def _slope(self, point: Tensor, step: Tensor) -> float:
+        """Σ w_i (h ∂_v g_i)², 0 where clamping makes what is sent constant."""
         tangents = self.message.derivatives(point, step.unsqueeze(0))
-        if self.clamp is None:
-            return {name: tangent[0] for name, tangent in tangents.items()}
-        values = self.message.values(point)
-        clamped = self.sent(values)
-        return {n: t[0] * (clamped[n] == values[n]) for n, t in tangents.items()}
+        slopes = {name: tangent[0] for name, tangent in tangents.items()}
+        if self.clamp is not None:
+            values = self.message.values(point)
+            clamped = self._sent(values)
+            slopes = {n: slope * (clamped[n] == values[n]) for n, slope in slopes.items()}
+        return self._energy(slopes)
+
+    def _sent(self, values: Tensors) -> Tensors:
+        """What is left of the values."""
+        return values if self.clamp is None else self.clamp(values)
 
     def _energy(self, change: Tensors) -> float:
         return sum(
             float((change[n].double().square() * weight).sum())
             for n, weight in self.weights.items()
         )
-
-
-def _least_share(energies: list[tuple[float, float]]) -> float:
-    return min((seen / moved for seen, moved in energies if moved > 0), default=1.0)
-
-
-def _group_steps(inputs: Tensor, size: float, generator: torch.Generator) -> Iterator[Tensor]:
-    """A small step of each group of features, with random signs and sizes."""
-    features = inputs[0].numel()
-    order = torch.randperm(features, generator=generator).to(inputs.device)
-    members = -(-features // GROUPS)
-    step = size * spread_of(inputs) * normal_like(inputs, generator)
-    for group in order.split(members):
-        mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
-        mask[group] = 1
-        yield step * mask.view(inputs.shape[1:])
 
 
 def _hidden(
@@ -300,11 +272,3 @@ def _hidden(
             count += int((silent & moves).sum())
             silent = silent & ~moves
     return count
-
-
-def _difference(a: Tensors, b: Tensors) -> Tensors:
-    return {name: a[name] - b[name] for name in a}
-
-
-def _finite(weight: Tensor) -> Tensor:
-    return weight.masked_fill(weight.isinf(), 0.0).double()

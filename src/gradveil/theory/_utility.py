@@ -4,7 +4,6 @@ from math import isinf
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from gradveil._checks import (
     check_at_most,
@@ -15,8 +14,8 @@ from gradveil._checks import (
     check_values,
 )
 from gradveil._tensors import total
-from gradveil._typing import Level, Tensors
-from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
+from gradveil._typing import Tensors
+from gradveil.mechanisms import AnyMechanism, Mechanism, as_tensors, check_mechanism
 from gradveil.sensitivity import Moments, check_moments
 
 from ._fisher import entry_information, seen_trace
@@ -53,9 +52,6 @@ def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     first = float(total(v * means[n] for n, v in values.items()))
     spread = float(total(v.square() * variances[n] for n, v in values.items()))
     return Utility(first, 0.0 - spread)
-
-
-OPTIMIZERS = ("sgd", "adam")
 
 
 def expected_decrease(
@@ -100,7 +96,7 @@ def expected_decrease(
     check_mechanism(mechanism)
     check_positive(lr, "lr")
     check_at_most(lr, "lr")
-    check_choice(optimizer, "optimizer", OPTIMIZERS)
+    check_choice(optimizer, "optimizer", ("sgd", "adam"))
     curvatures = moments.known_squared_example_values
     values = {name: square.double().sqrt() for name, square in moments.squared_values.items()}
     means, variances = mechanism.mean(values), mechanism.variance(values)
@@ -126,9 +122,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     >>> import torch
     >>> from gradveil import Moments
     >>> from gradveil import OptimalNoise
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> round(gain_over_isotropic(moments, OptimalNoise(scale=1.0).plan(moments)), 3)
     1.562
     """
@@ -153,9 +147,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     >>> import torch
     >>> from gradveil import Moments
     >>> from gradveil import GradientNoise, OptimalNoise
-    >>> moments = Moments(
-    ...     {"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, input_size=2
-    ... )
+    >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> plans = [kind(scale=1.0).plan(moments) for kind in (GradientNoise, OptimalNoise)]
     >>> [round(share_of_optimum(moments, plan), 3) for plan in plans]
     [0.64, 1.0]
@@ -178,9 +170,10 @@ def _check(moments: Moments, mechanism: Mechanism) -> None:
 
 
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:
-    values = {name: square.sqrt() for name, square in moments.squared_values.items()}
-    variances = Mechanism(mechanism.std).variance(values)
-    return float(total(g2 * variances[n] for n, g2 in moments.squared_values.items()))
+    """Σ_i g_i² Σ_ii."""
+    squares = moments.squared_values
+    stds = as_tensors(mechanism.std, squares)
+    return float(total(g2 * stds[n].square() for n, g2 in squares.items()))
 
 
 SHOWN = (
@@ -206,22 +199,12 @@ def shows_selection(mechanism: AnyMechanism, values: Tensors) -> bool:
     """
     if not isinstance(mechanism, Mechanism):
         return False
-    return any(_shows(mechanism, name, value) for name, value in values.items())
-
-
-def _shows(mechanism: Mechanism, name: str, value: Tensor) -> bool:
-    bare = _level(mechanism.std, name, value) == 0
-    if isinstance(mechanism.keep, dict):
-        pruned = mechanism.keep[name] < 1
-        others = any(bool((keep > 0).any()) for keep in mechanism.keep.values())
-        if bool((bare & pruned).any()) and others:
-            return True
-    if mechanism.clip is None or not isinstance(mechanism.std, dict):
-        return False
-    clamped = value.abs() >= _level(mechanism.clip, name, value)
-    return bool((bare & clamped).any())
-
-
-def _level(level: Level, name: str, value: Tensor) -> Tensor:
-    own_level = level[name] if isinstance(level, dict) else level
-    return torch.as_tensor(own_level, device=value.device)
+    std, keep, clip = mechanism.std, mechanism.keep, mechanism.clip
+    bare = {name: level == 0 for name, level in as_tensors(std, values).items()}
+    shown = {name: torch.zeros_like(own) for name, own in bare.items()}
+    if isinstance(keep, dict) and any(bool((share > 0).any()) for share in keep.values()):
+        shown = {name: share < 1 for name, share in keep.items()}
+    if clip is not None and isinstance(std, dict):
+        limits = as_tensors(clip, values)
+        shown = {n: shown[n] | (v.abs() >= limits[n]) for n, v in values.items()}
+    return any(bool((bare[name] & own).any()) for name, own in shown.items())

@@ -24,9 +24,16 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def steps_on(mechanism: Mechanism) -> Tensors:
+    """The step of each entry, in float64."""
+    assert isinstance(mechanism, GridMechanism)
+    assert isinstance(mechanism.std, dict)
+    return {name: std.double() * 2.0**-mechanism.bits for name, std in mechanism.std.items()}
+
+
 def is_on_grid(sent: Tensors, mechanism: GridMechanism) -> bool:
     """Whether each entry is the float that is nearest to a multiple of its step."""
-    steps = mechanism.steps(sent)
+    steps = steps_on(mechanism)
     return all(
         torch.equal(((y.double() / steps[n]).round() * steps[n]).to(y.dtype), y)
         for n, y in sent.items()
@@ -50,7 +57,7 @@ def test_all_that_is_sent_are_multiples_of_public_steps(dtype, kind, unit):
         plain = replace(defense, grid=False).plan(defense.observe(message, case.inputs().to(dtype),
                                                                    generator)[1])  # fmt: skip
         for name, level in plain.std.items():  # nothing of the batch is in it
-            assert torch.equal(mechanism.steps(sent)[name], level.double() * 2.0**-mechanism.bits)
+            assert torch.equal(steps_on(mechanism)[name], level.double() * 2.0**-mechanism.bits)
 
 
 def test_continuous_noise_is_not_on_the_grid_and_gives_a_batch_away():
@@ -72,7 +79,7 @@ def test_continuous_noise_is_not_on_the_grid_and_gives_a_batch_away():
 def _noise_exists(sent: Tensor, value: Tensor, mechanism: Mechanism) -> Tensor:
     """Whether some noise, of the floats that can be drawn, makes what was sent of this value."""
     if isinstance(mechanism, GridMechanism):
-        step = mechanism.steps({"w": value})["w"]
+        step = steps_on(mechanism)["w"]
         noise = (sent.double() / step).round() - (value.double() / step).round()
         return (((value.double() / step).round() + noise) * step).float() == sent
     noise = (sent - value).float()
@@ -103,7 +110,7 @@ def linear(rows: Tensor, grid: float | None) -> tuple[GradientMessage, PrivateNo
 def steps_of(defense: PrivateNoise, message: GradientMessage, rows: Tensor) -> Tensor:
     """What is rounded to the grid, in steps, and these in units of the clip."""
     values, moments = defense.observe(message, rows, seeded())
-    step = defense.plan(moments).steps(values)["weight"]
+    step = steps_on(defense.plan(moments))["weight"]
     return ((values["weight"] / step).round() * step).flatten()
 
 
@@ -115,7 +122,7 @@ def test_rounded_sums_move_by_the_clip_at_most(entries, multiplier):
     empty = torch.zeros(0, entries)
     message, defense = linear(empty, multiplier)
     moments = defense.observe(message, empty, seeded())[1]
-    step = float(defense.plan(moments).steps(moments.squared_values)["weight"].flatten()[0])
+    step = float(steps_on(defense.plan(moments))["weight"].flatten()[0])
     reached = 0.0
     for _ in range(100):
         edge = 0.4999 * step * torch.ones(1, entries)
@@ -134,7 +141,7 @@ def test_without_the_smaller_clip_rounding_would_exceed_it(monkeypatch):
     monkeypatch.setattr("gradveil.messages._clipped._metric.Metric.limit", lambda _, clip: clip)
     message, defense = linear(torch.zeros(0, entries), multiplier)
     moments = defense.observe(message, torch.zeros(0, entries), seeded())[1]
-    step = float(defense.plan(moments).steps(moments.squared_values)["weight"].flatten()[0])
+    step = float(steps_on(defense.plan(moments))["weight"].flatten()[0])
     edge = 0.4999 * step * torch.ones(1, entries)
     sums = [edge, torch.cat([edge, 1e3 * torch.rand(1, entries, generator=seeded(2))])]
     moved = [steps_of(defense, message, rows) for rows in sums]
