@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import (
-    called,
+    WrongValue,
     check_choice,
     check_count,
     check_not_negative,
@@ -37,20 +37,15 @@ def check_delta(delta: float, name: str = "delta") -> None:
     """
     check_number(delta, name)
     if not 0 < delta < 1:
-        raise ValueError(
-            f"{called(name)} should be in (0, 1), below one over the number of examples. Found"
-            f" `{name} = {delta}`. Use for example 1e-5."
-        )
+        expected = "be in (0, 1), below one over the number of examples"
+        raise WrongValue(name, expected, str(delta), "Use for example 1e-5.", True)
 
 
 def check_probability(value: float, name: str) -> None:
     """Require a number in (0, 1]."""
     check_number(value, name)
     if not 0 < value <= 1:
-        raise ValueError(
-            f"{called(name)} should be in (0, 1]. Found `{name} = {value}`."
-            " For percentages, divide by 100."
-        )
+        raise WrongValue(name, "be in (0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
 def check_neighbours(neighbours: str) -> None:
