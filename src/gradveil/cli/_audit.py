@@ -32,20 +32,14 @@ from ._options import (
     Seed,
     WeightsPath,
     bar,
-    data_source,
+    given,
     is_given,
     option,
     options,
-    own_options,
     useless,
 )
 
 INTERRUPTED = 130
-OWN = own_options(
-    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
-    "rounds", "delta", "sample_rate", "output", "strengths", "clients", "optimizer", "lr", "jobs",
-    "address", "batch_size",
-)  # fmt: skip
 QUICK = ("gradient-noise", "optimal-noise")
 """The defenses of a quick audit."""
 
@@ -155,42 +149,33 @@ def run_audit(
                 build_attack(text)  # for its errors, before any work
     with option("--goal", "goals"):
         goals = [Goal.parse(text) for text in goal or []]
-    with options(OWN):
+    with options(context):
+        chosen = {
+            **given(context, Settings),
+            "strengths": strengths,
+            "threat": parse_threat(threat or []),
+        }
         settings = Settings(
             defenses,
             attacks,
             goals=goals,
-            strengths=strengths,
-            match=match,
-            scale=scale,
-            ratio=ratio,
-            threat=parse_threat(threat or []),
-            steps=steps,
-            seeds=seeds,
             training_seeds=2 if quick else 3,
             releases=Releases(rounds, delta, sample_rate),
-            seed=seed,
+            **chosen,
         )
     local = None
     if message == "gradient":
         useless(context, "without `--message update`", ["local_steps", "local_lr"])
     else:
-        with options({"lr": "--local-lr", "steps": "--local-steps"}):
+        with options(context, lr="--local-lr", steps="--local-steps"):
             local = LocalSteps(local_lr, local_steps)
-    with options({**OWN, "rounds": "--training-rounds"}):
-        federation = Federation(
-            clients,
-            batch_size=batch_size,
-            rounds=training_rounds,
-            local=local,
-            optimizer=optimizer,
-            lr=lr,
-        )
+    with options(context, rounds="--training-rounds"):
+        chosen = {**given(context, Federation), "rounds": training_rounds}
+        federation = Federation(local=local, **chosen)
     with option("--out", "out"):
         check_folder(out)
-    source, private = data_source(context, dataset, data), batch_size * batches
-    subject, named = load_subject(source, model, weights, loss, output, private, seed, device)
-    with output_folder(out), options({**OWN, **named}), bar(Console(stderr=True)) as progress:
+    subject, named = load_subject(context, batch_size * batches)
+    with output_folder(out), options(context, **named), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,

@@ -42,10 +42,8 @@ from ._options import (
     Seed,
     WeightsPath,
     bar,
-    data_source,
     option,
     options,
-    own_options,
     useless,
 )
 
@@ -164,7 +162,8 @@ def bound(
         useless(context, "without `--sweep`", ["out"])
     if kind in ("recognition", "renyi"):
         account = {name: context.params[name] for name in ACCOUNT}
-        _show_statement(kind, _of_releases(kind, guess, diameter, account), format)
+        with options(context):
+            _show_statement(kind, _of_releases(kind, guess, diameter, account), format)
         return
     if sweep:
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
@@ -174,10 +173,9 @@ def bound(
     with option("--defense", "defenses"):
         (spec,) = typed("defense", [defense])
         parse_defense(spec)  # for its errors, before any work
-    source = data_source(context, dataset, data)
-    subject, named = load_subject(source, model, weights, loss, output, batch_size, seed, device)
+    subject, named = load_subject(context, batch_size)
     title = f"{subject.model_name} on {subject.name}, {batch_size} examples"
-    with options(named):
+    with options(context, **named):
         case = audited(subject, Federation())
         study = BoundStudy(
             dataclasses.replace(case, prior=None) if kind == "fisher" else case, spec, seed
@@ -189,7 +187,7 @@ def bound(
     if kind == "fisher":
         _show_statement(kind, _fisher(study, title), format)
     elif kind == "candidates":
-        with bar(Console(stderr=True)) as progress, options(own_options(*TAKES[kind])):
+        with bar(Console(stderr=True)) as progress, options(context):
             progress("candidates", 0.0)
             found = study.from_candidates(candidates, trials, rest)
         facts = _candidates(found) | {"defense": spec_of(study.defense), "of": title}
@@ -209,14 +207,13 @@ def _of_releases(
         if value is None:
             what = "the best blind guess's chance" if name == "--guess" else "noise over the clip"
             raise WrongValue(name, f"be given: {what}, as 0.1", "none")
-    with options(own_options("guess", "diameter", *account)):
-        if kind == "recognition":
-            chance = guess or 0.0
-            found = {"probability": recognition_bound(chance, **account), "guess": chance}
-        else:
-            found = {"mse": renyi_bound(diameter, **account), "diameter": diameter}
-        stated = PrivacyAccount(account["noise_multiplier"], account["sample_rate"], delta=0.5)
-        return {**found, **account, "sampling": stated.sampling}
+    if kind == "recognition":
+        chance = guess or 0.0
+        found = {"probability": recognition_bound(chance, **account), "guess": chance}
+    else:
+        found = {"mse": renyi_bound(diameter, **account), "diameter": diameter}
+    stated = PrivacyAccount(account["noise_multiplier"], account["sample_rate"], delta=0.5)
+    return {**found, **account, "sampling": stated.sampling}
 
 
 def _fisher(study: BoundStudy, title: str) -> dict[str, Any]:

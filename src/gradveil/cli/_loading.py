@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
 from gradveil._checks import WrongValue, check_finite, check_seed, device_of
@@ -14,38 +15,30 @@ from gradveil.data import Dataset, load_dataset
 from gradveil.messages import LossFunction, check_model
 from gradveil.models import build_fitting_model, build_loss, default_model
 
-from ._options import option
+from ._options import data_source, option
 
 
-def load_subject(
-    named_source: tuple[str, str | Path],
-    model: str | None,
-    weights: Path | None,
-    loss: str | None,
-    output: str | None,
-    private: int,
-    seed: int,
-    device: str,
-) -> tuple[Subject, dict[str, str]]:
+def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[str, str]]:
     """What the options name, its first examples private, and the options of its parameters."""
-    said, source = named_source
-    place = device_of(device, "--device")
+    given = context.params
+    said, source = data_source(context)
+    weights = None if given["weights"] is None else Path(given["weights"])
+    place = device_of(given["device"], "--device")
     with option(said, "source", "limit"):
         samples = load_dataset(source).to(place)
-    loss_fn = load_loss(loss, samples)
-    name, network = load_model(model, weights, samples, seed, device)
+    loss_fn = load_loss(given["loss"], samples)
+    name, network = load_model(given["model"], weights, samples, given["seed"])
     batch, public = split_public(samples, private)
     subject = Subject(
-        network, loss_fn, batch, public, samples, output_key(output),
+        network.to(place), loss_fn, batch, public, samples, output_key(given["output"]),
         name=samples.name, model_name=name,
         weights="untrained" if weights is None else weights.name,
     )  # fmt: skip
-    named = {"model": "--model", "loss_fn": "--loss", "output": "--output"}
-    return subject, {**named, "targets": said, "inputs": said}
+    return subject, {"loss_fn": "--loss", "targets": said, "inputs": said}
 
 
 def load_model(
-    name: str | None, weights: Path | None, data: Dataset, seed: int, device: str
+    name: str | None, weights: Path | None, data: Dataset, seed: int
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
     shape = data.inputs.shape[1:]
@@ -61,7 +54,7 @@ def load_model(
             load_weights(model, weights)
     with option("--weights" if weights is not None else "--model", "model"):
         check_usable(model)
-    return name, model.to(device_of(device, "--device"))
+    return name, model
 
 
 def load_loss(name: str | None, data: Dataset) -> LossFunction:

@@ -1,9 +1,10 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from click.core import ParameterSource
@@ -59,15 +60,12 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
 
 
 @contextmanager
-def options(names: Mapping[str, str]) -> Iterator[None]:
-    """Wrong arguments inside name options, each in place of its parameter.
+def options(context: typer.Context, **others: str) -> Iterator[None]:
+    """Wrong arguments inside name the command's options, each in place of its parameter.
 
-    >>> from gradveil._checks import check_positive
-    >>> with options({"lr": "--lr"}):
-    ...     check_positive(0, "lr")
-    Traceback (most recent call last):
-    gradveil._checks.WrongValue: Option `--lr` should be a finite number above 0. Found `--lr = 0`.
+    Those of `others` are options of another name.
     """
+    names = {**{name: option_of(name) for name in context.params}, **others}
     try:
         yield
     except WrongArgument as error:
@@ -78,13 +76,19 @@ def options(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(f"Option `--model`: {error}") from error
 
 
-def own_options(*names: str) -> dict[str, str]:
-    """Parameters that are options of the same name.
+def option_of(name: str) -> str:
+    """The option of a parameter.
 
-    >>> own_options("batch_size")
-    {'batch_size': '--batch-size'}
+    >>> option_of("batch_size")
+    '--batch-size'
     """
-    return {name: f"--{name.replace('_', '-')}" for name in names}
+    return f"--{name.replace('_', '-')}"
+
+
+def given(context: typer.Context, kind: type) -> dict[str, Any]:
+    """The options that are fields of a dataclass, but for those that are left open."""
+    names = [each.name for each in fields(kind) if context.params.get(each.name) is not None]
+    return {name: context.params[name] for name in names}
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -96,7 +100,7 @@ def useless(context: typer.Context, where: str, names: Iterable[str]) -> None:
     """Refuse options that would be ignored: they were given, and what needs them was not."""
     for name in names:
         if is_given(context, name):
-            option, value = own_options(name)[name], context.params[name]
+            option, value = option_of(name), context.params[name]
             typed = option if value is True else f"{option} {value}"
             raise WrongValue(option, f"be left out {where}", f"`{typed}`")
 
@@ -110,10 +114,9 @@ def check_values_given(words: Sequence[str]) -> None:
             raise WrongValue(typed, "have a value", "''", "Leave it out.")
 
 
-def data_source(
-    context: typer.Context, dataset: str, data: str | Path | None
-) -> tuple[str, str | Path]:
+def data_source(context: typer.Context) -> tuple[str, str | Path]:
     """The option that names the data, and what it says."""
+    dataset, data = context.params["dataset"], context.params["data"]
     if data is None:
         return "--dataset", dataset
     if is_given(context, "dataset"):

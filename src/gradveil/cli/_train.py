@@ -37,25 +37,11 @@ from ._options import (
     ModelName,
     bar,
     data_source,
+    given,
     option,
     options,
-    own_options,
     useless,
 )
-
-NAMES = {
-    **own_options(
-        "model", "defense", "clients", "batch_size", "rounds", "partition", "alpha", "fraction",
-        "optimizer", "lr", "local_steps", "local_lr", "local_batch_size", "limit", "held_out",
-        "evaluate_every", "sampling", "sample_rate", "target_epsilon", "delta", "seed", "device",
-        "out", "checkpoint_every", "resume",
-    ),
-    "held_out_start": "--held-out",
-    "loss_fn": "--model",
-    "name_or_spec": "--model",
-    "kind": "--partition",
-    "targets": "--clients",
-}  # fmt: skip
 
 
 def train(
@@ -148,34 +134,13 @@ def train(
         useless(context, "with `--held-out 0`", ["evaluate_every"])
     if out is None:
         useless(context, "without `--out`", ["checkpoint_every", "resume"])
-    said, source = data_source(context, dataset, data)
-    with options({**NAMES, "data": said, "source": said}):
-        config = TrainingConfig(
-            data=str(source),
-            model=model,
-            defense=defense,
-            clients=clients,
-            batch_size=batch_size,
-            rounds=1 if rounds is None else rounds,
-            partition=partition,
-            alpha=alpha,
-            fraction=fraction,
-            optimizer=optimizer,
-            lr=lr,
-            local_steps=local_steps,
-            local_lr=local_lr,
-            local_batch_size=local_batch_size,
-            limit=limit,
-            held_out=held_out,
-            evaluate_every=evaluate_every,
-            sampling=sampling,
-            sample_rate=sample_rate,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            seed=0 if seed is None else seed,
-            secure=seed is None,
-            device=device,
-        )
+    said, source = data_source(context)
+    chosen = {**given(context, TrainingConfig), "data": str(source), "seed": seed or 0}
+    with options(
+        context, held_out_start="--held-out", loss_fn="--model", name_or_spec="--model",
+        kind="--partition", targets="--clients", data=said, source=said,
+    ):  # fmt: skip
+        config = TrainingConfig(**chosen, secure=seed is None)
         check_count(checkpoint_every, "--checkpoint-every")
         examples = _checked_examples(config, said, out)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
