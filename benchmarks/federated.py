@@ -138,7 +138,7 @@ def _client_job(case: Case, defense: Defense, shape: PackedShape, steps: int) ->
     client = Client(0, case.inputs, case.targets, defense, batch_size=len(case.inputs), seed=0)
 
     def job() -> None:
-        client.use(Shape(dict(shape.shape().factors)))  # a new one, which has no plan yet
+        client.use(Shape(dict(shape.shape.factors)))  # a new one, which has no plan yet
         for _ in range(steps):
             client.reply(case.model, cross_entropy)
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradveil._checks import check_choice
+from gradveil._checks import check_choice, suggestion
 from gradveil._files import write_atomically
 from gradveil._runner import Cell, Found, Outcome, Runner, read_cell
-from gradveil._suggest import suggestion
 
 from . import studies_attackers, studies_paper, studies_plans, studies_training
 from .cells import dataset

@@ -10,10 +10,10 @@
 ['bias', 'weight']
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from ._checks import NonFiniteError
-from ._lazy import lazy_attributes
 from .defenses import (
     ClampedNoise,
     Defended,
@@ -88,7 +88,13 @@ _LAZY = {
 """What is built on the core, and the package to import when it is first asked for."""
 
 if not TYPE_CHECKING:  # type checkers read the imports above
-    __getattr__ = lazy_attributes(__name__, _LAZY)
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(f"{__name__}.{_LAZY[name]}")
+        globals()[name] = home if _LAZY[name] == name else getattr(home, name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ._checks import REAL, all_finite, check_count, check_inputs, check_tensor
+from ._checks import (
+    REAL,
+    WrongType,
+    WrongValue,
+    all_finite,
+    check_count,
+    check_inputs,
+    check_tensor,
+)
 
 MOST_CLASSES = 2**20
 """Labels above this are no numbers of classes: a model would need an output for each."""
@@ -36,17 +44,13 @@ def check_targets(targets: Any, count: int, name: str = "targets") -> Task:
     """
     known = isinstance(targets, Tensor) and targets.dtype in (torch.int64, *REAL)
     if not known or targets.shape[:1] != (count,) or targets.numel() == 0:
-        kind = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
-        raise ValueError(
-            f"Parameter `{name}` should hold one class label (int64), several, or numbers (float32)"
-            f" for each of the {count} inputs. Found {kind or type(targets).__name__}. Convert"
-            " labels with `torch.as_tensor(targets).long()`, numbers with `.float()`."
-        )
+        kinds = "one class label (int64), several, or numbers (float32)"
+        advice = "Convert labels with `torch.as_tensor(targets).long()`, numbers with `.float()`."
+        expected = f"hold {kinds} for each of the {count} inputs"
+        raise WrongValue(name, expected, _described(targets), advice)
     if targets.is_floating_point() and not all_finite(targets):
-        raise ValueError(
-            f"Parameter `{name}` should hold finite numbers. Found NaN or infinity. Leave out"
-            " examples without a target."
-        )
+        advice = "Leave out examples without a target."
+        raise WrongValue(name, "hold finite numbers", "NaN or infinity", advice)
     return task_of(targets)
 
 
@@ -73,12 +77,9 @@ def check_batch(
     labels = isinstance(targets, Tensor) and targets.dtype == torch.int64
     labels = labels and (targets.dim() == 1 or (tokens and targets.shape == inputs.shape))
     if not labels or len(targets) != len(inputs):
-        kind = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else ""
-        raise ValueError(
-            "Parameter `targets` should hold one class label (int64) for each of the"
-            f" {len(inputs)} inputs. Found {kind or type(targets).__name__}. Convert them with"
-            " `torch.as_tensor(targets).long()`."
-        )
+        expected = f"hold one class label (int64) for each of the {len(inputs)} inputs"
+        advice = "Convert them with `torch.as_tensor(targets).long()`."
+        raise WrongValue("targets", expected, _described(targets), advice)
     check_labels(targets, "targets", num_classes)
     return inputs, targets
 
@@ -87,11 +88,14 @@ def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
     """Require two things; returns them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         length = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
-        raise TypeError(
-            f"Parameter `{name}` should be a pair, as (inputs, targets) or (low, high). Found"
-            f" {type(pair).__name__}{length}."
-        )
+        expected = "be a pair, as (inputs, targets) or (low, high)"
+        raise WrongType(name, expected, f"{type(pair).__name__}{length}")
     return pair[0], pair[1]
+
+
+def _described(targets: object) -> str:
+    known = isinstance(targets, Tensor)
+    return f"{targets.dtype} {tuple(targets.shape)}" if known else type(targets).__name__
 
 
 def check_labels(
@@ -100,34 +104,27 @@ def check_labels(
     """Require integers of at least 0, and below the number of classes where that is known."""
     check_tensor(labels, name)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
-        raise TypeError(
-            f"Parameter `{name}` should hold integers. Found `{name}.dtype = {labels.dtype}`."
-            " Convert it with `.long()`."
-        )
+        found = f"`{name}.dtype = {labels.dtype}`"
+        raise WrongType(name, "hold integers", found, "Convert it with `.long()`.")
     if labels.numel() == 0:
         return
     low, high = int(labels.min()), int(labels.max())
+    found = f"labels from {low} to {high}"
     if low < 0:
-        raise ValueError(
-            f"Parameter `{name}` should hold numbers of at least 0. Found labels from {low} to"
-            f" {high}. Leave out examples without a label (-100, as losses ignore it)."
-        )
+        advice = "Leave out examples without a label (-100, as losses ignore it)."
+        raise WrongValue(name, "hold numbers of at least 0", found, advice)
     if num_classes is not None and high >= num_classes:
-        raise ValueError(
-            f"Parameter `{name}` should hold labels from 0 to {num_classes - 1}:"
-            f" {why.format(num_classes)}. Found labels from {low} to {high}. Number the"
-            f" classes from 0, or use a model with at least {high + 1} outputs."
-        )
+        expected = f"hold labels from 0 to {num_classes - 1}: {why.format(num_classes)}"
+        advice = f"Number the classes from 0, or use a model with at least {high + 1} outputs."
+        raise WrongValue(name, expected, found, advice)
 
 
 def check_classes(count: Any, name: str = "num_classes") -> None:
     """Require a number of classes, for each of which a model can have an output."""
     check_count(count, name)
     if count > MOST_CLASSES:
-        raise ValueError(
-            f"Parameter `{name}` should be at most {MOST_CLASSES}. Found a number of"
-            f" {count.bit_length()} bits. Number the classes from 0, without gaps."
-        )
+        found, advice = f"a number of {count.bit_length()} bits", "Number the classes from 0."
+        raise WrongValue(name, f"be at most {MOST_CLASSES}", found, advice)
 
 
 def check_shape(shape: Any, name: str) -> None:
@@ -135,10 +132,8 @@ def check_shape(shape: Any, name: str) -> None:
     sizes = isinstance(shape, Sequence) and not isinstance(shape, str)
     whole = sizes and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape)
     if not whole:
-        raise ValueError(
-            f"Parameter `{name}` should hold integers of at least 1. Found `{name} = {shape!r}`."
-            " Give for example (1, 28, 28)."
-        )
+        advice = "Give for example (1, 28, 28)."
+        raise WrongValue(name, "hold integers of at least 1", repr(shape), advice, True)
 
 
 def check_range(low: Any, high: Any) -> None:
@@ -147,12 +142,8 @@ def check_range(low: Any, high: Any) -> None:
         if end is not None:
             check_tensor(end, name)
             if bool(end.isnan().any()):
-                raise ValueError(
-                    f"Parameter `{name}` should hold numbers. Found NaN. Use `None` where the range"
-                    " is not known."
-                )
+                advice = "Use `None` where the range is not known."
+                raise WrongValue(name, "hold numbers", "NaN", advice)
     if low is not None and high is not None and bool((low > high).any()):
-        raise ValueError(
-            "Parameter `low` should not be above `high`. Found"
-            f" `low = {float(low.max()):g}` and `high = {float(high.min()):g}`. Exchange them."
-        )
+        found = f"`low = {float(low.max()):g}` and `high = {float(high.min()):g}`"
+        raise WrongValue("low", "not be above `high`", found, "Exchange them.")

@@ -1,7 +1,8 @@
 """Checks of arguments; errors say what was expected, what was found and what to do."""
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class WrongArgument(Exception):
     """A wrong argument as a value; its text is made from the parts, here alone.
 
     Args:
-        argument: Its name, or the option that was typed.
+        argument: Its name, the option that was typed, or what is wrong in words ("File `x.npz`").
         expected: What it should be, behind "should", as "be a number".
         found: What it is instead, in a few words.
         advice: What to do, as a sentence.
@@ -69,11 +70,13 @@ class WrongType(WrongArgument, TypeError):
 
 
 def called(name: str) -> str:
-    """What an error calls an argument: an option as it is typed, or a parameter.
+    """What an error calls an argument: an option as it is typed, a parameter, or words as they are.
 
-    >>> called("--steps"), called("steps")
-    ('Option `--steps`', 'Parameter `steps`')
+    >>> called("--steps"), called("steps"), called("File `x.npz`")
+    ('Option `--steps`', 'Parameter `steps`', 'File `x.npz`')
     """
+    if " " in name:
+        return name
     return f"{'Option' if name.startswith('--') else 'Parameter'} `{name}`"
 
 
@@ -112,19 +115,15 @@ def check_inputs(inputs: Tensor, name: str = "inputs", *, tokens: bool = False) 
 def check_values(values: object, name: str = "values") -> None:
     """Require tensors of real numbers by parameter name; NaN is not looked for here."""
     if not isinstance(values, Mapping) or not values:
-        kind = ValueError if isinstance(values, Mapping) else TypeError
-        raise kind(
-            f"Parameter `{name}` should hold tensors by parameter name, at least one. Found"
-            f" {type(values).__name__} ({_short(values)}). Give a dict, as a message returns it."
-        )
+        kind = WrongValue if isinstance(values, Mapping) else WrongType
+        expected = "hold tensors by parameter name, at least one"
+        raise kind(name, expected, _typed(values), "Give a dict, as a message returns it.")
     for key, value in values.items():
         if not isinstance(value, Tensor) or value.dtype not in REAL or value.is_meta:
             shown = f"{value.dtype} on {value.device}" if isinstance(value, Tensor) else ""
-            raise TypeError(
-                f"Parameter `{name}` should hold tensors of float32 or float64. Found"
-                f" {shown or type(value).__name__} for `{key}`. Convert it with"
-                " `torch.as_tensor(value).float()`."
-            )
+            found = f"{shown or type(value).__name__} for `{key}`"
+            advice = "Convert it with `torch.as_tensor(value).float()`."
+            raise WrongType(name, "hold tensors of float32 or float64", found, advice)
 
 
 def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
@@ -142,20 +141,19 @@ def check_structure(
     given: Mapping[str, Tensor], expected: Mapping[str, Tensor], name: str, reference: str
 ) -> None:
     """Require the same names and shapes as `expected`."""
-    if given.keys() != expected.keys():
-        missing = sorted(expected.keys() - given.keys())
-        unknown = sorted(given.keys() - expected.keys())
-        raise ValueError(
-            f"Parameter `{name}` should have the names of `{reference}`. Found missing names"
-            f" {missing} and unknown names {unknown}. Make both from the same message."
-        )
+    advice = "Make both from the same message."
+    missing, unknown = (
+        sorted(expected.keys() - given.keys()),
+        sorted(given.keys() - expected.keys()),
+    )
+    if missing or unknown:
+        found = f"missing names {missing} and unknown names {unknown}"
+        raise WrongValue(name, f"have the names of `{reference}`", found, advice)
     for key, value in given.items():
         if value.shape != expected[key].shape:
-            raise ValueError(
-                f"Parameter `{name}` should have the shapes of `{reference}`. Found shape"
-                f" {tuple(value.shape)} for `{key}` instead of {tuple(expected[key].shape)}."
-                " Make both from the same message."
-            )
+            wanted = tuple(expected[key].shape)
+            found = f"shape {tuple(value.shape)} for `{key}` instead of {wanted}"
+            raise WrongValue(name, f"have the shapes of `{reference}`", found, advice)
 
 
 def check_number(value: float, name: str) -> None:
@@ -221,10 +219,23 @@ def check_flag(value: bool, name: str) -> None:
         raise WrongType(name, "be True or False", _short(value), assigned=True)
 
 
-def check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
-    """Require one of the listed words."""
+def check_choice(value: str, name: str, choices: Collection[str], otherwise: str = "") -> None:
+    """Require one of the listed words; `otherwise` tells what else there is."""
     if not isinstance(value, str) or value not in choices:
-        raise WrongValue(name, f"be one of {list(choices)}", _short(value), assigned=True)
+        expected, advice = f"be one of {list(choices)}{otherwise}", suggestion(str(value), choices)
+        raise WrongValue(name, expected, _short(value), advice.strip(), assigned=True)
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """``" Did you mean `x`?"`` for the name of ``known`` nearest to ``name``, or nothing.
+
+    >>> suggestion("simple-convnet", ["conv-net", "simple-conv-net"])
+    ' Did you mean `simple-conv-net`?'
+    >>> suggestion("transformer", ["conv-net"])
+    ''
+    """
+    nearest = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
 
 def check_kind(value: object, name: str, kind: type | tuple[type, ...], advice: str = "") -> None:

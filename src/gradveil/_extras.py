@@ -26,11 +26,6 @@ def require(use: str, requirement: str, *modules: str) -> None:
             )
 
 
-def is_installed(module: str) -> bool:
-    """Whether a module can be imported."""
-    return _is_installed(module)
-
-
 def _is_installed(module: str) -> bool:
     if module in sys.modules:
         return sys.modules[module] is not None

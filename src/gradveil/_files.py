@@ -28,7 +28,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        umask = os.umask(0)  # reading it means setting it
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -42,9 +44,7 @@ def _lock(file: IO[bytes]) -> bool:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except PermissionError:  # how Windows says that another holds it
+    except (BlockingIOError, PermissionError):  # the second is how Windows says it
         return False
     return True
 
@@ -63,10 +63,3 @@ def alone_in(folder: Path) -> Iterator[None]:
                 " it. Wait for it to end, or choose another folder."
             )
         yield
-
-
-def _umask() -> int:
-    """The process's umask; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

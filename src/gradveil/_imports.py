@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any, get_type_hints
 
+from ._checks import WrongValue, first_line
+
 AllowImports = bool | Collection[str]
 """True: everything that the local user names. Otherwise the import paths that are allowed."""
 
@@ -19,71 +21,69 @@ _NOT_FACTORIES = {*sys.stdlib_module_names, "torch", "numpy"}
 """Packages whose functions build nothing of a user's, but start programs and write files."""
 
 
-def import_object(path: str, what: str, allow_imports: AllowImports, name: str = "Class") -> Any:
+def import_object(path: str, what: str, allow_imports: AllowImports) -> Any:
     """What `package.module:name` names, if that is allowed; it is not called.
 
     Args:
         path: The import path.
         what: What it is for, as "defense".
         allow_imports: Whether imports are allowed, or which.
-        name: What the part behind the colon should be, for error messages.
     """
     _check_allowed(path, what, allow_imports)
     module, _, attributes = path.partition(":")
     try:
         return functools.reduce(getattr, attributes.split("."), import_module(module))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ValueError(
-            f"A {what} of your own should be 'package.module:{name}', importable from here. Found"
-            f" {path!r}, which fails with `{type(error).__name__}: {error}`. Check the spelling,"
-            " and that the module is installed or on PYTHONPATH."
-        ) from error
+        expected = "be 'package.module:name', importable from here"
+        found = f"{path!r}, which fails with `{first_line(error)}`"
+        advice = "Check the spelling, and that the module is installed or on PYTHONPATH."
+        raise WrongValue(f"A {what} of your own", expected, found, advice) from error
 
 
-def check_factory(factory: Any, path: str, what: str, result: type) -> None:
-    """Require a class or a function that may be called to make a `result`.
-
-    A class should be a subclass of `result`. A function should be written in Python, outside of
-    the standard library and torch, and its return type, where it states one, a `result`: so
-    `os:system` is refused before it is called.
-    """
-    if not callable(factory):
-        raise ValueError(
-            f"A {what} of your own should name a class or function. Found that {path!r} is a"
-            f" `{type(factory).__name__}`. Name what builds it."
-        )
-    if isinstance(factory, type):
-        fits = issubclass(factory, result)
-    else:
-        fits = _is_of_a_user(factory) and _may_return(factory, result)
-    if not fits:
-        raise ValueError(
-            f"A {what} of your own should be a subclass of `{result.__name__}`, or a Python"
-            f" function of yours that returns one. Found {path!r}, which is"
-            f" {_description(factory)}. It was not called."
-        )
-
-
-def check_function(function: Any, path: str, what: str) -> None:
-    """Require a Python function outside of the standard library and torch."""
-    if isinstance(function, type) or not _is_of_a_user(function):
-        raise ValueError(
-            f"A {what} of your own should be a Python function of yours. Found {path!r}, which is"
-            f" {_description(function)}. It was not called."
-        )
-
-
-def check_class(
-    imported: Any, path: str, what: str, fits: Callable[[type], bool], wanted: str
+def imported(
+    path: str,
+    what: str,
+    allow_imports: AllowImports,
+    fits: Callable[[Any], bool],
+    wanted: str,
 ) -> Any:
-    """Require a class that fits, or a class method of one (`Class.preset`)."""
-    owner = imported if isinstance(imported, type) else getattr(imported, "__self__", None)
-    if not isinstance(owner, type) or not fits(owner):
-        raise ValueError(
-            f"A {what} of your own should be {wanted}. Found {path!r}, which is"
-            f" {_description(imported)}. It was not called."
-        )
-    return imported
+    """What an import path names, which may be called: so `os:system` is refused before it is.
+
+    Args:
+        path, what, allow_imports: Those of `import_object`.
+        fits: Whether what was found is of the kind that is wanted.
+        wanted: That kind in words, as "a Python function of yours".
+    """
+    found = import_object(path, what, allow_imports)
+    if not fits(found):
+        shown = f"{path!r}, which is {_description(found)}. It was not called"
+        raise WrongValue(f"A {what} of your own", f"be {wanted}", shown)
+    return found
+
+
+def makes(result: type) -> Callable[[Any], bool]:
+    """Whether something may be called to make a `result`: a subclass, or a function of a user's.
+
+    A function should be written in Python, outside of the standard library and torch, and its
+    return type, where it states one, a `result`.
+    """
+
+    def fits(factory: Any) -> bool:
+        if isinstance(factory, type):
+            return issubclass(factory, result)
+        return callable(factory) and is_of_a_user(factory) and _may_return(factory, result)
+
+    return fits
+
+
+def owned_by(fits: Callable[[type], bool]) -> Callable[[Any], bool]:
+    """Whether something is a class that fits, or a class method of one (`Class.preset`)."""
+
+    def whole(found: Any) -> bool:
+        owner = found if isinstance(found, type) else getattr(found, "__self__", None)
+        return isinstance(owner, type) and fits(owner)
+
+    return whole
 
 
 def takes(kind: type, count: int) -> bool:
@@ -103,20 +103,21 @@ def _check_allowed(path: str, what: str, allow_imports: AllowImports) -> None:
         allow_imports = [allow_imports]
     if allow_imports is True or (allow_imports is not False and path in allow_imports):
         return
-    raise ValueError(
-        f"A {what} should be a registered name. Found the import path {path!r}, which would run"
-        " code. If the text is your own, pass `allow_imports=True`, or the paths that you allow;"
-        " the command line does. Nothing was imported."
+    advice = (
+        "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
+        " command line does. Nothing was imported."
     )
+    found = f"the import path {path!r}, which would run code"
+    raise WrongValue(f"A {what}", "be a registered name", found, advice)
 
 
-def _is_of_a_user(imported: Any) -> bool:
+def is_of_a_user(found: Any) -> bool:
     """Whether it is a Python function that the standard library and torch do not define."""
-    while isinstance(imported, functools.partial):
-        imported = imported.func
-    if isinstance(imported, type):
-        return str(imported.__module__).partition(".")[0] not in _NOT_FACTORIES
-    function = inspect.unwrap(getattr(imported, "__func__", imported))
+    while isinstance(found, functools.partial):
+        found = found.func
+    if isinstance(found, type):
+        return str(found.__module__).partition(".")[0] not in _NOT_FACTORIES
+    function = inspect.unwrap(getattr(found, "__func__", found))
     if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
         function = inspect.getattr_static(type(function), "__call__", None)
     is_python = isinstance(function, types.FunctionType)
@@ -131,8 +132,7 @@ def _may_return(factory: Any, result: type) -> bool:
     return not isinstance(stated, type) or issubclass(stated, result) or stated is object
 
 
-def _description(imported: Any) -> str:
-    home = getattr(imported, "__module__", None)
-    name = getattr(imported, "__qualname__", None)
-    kind = type(imported).__name__
+def _description(found: Any) -> str:
+    home, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    kind = type(found).__name__
     return f"`{home}.{name}`, a {kind}" if home and name else f"a {kind}"

@@ -46,7 +46,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._checks import check_choice, check_count
+from ._checks import WrongType, WrongValue, check_choice, check_count
 from ._extras import require
 from ._files import write_atomically
 
@@ -139,7 +139,8 @@ class Runner:
     state of its own: neither its place in the order nor the engine shows in its bytes.
 
     Args:
-        folder: Made if it does not exist. Any number of runners may use it at once.
+        folder: Made if it does not exist. Any number of runners may use it at once. What processes
+            killed a day ago or earlier left half written is removed.
         holds: What cell functions get as second argument; they get settings alone if `None`. It is
             pickled once for each process, never written to a file, and no part of a cell's name:
             let the settings name its content, by a hash.
@@ -161,15 +162,20 @@ class Runner:
         if jobs is not None:
             check_count(jobs, "jobs")
         if address is not None and engine != "ray":
-            raise ValueError(
-                "Parameter `address` should be left out for the local engine. Found"
-                f" `address = {address!r}`. Use the engine 'ray'."
-            )
+            expected, advice = "be left out for the local engine", "Use the engine 'ray'."
+            raise WrongValue("address", expected, repr(address), advice, True)
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(self.folder)
-        self._holds, self._jobs, self._address = holds, jobs, address
-        self._kind = "here" if engine == "local" and (jobs or 1) == 1 else engine
+        for path in self.folder.glob(".*.json.*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < time.time() - 24 * 3600:
+                    path.unlink()
+        self._holds = holds
+        self._start: Callable[[], _Processes | _Ray] | None = None  # cells run in this process
+        if engine == "ray":
+            self._start = functools.partial(_Ray, address, jobs, holds)
+        elif (jobs or 1) > 1:
+            self._start = functools.partial(_Processes, jobs or 1, holds)
         self._engine: _Processes | _Ray | None = None
 
     def __enter__(self) -> Runner:
@@ -243,16 +249,18 @@ class Runner:
             else:
                 replies = {flying.pop(future): _reply_of(future) for future in ready}
             for cell, reply in replies.items():
-                kept = reply if isinstance(reply, Failure) else _keep(self.folder, cell, reply)
-                if kept is not None:
-                    failures[cell] = kept
+                try:
+                    if isinstance(reply, str):
+                        write_atomically(cell_path(self.folder, cell), reply)
+                except OSError as error:  # a full disk, say
+                    reply = _failure(error)
+                if isinstance(reply, Failure):
+                    failures[cell] = reply
                 settled(cell)
 
     def _submit(self, cell: Cell) -> Future[_Reply]:
-        if self._engine is None and self._kind == "ray":
-            self._engine = _Ray(self._address, self._jobs, self._holds)
-        elif self._engine is None and self._kind == "local":
-            self._engine = _Processes(self._jobs or 1, self._holds)
+        if self._engine is None and self._start is not None:
+            self._engine = self._start()
         future: Future[_Reply] = Future()
         try:
             if self._engine is not None:
@@ -319,15 +327,6 @@ def _execute(cell: Cell, holds: object) -> _Reply:
         return _failure(error)
 
 
-def _keep(folder: Path, cell: Cell, text: str) -> Failure | None:
-    """Write the file of a cell, or say why not: a full disk, say."""
-    try:
-        write_atomically(cell_path(folder, cell), text)
-    except OSError as error:
-        return _failure(error)
-    return None
-
-
 def _failure(error: BaseException) -> Failure:
     return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
 
@@ -372,14 +371,6 @@ def _reply_of(future: Future[_Reply]) -> _Reply:
         return Failure("ProcessDied", message, message)
     except Exception as error:
         return _failure(error)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes killed a day ago or earlier left half written."""
-    for path in folder.glob(".*.json.*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - 24 * 3600:
-                path.unlink()
 
 
 class _Processes:
@@ -446,20 +437,15 @@ class _Ray:
 
         self._ray, self._ends = ray, not ray.is_initialized()
         place = address or os.environ.get("RAY_ADDRESS") or "local"
-        local = place == "local"
         passed = {n: v for n, v in os.environ.items() if re.match("PYTHONPATH$|GRADVEIL_", n)}
+        options: dict[str, Any] = {"runtime_env": {"env_vars": passed}}
+        if place == "local":
+            options = {"num_cpus": jobs, "include_dashboard": False}
         if self._ends:
-            ray.init(
-                place,
-                num_cpus=jobs if local else None,
-                runtime_env=None if local else {"env_vars": passed},
-                include_dashboard=False if local else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            ray.init(place, log_to_driver=False, logging_level=logging.ERROR, **options)
         self.jobs = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._holds = ray.put(_pickled(holds))
-        self._task = ray.remote(num_cpus=1)(_execute_pickled)
+        self._holds = ray.put(holds)
+        self._task = ray.remote(num_cpus=1)(_execute)
         self._flying: dict[Future[_Reply], Any] = {}
 
     def submit(self, cell: Cell) -> Future[_Reply]:
@@ -477,22 +463,11 @@ class _Ray:
             self._ray.shutdown()
 
 
-def _execute_pickled(cell: Cell, holds: bytes) -> _Reply:
-    return _execute(cell, _unpickled(holds))
-
-
-@functools.lru_cache(maxsize=1)
-def _unpickled(holds: bytes) -> object:
-    """Once for all tasks of a process."""
-    return pickle.loads(holds)
-
-
 def _pickled(holds: object) -> bytes:
     try:
         return pickle.dumps(holds)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(
-            "What cells of other processes hold should be picklable. Found"
-            f" `{type(error).__name__}: {error}`. Define functions and classes in a module, or use"
-            " one job."
-        ) from error
+        found = f"`{type(error).__name__}: {error}`"
+        advice = "Define functions and classes in a module, or use one job."
+        what = "What cells of other processes hold"
+        raise WrongType(what, "be picklable", found, advice) from error

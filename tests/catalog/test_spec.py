@@ -127,7 +127,10 @@ def test_a_text_that_is_none_gets_a_clear_error(text: str, found: str) -> None:
 
 
 def test_only_text_is_parsed() -> None:
-    with pytest.raises(TypeError, match=r"`spec` should be the text of a defense.*Found int \(3\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"`spec` should be of type str. Found int \(3\). Give the text of a defense",
+    ):
         build_defense(3)  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ def test_a_model_that_does_not_fit_is_no_traceback() -> None:
     options = ["--data", "cifar10", "--model", "simple-conv-net", "--rounds", "1"]
     done = CliRunner().invoke(app, ["train", *options])
     assert isinstance(done.exception, ValueError)  # which `main` shows as one line
-    assert "Option `--model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
+    assert "Option `--model`: Parameter `model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
 
 
 def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,10 @@ def test_fedavg() -> None:
     ("options", "found"),
     [
         (("--defense", "optimal-nose(0.1)"), "Did you mean `optimal-noise`"),
-        (("--rounds", "2", "--epochs", "1"), "`--rounds` or `--epochs`, not both"),
+        (
+            ("--rounds", "2", "--epochs", "1"),
+            "`--rounds` and `--epochs` should not be given together",
+        ),
         (("--fraction", "2", "--rounds", "1"), "`--fraction = 2.0`"),
     ],
 )

@@ -65,7 +65,7 @@ def test_missing_split(tmp_path: Path, write_idx: Helper) -> None:
 
 def test_unknown_split(tmp_path: Path, write_idx: Helper) -> None:
     write_idx(tmp_path)
-    with pytest.raises(ValueError, match=r"'train', 'test' or None.*Found `split='val'`"):
+    with pytest.raises(ValueError, match=r"'train', 'test' or None.*Found `split = 'val'`"):
         load_dataset(tmp_path, split="val")
 
 

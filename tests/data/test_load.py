@@ -81,7 +81,7 @@ def test_sources_without_splits(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez("own.npz", x=np.zeros((2, 2)), y=[0, 1])
-    with pytest.raises(ValueError, match=r"which has no splits. Found `split='train'`"):
+    with pytest.raises(ValueError, match=r"which has no splits. Found `split = 'train'`"):
         load_dataset(source, split="train")
 
 
@@ -98,5 +98,5 @@ def test_refuses_limits(limit: int) -> None:
 
 
 def test_unknown_normalization() -> None:
-    with pytest.raises(ValueError, match=r"one of mnist, cifar10, none, or a pair"):
+    with pytest.raises(ValueError, match=r"one of .'mnist', 'cifar10', 'none'., or a pair"):
         load_dataset("cifar10", normalization="imagenet")

@@ -76,7 +76,7 @@ def test_options_of_a_model() -> None:
         for spec in ("conv-net(width=4)", "conv-net(width=8)")
     )
     assert small < large
-    with pytest.raises(ValueError, match=r"one of conv-net.*'convnet'\. Did you mean `conv-net`"):
+    with pytest.raises(ValueError, match=r"one of conv-net.*`convnet`\. Did you mean `conv-net`"):
         initial_model(TrainingConfig(model="convnet"), images)
 
 

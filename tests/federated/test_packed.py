@@ -23,7 +23,7 @@ def drawn(decades: float = 0.5) -> Shape:
 
 def test_levels_come_back_within_a_step_of_the_grid() -> None:
     packed = PackedShape.of(drawn())
-    back, given = packed.shape().levels(LIKE), drawn().levels(LIKE)
+    back, given = packed.shape.levels(LIKE), drawn().levels(LIKE)
     for name, level in given.items():
         off = (back[name] / level).log2().abs().max()
         assert float(off) <= 2 * (1 / 32) + 1e-5, name  # half a step for each of two factors
@@ -31,7 +31,7 @@ def test_levels_come_back_within_a_step_of_the_grid() -> None:
 
 def test_packing_again_changes_no_code_by_more_than_one() -> None:
     once = PackedShape.of(drawn())
-    again = PackedShape.of(once.shape())
+    again = PackedShape.of(once.shape)
     assert again.layout == once.layout
     assert (again.codes.int() - once.codes.int()).abs().max() <= 1
 
@@ -46,7 +46,7 @@ def test_its_size_is_what_it_holds() -> None:
 def test_levels_of_any_size_are_limited_to_256_times_the_mean() -> None:
     row = torch.ones(100)
     row[0] = 1e30
-    levels = PackedShape.of(Shape({"w": (row,)})).shape().factors["w"][0]
+    levels = PackedShape.of(Shape({"w": (row,)})).shape.factors["w"][0]
     assert float(levels[0] / levels[1]) <= 2**16
 
 
@@ -85,6 +85,6 @@ GOOD = {"layout": '[["w", [2]]]', "means": torch.ones(1), "codes": torch.zeros(2
     ],
 )
 def test_what_is_no_packed_shape_is_refused(change: dict[str, Any], word: str) -> None:
-    assert PackedShape(**GOOD).shape().numbers == 2
+    assert PackedShape(**GOOD).shape.numbers == 2
     with pytest.raises((ValueError, TypeError), match=word):
-        PackedShape(**{**GOOD, **change}).shape()
+        PackedShape(**{**GOOD, **change}).shape

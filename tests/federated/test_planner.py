@@ -69,8 +69,8 @@ def test_a_plan_is_the_shape_that_public_batches_prove() -> None:
     trust = trust_in(GradientMessage(net, cross_entropy, targets), inputs, generator)
     expected = PackedShape.of(fit_shape(batches, size=4, trust=trust, entries=False))
     packed = planner().plan(1, net)
-    for name, level in packed.shape().levels(like).items():
-        torch.testing.assert_close(level, expected.shape().levels(like)[name])
+    for name, level in packed.shape.levels(like).items():
+        torch.testing.assert_close(level, expected.shape.levels(like)[name])
 
 
 def test_it_plans_every_so_many_rounds_and_the_same_for_the_same_round() -> None:
@@ -98,7 +98,7 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send(
     assert set(seen) <= {1, 2, 4}
     like = trainable_parameters(model())
     ratios = [
-        (update.shape().levels(like)[n] / gradient.shape().levels(like)[n]).log() for n in like
+        (update.shape.levels(like)[n] / gradient.shape.levels(like)[n]).log() for n in like
     ]
     assert float(torch.cat([r.flatten() for r in ratios]).std()) > 1e-3
 
@@ -116,7 +116,7 @@ def test_clients_use_the_shape_and_other_defenses_do_not() -> None:
     expected = planner().plan(1, model())
     assert first.shape is not None
     assert row.shape_bytes == expected.size
-    for name, parts in expected.shape().factors.items():
+    for name, parts in expected.shape.factors.items():
         assert all(map(torch.equal, parts, first.shape.factors[name]))
     assert second == GradientNoise(0.1)
     assert run().step().shape_bytes is None

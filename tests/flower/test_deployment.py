@@ -145,7 +145,7 @@ def test_two_rounds(federation: Federation, app: Path) -> None:
         assert len(sent) == 2
         for reply in sent.values():
             assert_nothing_else(reply)
-        shape = planner.plan(number, model).shape()
+        shape = planner.plan(number, model).shape
         for node, client in clients.items():
             client.use(shape)
             reply = sent[node_id(federation, node)]

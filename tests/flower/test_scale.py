@@ -77,6 +77,6 @@ def test_one_plan_serves_all(asked: int, monkeypatch: pytest.MonkeyPatch, tmp_pa
         num_supernodes=CLIENTS,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    assert [len(replies.counted) for replies in strategy.rounds] == [asked, asked]
+    assert [len(replies.clients) for replies in strategy.rounds] == [asked, asked]
     assert len(planner._seconds) == 2
     assert max(planner._seconds) < 5  # of a small model, with 10 clients as with 1,000

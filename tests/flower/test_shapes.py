@@ -57,7 +57,7 @@ def noise(message: Message, defense: Any = SERVED, context: Any = None) -> dict[
 def test_a_shape_goes_through_a_message_unchanged() -> None:
     shape = read_shape(asked(packed()))
     assert shape is not None
-    for name, parts in packed().shape().factors.items():
+    for name, parts in packed().shape.factors.items():
         assert all(map(torch.equal, parts, shape.factors[name]))
     assert read_shape(asked(None)) is None
 
@@ -71,7 +71,7 @@ def test_the_client_draws_its_noise_in_the_shape() -> None:
     """The same seed: the ratio of the noises with and without a shape is that of the levels."""
     flat, shaped = noise(asked(None)), noise(asked(packed()))
     source = FromServer()
-    source.use(packed().shape())
+    source.use(packed().shape)
     like = trainable_parameters(small.model())
     defense = OptimalNoise(0.1, source=source)
     nothing: Any = None
@@ -165,8 +165,8 @@ def test_the_strategy_plans_once_a_round_and_asks_all_with_the_same_shape() -> N
     strategy.start(grid=small.LocalGrid(app, nodes), num_rounds=3)
     assert calls == [1, 2, 3]
     assert len(seen) == 12
-    assert [len(replies.counted) for replies in strategy.rounds] == [4, 4, 4]
-    assert strategy.shape_bytes == planner.plan(3, net).size
+    assert [len(replies.clients) for replies in strategy.rounds] == [4, 4, 4]
+    assert strategy.rounds[-1].shape_bytes == planner.plan(3, net).size
 
 
 def test_a_server_without_a_planner_sends_no_shape() -> None:

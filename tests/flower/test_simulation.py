@@ -113,11 +113,11 @@ def test_every_message_in_a_new_process_gives_the_local_engine(name: str, tmp_pa
     history = local.run(config.rounds)
     for key, value in local.server.model.state_dict().items():
         assert torch.equal(flower.model.state_dict()[key], value), key
-    assert [(r.counted, r.skipped, r.examples, r.bytes_sent) for r in flower.rounds] == [
+    assert [(r.clients, r.skipped, r.examples, r.bytes_sent) for r in flower.rounds] == [
         (row.clients, (), row.examples, row.bytes_sent) for row in history.rounds
     ]
-    assert flower.shape_bytes == history.rounds[-1].shape_bytes
-    assert (flower.privacy, flower.stopped) == (history.privacy, history.stopped)
+    assert flower.rounds[-1].shape_bytes == history.rounds[-1].shape_bytes
+    assert (flower.history.privacy, flower.history.stopped) == (history.privacy, history.stopped)
     told = [found.get("epsilon") for found in result.train_metrics_clientapp.values()]
     assert told == [row.epsilon for row in history.rounds]
 
@@ -149,6 +149,6 @@ def test_simulation_equals_the_local_engine(
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
     local.run(config.rounds)
-    assert [len(replies.counted) for replies in flower.rounds] == [config.clients] * config.rounds
+    assert [len(replies.clients) for replies in flower.rounds] == [config.clients] * config.rounds
     for key, value in local.server.model.state_dict().items():
         torch.testing.assert_close(flower.model.state_dict()[key], value, rtol=0, atol=1e-6)

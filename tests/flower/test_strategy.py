@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import NoDefense, PrivateNoise
-from gradveil.federated import LocalSteps
+from gradveil.federated import LocalSteps, Skip
 from gradveil.flower import FedAvgUpdates, FedSGD, train_function
 from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
@@ -68,8 +68,8 @@ def test_an_account_counts_rounds_and_ends_the_run_before_its_budget():
     assert [row["epsilon"] for row in found] == spent[:2]
     assert [row["num-examples"] for row in found] == [8, 8]  # whatever was drawn
     assert list(result.train_metrics_clientapp) == [1, 2]
-    assert strategy.stopped is not None
-    assert strategy.stopped.startswith("After 2 rounds ε is")
+    assert strategy.history.stopped is not None
+    assert strategy.history.stopped.startswith("After 2 rounds ε is")
     with pytest.raises(BudgetError):
         strategy.configure_train(3, ArrayRecord(), ConfigRecord(), private_grid())
 
@@ -79,12 +79,14 @@ def test_one_node_with_a_seed_makes_a_simulation_of_the_account(settings, simula
     strategy = fedsgd(account=account((epsilon_on_grid(4.0, 1.0, 1, 1e-5)) * 1.01))
     result = strategy.start(grid=private_grid(**settings), num_rounds=2)
     assert result.train_metrics_clientapp[1]["simulation"] == int(simulated)
-    assert strategy.privacy is not None
-    assert (strategy.privacy["simulation"], strategy.privacy["neighbours"]) == (
+    assert strategy.history.privacy is not None
+    assert (strategy.history.privacy["simulation"], strategy.history.privacy["neighbours"]) == (
         simulated,
         "zero-out",
     )
-    assert (strategy.stopped or "").startswith("In this simulation, after 1 rounds") == simulated
+    assert (strategy.history.stopped or "").startswith(
+        "In this simulation, after 1 rounds"
+    ) == simulated
 
 
 def test_a_budget_below_one_round_asks_nobody():
@@ -97,7 +99,7 @@ def test_a_budget_below_one_round_asks_nobody():
 def test_a_run_within_its_budget_is_not_stopped():
     strategy = fedsgd(account=account(100.0))
     strategy.start(grid=private_grid(), num_rounds=2)
-    assert (len(strategy.rounds), strategy.stopped) == (2, None)
+    assert (len(strategy.rounds), strategy.history.stopped) == (2, None)
     with pytest.raises(TypeError, match="Parameter `account` should be of type PrivacyAccount"):
         fedsgd(account=4.0)
 
@@ -139,9 +141,9 @@ def test_bad_replies_are_skipped_and_counted():
     _, metrics = strategy.aggregate_train(1, [*bad, *twice])
     alone.aggregate_train(1, [small.reply(good, node=11)])
     assert dict(metrics) == {"num-examples": 4, "replies": 1, "skipped": 11}
-    assert strategy.skipped == 11
-    assert strategy.rounds[0].counted == (11,)
-    assert Counter(node for node, _ in strategy.rounds[0].skipped) == Counter(range(1, 12))
+    assert strategy.history.skipped == 11
+    assert strategy.rounds[0].clients == (11,)
+    assert Counter(skip.client for skip in strategy.rounds[0].skipped) == Counter(range(1, 12))
     assert torch.equal(weights_of(strategy.model), weights_of(alone.model))
 
 
@@ -182,11 +184,11 @@ def test_a_node_that_dies_does_not_end_the_run():
             del nodes.contexts[2]
 
     strategy.start(grid=nodes, num_rounds=4, evaluate_fn=at_the_end_of)
-    assert [len(found.counted) for found in strategy.rounds] == [3, 2, 2, 2]
+    assert [len(found.clients) for found in strategy.rounds] == [3, 2, 2, 2]
     assert [found.skipped for found in strategy.rounds] == [
         (),
-        ((2, "No answer in time."),),
-        ((2, "The client failed with code 5."),),
+        (Skip(2, "No answer in time."),),
+        (Skip(2, "The client failed with code 5."),),
         (),
     ]
 
@@ -225,7 +227,7 @@ def test_batchnorm_statistics_go_out_and_never_come_back():
     assert not any("running" in n for r in replies for n in small.values_of(r))
     strategy.aggregate_train(1, replies)
     assert torch.equal(model[1].running_mean, torch.full((4,), 0.5))
-    assert strategy.skipped == 0
+    assert strategy.history.skipped == 0
 
 
 def test_fraction_evaluate_and_other_options_are_flowers():

@@ -34,7 +34,7 @@ def test_activation(name: str, kind: type[nn.Module]) -> None:
 
 
 def test_unknown_activation_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"`activation='leaky-relu'`.*Did you mean `leaky_relu`"):
+    with pytest.raises(ValueError, match=r"`activation = 'leaky-relu'`.*Did you mean `leaky_relu`"):
         ConvNet(width=2, activation="leaky-relu")
 
 

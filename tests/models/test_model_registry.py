@@ -98,7 +98,7 @@ def test_own_nested_factory(own_module: str) -> None:
     ],
 )
 def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str) -> None:
-    message = f"{', '.join(model_names())}.*Found '{name}'.*Did you mean `{nearest}`"
+    message = f"{', '.join(model_names())}.*Found `{name}`.*Did you mean `{nearest}`"
     with pytest.raises(ValueError, match=message):
         build_model(name)
 
@@ -108,7 +108,7 @@ def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str)
     [
         ("missing", "AttributeError"),
         ("", "AttributeError"),
-        ("not_callable", "should name a class or function.*is a `int`"),
+        ("not_callable", "or a Python function of yours.*a int"),
         ("no_model", "returns a `torch.nn.Module` with.*returns a `str`"),
     ],
 )
@@ -120,7 +120,7 @@ def test_refuses_factories(own_module: str, attribute: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("no.such.module:factory", "should be 'package.module:factory'.*PYTHONPATH"),
+        ("no.such.module:factory", "should be 'package.module:name'.*PYTHONPATH"),
         (":factory", "A model should read `name`"),
         (".relative:factory", "A model should read `name`"),
     ],
@@ -131,10 +131,12 @@ def test_refuses_modules(spec: str, message: str) -> None:
 
 
 def test_refuses_options_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"fit `mlp\(sizes.*activation.*unexpected.*'width'"):
+    with pytest.raises(
+        ValueError, match=r"`mlp` should fit \(sizes.*activation.*unexpected.*'width'"
+    ):
         build_model("mlp", sizes=[4, 3], width=3)
 
 
 def test_refuses_missing_options() -> None:
-    with pytest.raises(ValueError, match=r"fit `mlp\(sizes.*Found {}: missing.*'sizes'"):
+    with pytest.raises(ValueError, match=r"`mlp` should fit \(sizes.*Found {}: missing.*'sizes'"):
         build_model("mlp")

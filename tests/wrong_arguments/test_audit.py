@@ -111,7 +111,7 @@ def test_audit(case: Wrong, empty: Path) -> None:
 @table(
     (lambda: build_defense("optimal-noise("), "", "optimal-noise("),
     (lambda: build_defense("optimal noise"), "", "optimal noise"),
-    (lambda: build_defense("noise"), "noise", "no defense"),
+    (lambda: build_defense("noise"), "noise", "A defense should be one of"),
     (lambda: build_defense("optimal-noise(scale=x)"), "x", "part"),
     (lambda: build_defense("optimal-noise(scale=1+1)"), "", "1+1"),
     (lambda: build_defense("optimal-noise(wide=1)"), "optimal-noise", "wide"),

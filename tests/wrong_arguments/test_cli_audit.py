@@ -33,7 +33,7 @@ SHARED = [
     ("--batch-size -3", "Option `--batch-size`", "-3"),
     ("--batch-size 50", "`--batch-size`", "50"),
     ("--batch-size two", "--batch-size", "two"),
-    ("--model resnet", "Option `--model`", "'resnet'"),
+    ("--model resnet", "Option `--model`", "`resnet`"),
     ("--model=", "Option `--model`", "''"),
     ("--model own:missing", "Option `--model`", "AttributeError"),
     ("--model absent_module:net", "Option `--model`", "ModuleNotFoundError"),

@@ -138,7 +138,7 @@ def test_files_that_are_cut_off(size: int, tmp_path: Path) -> None:
     (lambda: PatchTransformer(heads=3), "heads", "heads = 3"),
     (lambda: PatchTransformer(patch=64), "patch", "patch = 64"),
     (lambda: build_model(None), "name_or_spec", "None"),
-    (lambda: build_model("resnet"), "name_or_spec", "'resnet'"),
+    (lambda: build_model("resnet"), "name_or_spec", "`resnet`"),
     (lambda: build_model("mlp", wide=3), "options", "'wide': 3"),
     (lambda: build_model("mlp"), "options", "'sizes'"),
     (lambda: build_model("conv-net", width=0), "width", "0"),

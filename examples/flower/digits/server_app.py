@@ -43,6 +43,6 @@ def main(grid: Grid, context: Context) -> None:
     results = {
         "initial": dict(evaluations[0]),
         "rounds": rounds,
-        "skipped": strategy.skipped,
+        "skipped": strategy.history.skipped,
     }
     Path(str(settings["results"])).write_text(json.dumps(results, indent=1))

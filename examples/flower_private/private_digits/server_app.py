@@ -36,8 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     )
     clients, evaluations = result.train_metrics_clientapp, result.evaluate_metrics_serverapp
     results = {
-        "privacy": strategy.privacy,
+        "privacy": strategy.history.privacy,
         "rounds": [{"round": r, **clients[r], **evaluations[r]} for r in sorted(clients)],
-        "stopped": strategy.stopped,
+        "stopped": strategy.history.stopped,
     }
     Path(str(settings["results"])).write_text(json.dumps(results, indent=1))

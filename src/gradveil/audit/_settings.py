@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gradveil._checks import (
+    WrongValue,
     check_at_most,
     check_choice,
     check_count,
@@ -145,10 +146,8 @@ class Settings:
             check_kind(one, "attacks", Attack, "Derive it from `Attack`, and make an instance.")
         stepless = [one.configured(steps=1) == one.configured(steps=2) for one in attacks]
         if self.steps is not None and attacks and all(stepless):
-            raise ValueError(
-                "Parameter `steps` should be left out for attacks that take none. Found"
-                f" `steps = {self.steps}` with {[spec_of(one) for one in attacks]}."
-            )
+            found = f"`steps = {self.steps}` with {[spec_of(one) for one in attacks]}"
+            raise WrongValue("steps", "be left out for attacks that take none", found)
         return [one.configured(steps=self.steps) for one in attacks]
 
 

@@ -18,8 +18,8 @@ from ._build import (
     shown_name,
     spec_of,
 )
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, Entry
-from ._spec import Spec
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
+from ._spec import KINDS, Spec, check_call
 
 # What `__all__` does not list is for our own packages.
 __all__ = ["Spec", "build_attack", "build_defense", "build_estimator", "spec_of"]

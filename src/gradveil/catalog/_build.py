@@ -9,7 +9,7 @@ from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
 
 from ._entries import EVERYTHING
-from ._spec import Spec, Unwritable
+from ._spec import Spec, Unwritable, each
 
 if TYPE_CHECKING:  # who builds defenses imports no attack
     from gradveil.attacks import Attack
@@ -26,7 +26,7 @@ def spec_of(thing: object) -> str:
 
 
 def _described(thing: object) -> Spec:
-    return Spec(name_of(type(thing)), {k: _value(v) for k, v in _changed(thing).items()})
+    return Spec(name_of(type(thing)), {k: each(_value, v) for k, v in _changed(thing).items()})
 
 
 def name_of(kind: type) -> str:
@@ -61,8 +61,6 @@ def _value(value: object) -> Any:
     words = getattr(value, "spec_words", None)
     if words is not None:  # samples, networks and shapes have no specification
         return Unwritable(words)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_value(part) for part in value)
     return value if isinstance(value, (bool, int, float, str, type(None))) else _described(value)
 
 

@@ -4,15 +4,17 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-from gradveil._imports import AllowImports, check_class, import_object, takes
-from gradveil._suggest import suggestion
+from torch import nn
+
+from gradveil._checks import WrongType, WrongValue, check_kind, suggestion
+from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, OTHER_SPELLINGS, Entry
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, MODELS, OTHER_SPELLINGS, Entry
 
 _NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?"
 _TOKEN = re.compile(
@@ -101,37 +103,36 @@ class _Reader:
         return self._text[start:end]
 
     def _fail(self, problem: str) -> NoReturn:
-        raise ValueError(
-            f"A {self._what} should read `name` or `name(option=value, ...)`, where values are"
-            " plain values or names with options of their own, as in"
-            f" `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`. Found {problem} in"
-            f" {self._text[:200]!r}."
+        expected = (
+            "read `name` or `name(option=value, ...)`, where values are plain values or names with"
+            " options of their own, as in `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`"
         )
+        raise WrongValue(f"A {self._what}", expected, f"{problem} in {self._text[:200]!r}")
 
 
 class Kind(NamedTuple):
-    """Registered names, and the test that an imported class must pass before it is called."""
+    """Registered names, and the test that what is imported must pass before it is called."""
 
     word: str
     entries: Mapping[str, Entry]
-    fits: Callable[[type], bool]
     wanted: str
     """What that test asks for, in words."""
+    fits: Callable[[Any], bool]
 
-    def find(self, name: str, allow_imports: AllowImports) -> Callable[..., Any]:
-        """The class or factory of this name."""
+    def find(
+        self, name: str, allow_imports: AllowImports, argument: str = ""
+    ) -> Callable[..., Any]:
+        """The class or factory of this name, which `argument` gave."""
         if ":" in name:
-            imported = import_object(name, self.word, allow_imports)
-            made: Callable[..., Any] = check_class(
-                imported, name, self.word, self.fits, self.wanted
+            made: Callable[..., Any] = imported(
+                name, self.word, allow_imports, self.fits, self.wanted
             )
             return made
         if name not in self.entries:
-            raise ValueError(
-                f"There is no {self.word} named `{name}`.{suggestion(name, self.entries)}"
-                f" Known: {', '.join(self.entries)}; or, where imports are allowed,"
-                " 'package.module:Class' for your own."
-            )
+            own = "or, where imports are allowed, 'package.module:name' for your own"
+            expected = f"be one of {', '.join(self.entries)}; {own}"
+            advice = suggestion(name, self.entries).strip()
+            raise WrongValue(argument or f"A {self.word}", expected, f"`{name}`", advice)
         return self.entries[name].build
 
 
@@ -151,18 +152,26 @@ def _is_part(kind: type) -> bool:
     return _is_defense(kind) or _is_attack(kind) or _is_estimator(kind)
 
 
+_TAKES = "a class whose objects take"
 KINDS = {
-    "defense": Kind("defense", DEFENSES, _is_defense, "a subclass of `gradveil.Defense`"),
-    "attack": Kind(
-        "attack", ATTACKS, _is_attack, "a class whose objects take (observation, generator)"
-    ),
-    "estimator": Kind(
-        "estimator",
-        ESTIMATORS,
-        _is_estimator,
-        "a class whose objects take (message, inputs, generator)",
-    ),
-    "part": Kind("part", EVERYTHING, _is_part, "a defense, an attack or an estimator"),
+    kind.word: kind
+    for kind in (
+        Kind("defense", DEFENSES, "a subclass of `gradveil.Defense`", owned_by(_is_defense)),
+        Kind("attack", ATTACKS, f"{_TAKES} (observation, generator)", owned_by(_is_attack)),
+        Kind(
+            "estimator",
+            ESTIMATORS,
+            f"{_TAKES} (message, inputs, generator)",
+            owned_by(_is_estimator),
+        ),
+        Kind("part", EVERYTHING, "a defense, an attack or an estimator", owned_by(_is_part)),
+        Kind(
+            "model",
+            MODELS,
+            "a subclass of `torch.nn.Module`, or a Python function of yours that returns one",
+            makes(nn.Module),
+        ),
+    )
 }
 
 
@@ -189,24 +198,25 @@ class Spec:
 
     def __post_init__(self) -> None:
         reserved = ("True", "False", "None", "inf")
-        if (
-            not isinstance(self.name, str)
-            or self.name in reserved
-            or not re.fullmatch(_NAME, self.name)
-        ):
-            raise ValueError(
-                "Parameter `name` should be a name as the catalog lists it, or"
-                f" package.module:Class. Found {self.name!r}; specifications should read `name` or"
-                " `name(option=value, ...)`."
-            )
+        named = isinstance(self.name, str) and re.fullmatch(_NAME, self.name)
+        if not named or self.name in reserved:
+            expected = "be a name as the catalog lists it, or package.module:Class"
+            advice = "Specifications should read `name` or `name(option=value, ...)`."
+            raise WrongValue("name", expected, repr(self.name), advice)
+        own = f"Parameter `arguments` of `{self.name}`"
         options = [key for key in self.arguments if not isinstance(key, int)]
         places = {*self.arguments} - {*options}
         if places != {*range(len(places))} or not all(map(str.isidentifier, options)):
-            raise ValueError(
-                f"Parameter `arguments` of `{self.name}` should have options as keys, or positions"
-                f" from 0. Found {[*self.arguments]}."
-            )
-        _check_value([*self.arguments.values()], self.name)
+            expected = "have options as keys, or positions from 0"
+            raise WrongValue(own, expected, str([*self.arguments]))
+
+        def check(value: object) -> None:
+            plain = isinstance(value, (bool, int, float, str, type(None), Spec, Unwritable))
+            if not plain or value != value:
+                expected = "hold numbers, words, None, lists and tuples of these, or Specs"
+                raise WrongType(own, expected, f"{type(value).__name__} ({value!r})")
+
+        each(check, [*self.arguments.values()])
         ordered = [*sorted(places), *options]  # type: ignore[type-var]
         object.__setattr__(self, "arguments", {key: self.arguments[key] for key in ordered})
         object.__setattr__(self, "name", OTHER_SPELLINGS.get(self.name, self.name))
@@ -222,11 +232,7 @@ class Spec:
             text: As `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`.
             what: What it stands for, for error messages.
         """
-        if not isinstance(text, str):
-            raise TypeError(
-                f"Parameter `spec` should be the text of a {what}, as `name(option=value)`. Found"
-                f" {type(text).__name__} ({text!r:.80})."
-            )
+        check_kind(text, "spec", str, f"Give the text of a {what}, as `name(option=value)`.")
         return _Reader(text, what).spec()
 
     def __str__(self) -> str:
@@ -255,9 +261,12 @@ class Spec:
     @property
     def imports(self) -> list[str]:
         """The import paths that it and its parts name."""
-        own = [self.name] if ":" in self.name else []
-        inner = _specs_in([*self.arguments.values()])
-        return own + [path for spec in inner for path in spec.imports]
+        found = [self.name] if ":" in self.name else []
+        each(
+            lambda part: found.extend(part.imports) if isinstance(part, Spec) else None,
+            [*self.arguments.values()],
+        )
+        return found
 
     def named(self) -> "Spec":
         """The same with an option for every argument, as the registered class calls them.
@@ -269,10 +278,9 @@ class Spec:
         by_name = dict(zip(names, self.positional, strict=False))
         twice = by_name.keys() & self.options.keys()
         if twice or len(self.positional) > len(names):
-            raise ValueError(
-                f"`{self.name}` should be a registered name, with each of its options once. Found"
-                f" `{self}`{f', {sorted(twice)} twice' if twice else ''}. Name its options."
-            )
+            found = f"`{self}`{f', {sorted(twice)} twice' if twice else ''}"
+            expected = "be registered, with each of its options once"
+            raise WrongValue(f"The name `{self.name}`", expected, found, "Name its options.")
         every = {**by_name, **self.options}
         return Spec(
             self.name, {k: v.named() if isinstance(v, Spec) else v for k, v in every.items()}
@@ -311,7 +319,13 @@ class Spec:
         >>> Spec.parse("clamped-noise(scale=0.009054506197571754, clip=0.5)").rounded()
         Spec.parse('clamped-noise(scale=0.009055, clip=0.5)')
         """
-        return Spec(self.name, {key: _rounded(v, digits) for key, v in self.arguments.items()})
+
+        def change(value: Any) -> Any:
+            if isinstance(value, Spec):
+                return value.rounded(digits)
+            return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+        return Spec(self.name, {key: each(change, v) for key, v in self.arguments.items()})
 
     @property
     def missing(self) -> frozenset[str]:
@@ -341,15 +355,27 @@ class Spec:
                 that the local user typed, or the paths that are allowed. Never for text that comes
                 from elsewhere.
         """
-        word, _, fits, wanted = KINDS[kind]
+
+        def built(value: Any) -> Any:
+            if isinstance(value, Spec):
+                return value.build("part", allow_imports=allow_imports)
+            if isinstance(value, Unwritable):
+                expected = "hold numbers, words and names to build something from"
+                found = f"`<{value.text}>`, which stands for an object"
+                raise WrongValue("A specification", expected, found, "Build it in Python.")
+            return value
+
         make = KINDS[kind].find(self.name, allow_imports)
-        positional = _built(self.positional, allow_imports)
-        options = {key: _built(value, allow_imports) for key, value in self.options.items()}
-        made = _call(make, self.name, positional, options)
-        if not fits(type(made)) and kind != "part":
-            raise ValueError(
-                f"A {word} should be {wanted}. Found that '{self}' gives a {type(made).__name__}."
-            )
+        positional = each(built, self.positional)
+        options = {key: each(built, value) for key, value in self.options.items()}
+        check_call(make, self.name, positional, options)
+        try:
+            made = make(*positional, **options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`{self.name}`: {error}") from error
+        if kind != "part" and not KINDS[kind].fits(type(made)):
+            found = f"that '{self}' gives a {type(made).__name__}"
+            raise WrongValue(f"A {kind}", f"be {KINDS[kind].wanted}", found)
         return made
 
     def _left_out(self) -> dict[str, float]:
@@ -361,71 +387,35 @@ class Spec:
         return {name: amount for name, amount in amounts.items() if name not in given}
 
 
-def _specs_in(value: object) -> Iterator[Spec]:
-    if isinstance(value, Spec):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _specs_in(part)
-
-
-def _built(value: Any, allow_imports: AllowImports) -> Any:
-    if isinstance(value, Spec):
-        return value.build("part", allow_imports=allow_imports)
-    if isinstance(value, Unwritable):
-        raise ValueError(
-            "A specification should hold numbers, words and names to build something from. Found"
-            f" `<{value.text}>`, which stands for an object. Build it in Python."
-        )
+def each(change: Callable[[Any], Any], value: Any) -> Any:
+    """What becomes of a value, or of each part of lists and tuples."""
     if isinstance(value, (list, tuple)):
-        return type(value)(_built(part, allow_imports) for part in value)
-    return value
+        return type(value)(each(change, part) for part in value)
+    return change(value)
 
 
-def _call(
+def check_call(
     make: Callable[..., Any], name: str, positional: list[Any], options: dict[str, Any]
-) -> Any:
-    """`make(*positional, **options)`; arguments that do not fit are an error that says so."""
-    parameters = inspect.signature(make).parameters.values()
+) -> None:
+    """Require arguments that `make` takes."""
     try:
-        inspect.signature(make).bind(*positional, **options)
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        return  # built in C, say: calling it will tell
+    try:
+        signature.bind(*positional, **options)
     except TypeError as error:
+        parameters = signature.parameters.values()
         known = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
-        raise ValueError(
-            f"`{name}` takes ({', '.join(known)}). Found a mismatch: {error}."
-        ) from None
-    try:
-        return make(*positional, **options)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}`: {error}") from error
+        given = f"{positional!r} and {options!r}" if positional else f"{options!r}"
+        expected, own = f"fit ({', '.join(known)})", f"Parameter `options` of `{name}`"
+        raise WrongValue(own, expected, f"{given}: {error}") from None
 
 
 def _names_of(make: Callable[..., Any]) -> list[str]:
     """The names of the arguments that can be given without one, in order."""
     parameters = inspect.signature(make).parameters.values()
     return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-
-def _rounded(value: Any, digits: int) -> Any:
-    if isinstance(value, Spec):
-        return value.rounded(digits)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_rounded(part, digits) for part in value)
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def _check_value(value: object, name: str) -> None:
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            _check_value(part, name)
-    elif (
-        not isinstance(value, (bool, int, float, str, type(None), Spec, Unwritable))
-        or value != value
-    ):
-        raise TypeError(
-            f"Parameter `arguments` of `{name}` should hold numbers, words, None, lists and tuples"
-            f" of these, or Specs. Found {type(value).__name__} ({value!r})."
-        )
 
 
 def _text(value: object) -> str:

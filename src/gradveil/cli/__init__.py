@@ -1,15 +1,16 @@
 """The command line: one file for each command."""
 
-from typing import TYPE_CHECKING
-
-from gradveil._lazy import lazy_attributes
+from typing import Any
 
 from ._main import main
 
-if TYPE_CHECKING:
-    from ._app import app
-
 __all__ = ["app", "main"]
 
-if not TYPE_CHECKING:  # the app needs typer; `main` says so where it is missing
-    __getattr__ = lazy_attributes(__name__, {"app": "_app"})
+
+def __getattr__(name: str) -> Any:
+    """The app needs typer; `main` says so where it is missing."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ._app import app
+
+    return app

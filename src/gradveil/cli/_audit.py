@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from gradveil import audit
-from gradveil._checks import check_count
+from gradveil._checks import WrongValue, check_count
 from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
@@ -32,24 +32,21 @@ from ._options import (
     Seed,
     WeightsPath,
     bar,
+    given,
+    is_given,
     option,
     options,
-    own_options,
     useless,
 )
 
 INTERRUPTED = 130
-OWN = own_options(
-    "batches", "seeds", "seed", "match", "scale", "ratio", "steps", "time_budget", "threat",
-    "rounds", "delta", "sample_rate", "output", "strengths", "clients", "optimizer", "lr", "jobs",
-    "address", "batch_size",
-)  # fmt: skip
 QUICK = ("gradient-noise", "optimal-noise")
 """The defenses of a quick audit."""
 
 
 def run_audit(
-    dataset: DatasetName = None,
+    context: typer.Context,
+    dataset: DatasetName = "mnist",
     data: DataPath = None,
     model: ModelName = None,
     weights: WeightsPath = None,
@@ -73,13 +70,12 @@ def run_audit(
         ),
     ] = None,
     strengths: Annotated[
-        int | None,
-        typer.Option(help="Of each defense whose amount is left open.", show_default="4"),
-    ] = None,
+        int, typer.Option(help="Of each defense whose amount is left open; quick: 3.")
+    ] = 4,
     training_rounds: Annotated[
-        int | None, typer.Option(help="Of the federated training.", show_default="24")
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="In it.", show_default="4")] = None,
+        int, typer.Option(help="Of the federated training; quick: 10.")
+    ] = 24,
+    clients: Annotated[int, typer.Option(help="In it.")] = 4,
     optimizer: Annotated[
         str | None, typer.Option(help="Its server's: adam, adamw or sgd.", show_default="adam")
     ] = None,
@@ -107,12 +103,8 @@ def run_audit(
     message: Annotated[
         Literal["gradient", "update"], typer.Option(help="FedSGD's gradient or FedAvg's update.")
     ] = "gradient",
-    local_steps: Annotated[
-        int | None, typer.Option(help="FedAvg's steps on a client.", show_default="2")
-    ] = None,
-    local_lr: Annotated[
-        float | None, typer.Option(help="FedAvg's rate on a client.", show_default="0.1")
-    ] = None,
+    local_steps: Annotated[int, typer.Option(help="FedAvg's steps on a client.")] = 2,
+    local_lr: Annotated[float, typer.Option(help="FedAvg's rate on a client.")] = 0.1,
     time_budget: Annotated[
         float | None, typer.Option(help="Seconds; it ends with what is finished.")
     ] = None,
@@ -141,7 +133,11 @@ def run_audit(
     require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     for name, count in (("--batch-size", batch_size), ("--batches", batches)):
         check_count(count, name)
-    useless("--address", address, engine == "ray", "without `--engine ray`")
+    if engine != "ray":
+        useless(context, "without `--engine ray`", ["address"])
+    if quick:
+        strengths = strengths if is_given(context, "strengths") else 3
+        training_rounds = training_rounds if is_given(context, "training_rounds") else 10
     with option("--defense", "defenses"):
         defenses = typed("defense", defense) if defense else [*QUICK] if quick else None
         for one in defenses or []:
@@ -153,37 +149,33 @@ def run_audit(
                 build_attack(text)  # for its errors, before any work
     with option("--goal", "goals"):
         goals = [Goal.parse(text) for text in goal or []]
-    with options(OWN):
+    with options(context):
+        chosen = {
+            **given(context, Settings),
+            "strengths": strengths,
+            "threat": parse_threat(threat or []),
+        }
         settings = Settings(
             defenses,
             attacks,
             goals=goals,
-            strengths=(3 if quick else 4) if strengths is None else strengths,
-            match=match,
-            scale=scale,
-            ratio=ratio,
-            threat=parse_threat(threat or []),
-            steps=steps,
-            seeds=seeds,
             training_seeds=2 if quick else 3,
             releases=Releases(rounds, delta, sample_rate),
-            seed=seed,
+            **chosen,
         )
-    with options({**OWN, "rounds": "--training-rounds"}):
-        federation = Federation(
-            4 if clients is None else clients,
-            batch_size=batch_size,
-            rounds=(10 if quick else 24) if training_rounds is None else training_rounds,
-            local=local_training(message, local_steps, local_lr),
-            optimizer=optimizer,
-            lr=lr,
-        )
+    local = None
+    if message == "gradient":
+        useless(context, "without `--message update`", ["local_steps", "local_lr"])
+    else:
+        with options(context, lr="--local-lr", steps="--local-steps"):
+            local = LocalSteps(local_lr, local_steps)
+    with options(context, rounds="--training-rounds"):
+        chosen = {**given(context, Federation), "rounds": training_rounds}
+        federation = Federation(local=local, **chosen)
     with option("--out", "out"):
         check_folder(out)
-    subject, named = load_subject(
-        dataset, data, model, weights, loss, output, batch_size * batches, seed, device
-    )
-    with output_folder(out), options({**OWN, **named}), bar(Console(stderr=True)) as progress:
+    subject, named = load_subject(context, batch_size * batches)
+    with output_folder(out), options(context, **named), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,
@@ -212,17 +204,6 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def local_training(message: str, steps: int | None, lr: float | None) -> LocalSteps | None:
-    """FedAvg's local steps, or none where gradients are sent."""
-    sent = message == "update"
-    useless("--local-steps", steps, sent, "without `--message update`")
-    useless("--local-lr", lr, sent, "without `--message update`")
-    if not sent:
-        return None
-    with options({"lr": "--local-lr", "steps": "--local-steps"}):
-        return LocalSteps(0.1 if lr is None else lr, 2 if steps is None else steps)
-
-
 def parse_threat(parts: list[str]) -> ThreatModel:
     """`labels=known,mechanism=unknown` and the like; what is not named is known.
 
@@ -235,15 +216,11 @@ def parse_threat(parts: list[str]) -> ThreatModel:
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in ("labels", "mechanism", "statistics") or not value or key in granted:
             found = f"{key} twice" if key in granted else repr(part)
-            raise ValueError(
-                "Option `--threat` should read key=value, each key of labels, mechanism, statistics"
-                f" once. Found {found}. Try labels=unknown."
-            )
+            expected = "read key=value, each key of labels, mechanism, statistics once"
+            raise WrongValue("--threat", expected, found, "Try labels=unknown.")
         if key == "statistics" and value not in known:
-            raise ValueError(
-                "Option `--threat` should have statistics=known or statistics=unknown. Found"
-                f" statistics={value}."
-            )
+            expected = "have statistics=known or statistics=unknown"
+            raise WrongValue("--threat", expected, f"statistics={value}")
         granted[key] = known[value] if key == "statistics" else value
     with option("--threat"):
         return ThreatModel(**{"mechanism": "known", **granted})

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradveil._checks import check_count
+from gradveil._checks import WrongValue, check_count
 from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.attacks import IdentificationReport
@@ -44,7 +44,6 @@ from ._options import (
     bar,
     option,
     options,
-    own_options,
     useless,
 )
 
@@ -109,119 +108,96 @@ ASSUMPTIONS = {
 
 
 def bound(
+    context: typer.Context,
     kind: Annotated[
         Literal["bayesian", "recognition", "renyi", "fisher", "candidates"],
         typer.Option(
             help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
         ),
     ] = "bayesian",
-    dataset: DatasetName = None,
+    dataset: DatasetName = "mnist",
     data: DataPath = None,
     model: ModelName = None,
     weights: WeightsPath = None,
     loss: LossName = None,
     output: OutputKey = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Examples in the private batch.", show_default="4")
-    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples in the private batch.")] = 4,
     defense: Annotated[
-        str | None,
-        typer.Option(
-            help="As 'optimal-noise(scale=0.1)'; amounts may be left out.",
-            show_default="optimal-noise",
-        ),
-    ] = None,
+        str, typer.Option(help="As 'optimal-noise(scale=0.1)'; amounts may be left out.")
+    ] = "optimal-noise",
     prior: Annotated[
-        Literal["gaussian", "learned"] | None,
-        typer.Option(
-            help="bayesian: gaussian, or learned (a denoiser; minutes).", show_default="gaussian"
-        ),
-    ] = None,
+        Literal["gaussian", "learned"],
+        typer.Option(help="bayesian: gaussian, or learned (a denoiser; minutes)."),
+    ] = "gaussian",
     sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
     candidates: Annotated[
         int | None, typer.Option(help="candidates: how many.", show_default="256, if there are")
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="candidates: messages.", show_default="64")
-    ] = None,
+    trials: Annotated[int, typer.Option(help="candidates: messages.")] = 64,
     rest: Annotated[
-        Literal["known", "unknown"] | None,
-        typer.Option(help="candidates: of the batch.", show_default="known"),
-    ] = None,
+        Literal["known", "unknown"], typer.Option(help="candidates: of the batch.")
+    ] = "known",
     guess: Annotated[
         float | None, typer.Option(help="recognition: the best blind guess's chance, as 1/N.")
     ] = None,
     diameter: Annotated[
-        float | None,
-        typer.Option(help="renyi: the range of an entry of the input.", show_default="1"),
-    ] = None,
+        float, typer.Option(help="renyi: the range of an entry of the input.")
+    ] = 1.0,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise over the clip of each example's gradient.")
     ] = None,
     sample_rate: Annotated[
-        float | None,
-        typer.Option(help="Each example's chance to be in a step (Poisson).", show_default="1"),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Releases.", show_default="1")] = None,
+        float, typer.Option(help="Each example's chance to be in a step (Poisson).")
+    ] = 1.0,
+    steps: Annotated[int, typer.Option(help="Releases.")] = 1,
     seed: Seed = 0,
     device: Device = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for a sweep.", show_default="gradveil-bound")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
 ) -> None:
     """Show what no attacker can do, with its assumptions, without attacking."""
-    given = dict(locals())
-    for name in dict.fromkeys(taken for every in TAKES.values() for taken in every):
-        where = f"with `--kind {kind}`"
-        useless(own_options(name)[name], given[name], name in TAKES[kind], where)
-    useless("--out", out, sweep, "without `--sweep`")
+    others = {name for every in TAKES.values() for name in every} - {*TAKES[kind]}
+    useless(context, f"with `--kind {kind}`", sorted(others))
+    if not sweep:
+        useless(context, "without `--sweep`", ["out"])
     if kind in ("recognition", "renyi"):
-        account = {
-            "noise_multiplier": noise_multiplier,
-            "sample_rate": 1.0 if sample_rate is None else sample_rate,
-            "steps": 1 if steps is None else steps,
-        }
-        _show_statement(kind, _of_releases(kind, guess, diameter, account), format)
+        account = {name: context.params[name] for name in ACCOUNT}
+        with options(context):
+            _show_statement(kind, _of_releases(kind, guess, diameter, account), format)
         return
-    folder = Path("gradveil-bound") if out is None else out
     if sweep:
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):
-            check_folder(folder)
-    size = 4 if batch_size is None else batch_size
-    check_count(size, "--batch-size")
-    asked = "optimal-noise" if defense is None else defense
+            check_folder(out)
+    check_count(batch_size, "--batch-size")
     with option("--defense", "defenses"):
-        (spec,) = typed("defense", [asked])
+        (spec,) = typed("defense", [defense])
         parse_defense(spec)  # for its errors, before any work
-    subject, named = load_subject(dataset, data, model, weights, loss, output, size, seed, device)
-    title = f"{subject.model_name} on {subject.name}, {size} examples"
-    with options(named):
+    subject, named = load_subject(context, batch_size)
+    title = f"{subject.model_name} on {subject.name}, {batch_size} examples"
+    with options(context, **named):
         case = audited(subject, Federation())
         study = BoundStudy(
             dataclasses.replace(case, prior=None) if kind == "fisher" else case, spec, seed
         )
     if sweep and not study.sweep():
-        raise ValueError(
-            "Option `--sweep` should come with a defense that has a scale or a ratio. Found"
-            f" `--defense {asked}`. Leave out --sweep, or name another defense."
-        )
+        expected = "come with a defense that has a scale or a ratio"
+        advice = "Leave it out, or name another defense."
+        raise WrongValue("--sweep", expected, f"`--defense {defense}`", advice)
     if kind == "fisher":
         _show_statement(kind, _fisher(study, title), format)
     elif kind == "candidates":
-        with bar(Console(stderr=True)) as progress, options(own_options(*TAKES[kind])):
+        with bar(Console(stderr=True)) as progress, options(context):
             progress("candidates", 0.0)
-            count, told = 64 if trials is None else trials, "known" if rest is None else rest
-            found = study.from_candidates(candidates, count, told)
+            found = study.from_candidates(candidates, trials, rest)
         facts = _candidates(found) | {"defense": spec_of(study.defense), "of": title}
         _show_statement(kind, facts, format)
     else:
-        _bayesian(study, title, prior == "learned", folder if sweep else None, format)
+        _bayesian(study, title, prior == "learned", out if sweep else None, format)
 
 
 def _of_releases(
-    kind: str, guess: float | None, diameter: float | None, account: dict[str, Any]
+    kind: str, guess: float | None, diameter: float, account: dict[str, Any]
 ) -> dict[str, Any]:
     """The largest probability of success, or the smallest error of an unbiased attacker."""
     needed = {"--noise-multiplier": account["noise_multiplier"]}
@@ -230,16 +206,14 @@ def _of_releases(
     for name, value in needed.items():
         if value is None:
             what = "the best blind guess's chance" if name == "--guess" else "noise over the clip"
-            raise ValueError(f"Option `{name}` should be given: {what}, as 0.1. Found none.")
-    with options(own_options("guess", "diameter", *account)):
-        if kind == "recognition":
-            chance = guess or 0.0
-            found = {"probability": recognition_bound(chance, **account), "guess": chance}
-        else:
-            span = 1.0 if diameter is None else diameter
-            found = {"mse": renyi_bound(span, **account), "diameter": span}
-        stated = PrivacyAccount(account["noise_multiplier"], account["sample_rate"], delta=0.5)
-        return {**found, **account, "sampling": stated.sampling}
+            raise WrongValue(name, f"be given: {what}, as 0.1", "none")
+    if kind == "recognition":
+        chance = guess or 0.0
+        found = {"probability": recognition_bound(chance, **account), "guess": chance}
+    else:
+        found = {"mse": renyi_bound(diameter, **account), "diameter": diameter}
+    stated = PrivacyAccount(account["noise_multiplier"], account["sample_rate"], delta=0.5)
+    return {**found, **account, "sampling": stated.sampling}
 
 
 def _fisher(study: BoundStudy, title: str) -> dict[str, Any]:

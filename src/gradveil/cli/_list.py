@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, Entry
+from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
 
 from ._options import AsFormat
 
@@ -36,7 +36,7 @@ def everything() -> dict[str, list[Row]]:
     """The groups with their rows: name, summary, reference and, where there are, parameters."""
     return {
         "data sets": _data_sets(),
-        "models": _models(),
+        "models": [_row(entry) for entry in MODELS.values()],
         "defenses": [_row(entry) for entry in DEFENSES.values()],
         "attacks": [_row(entry) for entry in ATTACKS.values()],
         "estimators": [_row(entry) for entry in ESTIMATORS.values()],
@@ -46,7 +46,7 @@ def everything() -> dict[str, list[Row]]:
 def _row(entry: Entry) -> Row:
     return {
         "name": entry.name,
-        "summary": entry.summary,
+        "summary": entry.summary or (inspect.getdoc(entry.build) or "").splitlines()[0],
         "reference": entry.reference,
         "parameters": _parameters(entry.build),
     }
@@ -75,33 +75,3 @@ def _data_sets() -> list[Row]:
         "hf:NAME": ("From the Hugging Face hub, where installed.", "Lhoest et al. 2021"),
     }
     return [{"name": n, "summary": s, "reference": r} for n, (s, r) in known.items()]
-
-
-def _models() -> list[Row]:
-    from gradveil.models import (
-        MLP,
-        ConvNet,
-        LeNet,
-        PatchTransformer,
-        ResNet,
-        SimpleConvNet,
-        model_names,
-    )
-
-    classes = {
-        "conv-net": (ConvNet, "Geiping et al. 2020, arXiv:2003.14053"),
-        "le-net": (LeNet, "Zhu et al. 2019, arXiv:1906.08935"),
-        "mlp": (MLP, ""),
-        "patch-transformer": (PatchTransformer, "Dosovitskiy et al. 2021, arXiv:2010.11929"),
-        "res-net": (ResNet, "He et al. 2016, arXiv:1512.03385"),
-        "simple-conv-net": (SimpleConvNet, "Optimal Defenses Against Gradient Reconstruction"),
-    }
-    return [
-        {
-            "name": name,
-            "summary": (inspect.getdoc(classes[name][0]) or "").splitlines()[0],
-            "reference": classes[name][1],
-            "parameters": _parameters(classes[name][0]),
-        }
-        for name in model_names()
-    ]

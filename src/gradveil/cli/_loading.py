@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
-from gradveil._checks import check_finite, check_seed, device_of
+from gradveil._checks import WrongValue, check_finite, check_seed, device_of
 from gradveil.audit import Subject
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
@@ -17,44 +18,33 @@ from gradveil.models import build_fitting_model, build_loss, default_model
 from ._options import data_source, option
 
 
-def load_subject(
-    dataset: str | None,
-    data: Path | None,
-    model: str | None,
-    weights: Path | None,
-    loss: str | None,
-    output: str | None,
-    private: int,
-    seed: int,
-    device: str,
-) -> tuple[Subject, dict[str, str]]:
+def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[str, str]]:
     """What the options name, its first examples private, and the options of its parameters."""
-    said, source = data_source(dataset, data)
-    place = device_of(device, "--device")
+    given = context.params
+    said, source = data_source(context)
+    weights = None if given["weights"] is None else Path(given["weights"])
+    place = device_of(given["device"], "--device")
     with option(said, "source", "limit"):
         samples = load_dataset(source).to(place)
-    loss_fn = load_loss(loss, samples)
-    name, network = load_model(model, weights, samples, seed, device)
+    loss_fn = load_loss(given["loss"], samples)
+    name, network = load_model(given["model"], weights, samples, given["seed"])
     batch, public = split_public(samples, private)
     subject = Subject(
-        network, loss_fn, batch, public, samples, output_key(output),
+        network.to(place), loss_fn, batch, public, samples, output_key(given["output"]),
         name=samples.name, model_name=name,
         weights="untrained" if weights is None else weights.name,
     )  # fmt: skip
-    named = {"model": "--model", "loss_fn": "--loss", "output": "--output"}
-    return subject, {**named, "targets": said, "inputs": said}
+    return subject, {"loss_fn": "--loss", "targets": said, "inputs": said}
 
 
 def load_model(
-    name: str | None, weights: Path | None, data: Dataset, seed: int, device: str
+    name: str | None, weights: Path | None, data: Dataset, seed: int
 ) -> tuple[str, nn.Module]:
     """A model by name or factory (the data's default if `None`), with weights from a file."""
     shape = data.inputs.shape[1:]
     if name is None and data.tokens:
-        raise ValueError(
-            f"Option `--model` should name your model of tokens, as package.module:factory, for"
-            f" `{data.name}`. Found none, and there is no usual one."
-        )
+        expected = f"name your model of tokens, as package.module:factory, for `{data.name}`"
+        raise WrongValue("--model", expected, "none, and there is no usual one")
     name = default_model(shape) if name is None else name
     check_seed(seed, "--seed")
     with option("--model", "name_or_spec", "options", "model"):
@@ -64,7 +54,7 @@ def load_model(
             load_weights(model, weights)
     with option("--weights" if weights is not None else "--model", "model"):
         check_usable(model)
-    return name, model.to(device_of(device, "--device"))
+    return name, model
 
 
 def load_loss(name: str | None, data: Dataset) -> LossFunction:
@@ -106,44 +96,35 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """Put a state dict into a model; a file that could run code is refused."""
     if not path.is_file():
         reason = "is a folder" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(
-            f"Parameter `weights` should be a file. Found that `{path}` {reason}."
-        )
+        raise FileNotFoundError(f"It should be a file. Found that `{path}` {reason}.")
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except Exception as error:  # torch has many kinds for a file that is cut off or foreign
-        raise ValueError(
-            f"Parameter `weights` should be a state dict of plain tensors, as `torch.save("
-            f"model.state_dict(), path)` writes it. Found that `{path}` is damaged, or holds"
-            f" something else, or code, which is not run ({type(error).__name__}). Save the state"
-            " dict again."
-        ) from None
+        written = "be a state dict of plain tensors, as `torch.save(model.state_dict(), path)`"
+        kind = f"or holds something else, or code, which is not run ({type(error).__name__})"
+        found, advice = f"that `{path}` is damaged, {kind}", "Save the state dict again."
+        raise WrongValue("weights", f"{written} writes it", found, advice) from None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(
-            "Parameter `weights` should be a state dict, tensors by name. Found"
-            f" {type(state).__name__} in `{path}`. Save `model.state_dict()`."
-        )
+        found, advice = f"{type(state).__name__} in `{path}`", "Save `model.state_dict()`."
+        raise WrongValue("weights", "be a state dict, tensors by name", found, advice)
     unfit = [key for key, value in state.items() if value.is_complex() or not isinstance(key, str)]
     try:
         if unfit:
             raise RuntimeError(f"names or numbers of another kind: {unfit[:3]}")
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(
-            f"Parameter `weights` should fit the model {type(model).__name__}. Found {error}"
-        ) from None
+        expected = f"fit the model {type(model).__name__}"
+        raise WrongValue("weights", expected, str(error)) from None
 
 
 def split_public(data: Dataset, private: int) -> tuple[tuple[Tensor, Tensor], Any]:
     """The first examples as the private ones, and all others as public ones (`None`: too few)."""
     if private > len(data):
-        raise ValueError(
-            f"Options `--batch-size` and `--batches` should ask for at most the {len(data)}"
-            f" examples of `{data.name}`. Found {private} in all. Choose a smaller batch,"
-            " or load more."
-        )
+        expected = f"ask for at most the {len(data)} examples of `{data.name}`"
+        own, advice = "Options `--batch-size` and `--batches`", "Choose a smaller batch."
+        raise WrongValue(own, expected, f"{private} in all", advice)
     batch = data.batch(0, private)
     rest = data.inputs[private:], data.targets[private:]
     return batch, rest if len(rest[0]) >= 2 else None

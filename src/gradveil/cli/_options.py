@@ -1,27 +1,25 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from gradveil._checks import WrongArgument
+from gradveil._checks import WrongArgument, WrongValue
+from gradveil.messages import ModelError
 
 Tell = Callable[[str, float], None]
 """Takes (what is running, the share that is done)."""
 
 
 Format = Literal["table", "json"]
-"""Tables to read, or JSON for machines."""
-
-DatasetName = Annotated[
-    str | None,
-    typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.", show_default="mnist"),
-]
+DatasetName = Annotated[str, typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.")]
 DataPath = Annotated[Path | None, typer.Option(help="Your own data: an .npz file or a folder.")]
 ModelName = Annotated[
     str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
@@ -44,67 +42,67 @@ AsFormat = Annotated[Format, typer.Option(help="Tables, or JSON for machines.")]
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
 """What a mistake of the user's raises; everything else is a mistake of ours."""
 
-MISSPELT = ("target_error", "utility_budget", "noise", "prior", "cap", "floor")
+OF_DEFENSE = ("target_error", "utility_budget", "noise", "prior", "cap", "floor")
 """Parameters of a defense, of which only a plan on real numbers can tell that they are wrong."""
 
 
 @contextmanager
-def option(name: str, *parameters: str) -> Iterator[None]:
-    """Errors inside name this option, in place of the parameters that it fills."""
+def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
+    """Errors inside name this option, in place of the parameters that it fills, or of others'."""
+    names = {**dict.fromkeys(parameters, name), **others}
     try:
         yield
     except USER_ERRORS as error:
-        found, named = _in_options(error, dict.fromkeys(parameters, name))
-        raise (found if named else _again(error, f"Option `{name}`: {error}")) from error
+        if isinstance(error, WrongArgument) and error.argument in (*names, name):
+            raise error.renamed(names.get(error.argument, name)) from error
+        kind = type(error) if isinstance(error, OSError) else ValueError
+        raise kind(f"Option `{name}`: {error}") from error
 
 
 @contextmanager
-def options(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name options, each in place of its parameter."""
+def options(context: typer.Context, **others: str) -> Iterator[None]:
+    """Wrong arguments inside name the command's options, each in place of its parameter.
+
+    Those of `others` are options of another name.
+    """
+    names = {**{name: option_of(name) for name in context.params}, **others}
     try:
         yield
-    except USER_ERRORS as error:
-        if isinstance(error, WrongArgument) and error.argument in MISSPELT:
+    except WrongArgument as error:
+        if error.argument in OF_DEFENSE:
             raise ValueError(f"Option `--defense`: {error}") from error
-        raise _in_options(error, names)[0] from error
+        raise error.renamed(names.get(error.argument, error.argument)) from error
+    except ModelError as error:
+        raise ValueError(f"Option `--model`: {error}") from error
 
 
-def _in_options(error: Exception, names: Mapping[str, str]) -> tuple[Exception, bool]:
-    """The error of an option in place of that of its parameter, and whether it is one of these.
+def option_of(name: str) -> str:
+    """The option of a parameter.
 
-    Packages whose errors are texts still say "Parameter `name`"; what they say is kept, with the
-    option's name in it.
-
-    >>> from gradveil._checks import WrongValue
-    >>> wrong = WrongValue("lr", "be above 0", "0", assigned=True)
-    >>> print(_in_options(wrong, {"lr": "--lr"})[0])
-    Option `--lr` should be above 0. Found `--lr = 0`.
+    >>> option_of("batch_size")
+    '--batch-size'
     """
-    if isinstance(error, WrongArgument):
-        name = names.get(error.argument)
-        same = error.argument in names.values()
-        return (error, same) if name is None else (error.renamed(name), True)
-    text = str(error)
-    for parameter, name in names.items():
-        text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
-        text = text.replace(f"`{parameter} = ", f"`{name} = ")
-    return _again(error, text), text != str(error)
+    return f"--{name.replace('_', '-')}"
 
 
-def own_options(*names: str) -> dict[str, str]:
-    """Parameters that are options of the same name.
-
-    >>> own_options("batch_size")
-    {'batch_size': '--batch-size'}
-    """
-    return {name: f"--{name.replace('_', '-')}" for name in names}
+def given(context: typer.Context, kind: type) -> dict[str, Any]:
+    """The options that are fields of a dataclass, but for those that are left open."""
+    names = [each.name for each in fields(kind) if context.params.get(each.name) is not None]
+    return {name: context.params[name] for name in names}
 
 
-def useless(name: str, value: object, needed: bool, where: str) -> None:
-    """Refuse an option that would be ignored: it was given, and what needs it was not."""
-    if value is not None and value is not False and not needed:
-        typed = name if value is True else f"{name} {value}"
-        raise ValueError(f"Option `{name}` should be left out {where}. Found `{typed}`.")
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave the option of this parameter."""
+    return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+
+
+def useless(context: typer.Context, where: str, names: Iterable[str]) -> None:
+    """Refuse options that would be ignored: they were given, and what needs them was not."""
+    for name in names:
+        if is_given(context, name):
+            option, value = option_of(name), context.params[name]
+            typed = option if value is True else f"{option} {value}"
+            raise WrongValue(option, f"be left out {where}", f"`{typed}`")
 
 
 def check_values_given(words: Sequence[str]) -> None:
@@ -113,27 +111,19 @@ def check_values_given(words: Sequence[str]) -> None:
         name, sign, value = word.partition("=")
         typed = name if sign and not value else before if not word else ""
         if typed.startswith("--"):
-            raise ValueError(f"Option `{typed}` should have a value. Found ''. Leave it out.")
+            raise WrongValue(typed, "have a value", "''", "Leave it out.")
 
 
-def data_source(dataset: str | None, data: str | Path | None) -> tuple[str, str | Path]:
+def data_source(context: typer.Context) -> tuple[str, str | Path]:
     """The option that names the data, and what it says."""
-    if dataset is not None and data is not None:
-        raise ValueError(
-            f"Options `--data` and `--dataset` should not be given together. Found `--data {data}`"
-            f" and `--dataset {dataset}`. Leave one out."
-        )
-    if data is not None:
-        return "--data", data
-    return "--dataset", "mnist" if dataset is None else dataset
-
-
-def _again(error: Exception, text: str) -> Exception:
-    """The same kind of error with another text."""
-    try:
-        return type(error)(text)  # type: ignore[return-value]
-    except TypeError:  # one that takes more than a text
-        return ValueError(text)
+    dataset, data = context.params["dataset"], context.params["data"]
+    if data is None:
+        return "--dataset", dataset
+    if is_given(context, "dataset"):
+        found = f"`--data {data}` and `--dataset {dataset}`"
+        both = "Options `--data` and `--dataset`"
+        raise WrongValue(both, "not be given together", found, "Leave one out.")
+    return "--data", data
 
 
 @contextmanager

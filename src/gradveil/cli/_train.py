@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradveil import federated
-from gradveil._checks import check_count, check_positive
+from gradveil._checks import WrongValue, check_count, check_positive
 from gradveil._extras import require
 from gradveil.audit.report import check_folder
 from gradveil.data import load_dataset
@@ -37,33 +37,19 @@ from ._options import (
     ModelName,
     bar,
     data_source,
+    given,
     option,
     options,
-    own_options,
     useless,
 )
 
-NAMES = {
-    **own_options(
-        "model", "defense", "clients", "batch_size", "rounds", "partition", "alpha", "fraction",
-        "optimizer", "lr", "local_steps", "local_lr", "local_batch_size", "limit", "held_out",
-        "evaluate_every", "sampling", "sample_rate", "target_epsilon", "delta", "seed", "device",
-        "out", "checkpoint_every", "resume",
-    ),
-    "held_out_start": "--held-out",
-    "loss_fn": "--model",
-    "name_or_spec": "--model",
-    "kind": "--partition",
-    "targets": "--clients",
-}  # fmt: skip
-
 
 def train(
+    context: typer.Context,
     data: Annotated[
-        str | None,
-        typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist"),
+        str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Another word for --data.")] = None,
+    dataset: Annotated[str, typer.Option(help="Another word for --data.")] = "mnist",
     model: ModelName = None,
     defense: Annotated[
         str, typer.Option(help="As in Python: 'optimal-noise(scale=0.1)'.")
@@ -75,9 +61,7 @@ def train(
         float | None, typer.Option(help="Or: how often the data is seen (default 1).")
     ] = None,
     partition: Annotated[str, typer.Option(help="iid, dirichlet or label.")] = "iid",
-    alpha: Annotated[
-        float | None, typer.Option(help="Of the Dirichlet partition.", show_default="0.5")
-    ] = None,
+    alpha: Annotated[float, typer.Option(help="Of the Dirichlet partition.")] = 0.5,
     fraction: Annotated[float, typer.Option(help="Share of clients asked in a round.")] = 1.0,
     optimizer: Annotated[
         str | None,
@@ -92,9 +76,7 @@ def train(
     local_steps: Annotated[
         int | None, typer.Option(help="FedAvg with so many local steps; without: FedSGD.")
     ] = None,
-    local_lr: Annotated[
-        float | None, typer.Option(help="Learning rate of the local steps.", show_default="0.01")
-    ] = None,
+    local_lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
     local_batch_size: Annotated[
         int | None,
         typer.Option(help="Examples in a local step.", show_default="the whole batch"),
@@ -106,9 +88,7 @@ def train(
             help="Examples behind them, for evaluation.", show_default="512, of few a fifth"
         ),
     ] = None,
-    evaluate_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations.", show_default="8")
-    ] = None,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
     sampling: Annotated[
         str | None,
         typer.Option(
@@ -127,7 +107,7 @@ def train(
         float | None,
         typer.Option(help="With private-noise: solve for the noise, end before ε exceeds this."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of that ε.", show_default="1e-5")] = None,
+    delta: Annotated[float, typer.Option(help="δ of that ε.")] = 1e-5,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -139,63 +119,40 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
     ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Rounds between checkpoints.", show_default="8")
-    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 8,
     resume: Annotated[bool, typer.Option(help="Continue from the folder's checkpoint.")] = False,
     format: AsFormat = "table",
 ) -> None:
     """Train a model over clients that defend what they send."""
     if out is not None:
         require("the chart in --out", "gradveil[audit]", "matplotlib")
-    useless("--alpha", alpha, partition == "dirichlet", "without `--partition dirichlet`")
-    for name, value in (("--local-lr", local_lr), ("--local-batch-size", local_batch_size)):
-        useless(name, value, local_steps is not None, "without `--local-steps`")
-    useless("--evaluate-every", evaluate_every, held_out != 0, "with `--held-out 0`")
-    useless("--checkpoint-every", checkpoint_every, out is not None, "without `--out`")
-    said, source = data_source(dataset, data)
-    said = said if data is not None or dataset is not None else "--data"
-    given = {
-        "alpha": alpha, "local_lr": local_lr, "evaluate_every": evaluate_every, "rounds": rounds,
-        "delta": delta,
-    }  # fmt: skip
-    with options({**NAMES, "data": said, "source": said}):
-        config = TrainingConfig(
-            data=str(source),
-            model=model,
-            defense=defense,
-            clients=clients,
-            batch_size=batch_size,
-            partition=partition,
-            fraction=fraction,
-            optimizer=optimizer,
-            lr=lr,
-            local_steps=local_steps,
-            local_batch_size=local_batch_size,
-            limit=limit,
-            held_out=held_out,
-            sampling=sampling,
-            sample_rate=sample_rate,
-            target_epsilon=target_epsilon,
-            seed=0 if seed is None else seed,
-            secure=seed is None,
-            device=device,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
-        )
-        every = 8 if checkpoint_every is None else checkpoint_every
-        check_count(every, "--checkpoint-every")
-        useless("--resume", resume, out is not None, "without `--out`, the folder to continue in")
+    if partition != "dirichlet":
+        useless(context, "without `--partition dirichlet`", ["alpha"])
+    if local_steps is None:
+        useless(context, "without `--local-steps`", ["local_lr", "local_batch_size"])
+    if held_out == 0:
+        useless(context, "with `--held-out 0`", ["evaluate_every"])
+    if out is None:
+        useless(context, "without `--out`", ["checkpoint_every", "resume"])
+    said, source = data_source(context)
+    chosen = {**given(context, TrainingConfig), "data": str(source), "seed": seed or 0}
+    with options(
+        context, held_out_start="--held-out", loss_fn="--model", name_or_spec="--model",
+        kind="--partition", targets="--clients", data=said, source=said,
+    ):  # fmt: skip
+        config = TrainingConfig(**chosen, secure=seed is None)
+        check_count(checkpoint_every, "--checkpoint-every")
         examples = _checked_examples(config, said, out)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
-        private = private_defense(config, allow_imports=True) is not None
-        useless("--delta", delta, private, "with a defense without (ε, δ)")
+        if private_defense(config, allow_imports=True) is None:
+            useless(context, "with a defense without (ε, δ)", ["delta"])
         with bar(Console(stderr=True)) as tell:
             history = federated.train(
                 config,
                 examples,
                 out=out,
                 resume=resume,
-                checkpoint_every=every,
+                checkpoint_every=checkpoint_every,
                 on_round=lambda row: tell(
                     _round_words(row, config.secure), row.round / config.rounds
                 ),
@@ -213,7 +170,7 @@ def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Sp
     with option(said, "source"):
         data = load_dataset(config.data)
     examples = split_data(config, data)
-    with options({"targets": said}), option("--model", "name_or_spec", "options", "model"):
+    with option("--model", "name_or_spec", "options", "model", targets=said):
         check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:
         with option("--out", "out"):
@@ -223,10 +180,8 @@ def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Sp
 
 def _rounds(config: TrainingConfig, data: Split, rounds: int | None, epochs: float | None) -> int:
     if rounds is not None and epochs is not None:
-        raise ValueError(
-            "Give `--rounds` or `--epochs`, not both. Found"
-            f" `--rounds {rounds}` and `--epochs {epochs}`."
-        )
+        found = f"`--rounds {rounds}` and `--epochs {epochs}`"
+        raise WrongValue("Options `--rounds` and `--epochs`", "not be given together", found)
     if rounds is not None:
         return rounds
     epochs = 1.0 if epochs is None else epochs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradveil._batches import Task, check_classes, check_pair, check_targets, task_of
-from gradveil._checks import WHOLE, check_kind, check_tensor, device_of
+from gradveil._checks import WHOLE, WrongValue, check_choice, check_kind, check_tensor, device_of
 
 from ._table_layout import TableLayout
 
@@ -47,20 +47,16 @@ def resolve_normalization(value: NormalizationLike) -> Normalization | None:
     if value is None:
         return None
     if isinstance(value, str):
-        if value not in KNOWN:
-            raise ValueError(
-                f"Parameter `normalization` should be one of {', '.join(KNOWN)}, or a pair of "
-                f"means and standard deviations. Found `normalization={value!r}`. Try "
-                f"`normalization=((0.5,), (0.25,))`."
-            )
+        pair = ", or a pair of means and standard deviations, as ((0.5,), (0.25,))"
+        check_choice(value, "normalization", KNOWN, pair)
         return KNOWN[value]
     mean, std = check_pair(value, "normalization")
     for numbers in (mean, std):
         check_numbers(numbers, "normalization")
     if min(std) <= 0:
-        raise ValueError(
-            "Parameter `normalization` should hold standard deviations above 0. Found"
-            f" {list(std)}. Give (means, standard deviations), in this order."
+        advice = "Give (means, standard deviations), in this order."
+        raise WrongValue(
+            "normalization", "hold standard deviations above 0", f"{list(std)}", advice
         )
     return Normalization(tuple(map(float, mean)), tuple(map(float, std)))
 
@@ -71,10 +67,8 @@ def check_numbers(numbers: object, name: str) -> None:
     for number in numbers if known else ():  # type: ignore[attr-defined]
         known = known and isinstance(number, (int, float)) and math.isfinite(number)
     if not known:
-        raise ValueError(
-            f"Parameter `{name}` should hold finite numbers, one or one for each channel. Found"
-            f" `{name} = {numbers!r}`. Give a tuple, as (0.5,)."
-        )
+        expected = "hold finite numbers, one or one for each channel"
+        raise WrongValue(name, expected, repr(numbers), "Give a tuple, as (0.5,).", True)
 
 
 def observed_normalization(inputs: Tensor) -> Normalization:
@@ -134,24 +128,20 @@ class Dataset:
         check_tensor(targets, "targets")
         check_kind(self.name, "name", str, "Name it for reports.")
         if not (inputs.is_floating_point() or self.tokens) or inputs.ndim < 2:
-            raise ValueError(
-                "Parameter `inputs` should hold floats, or the ids of tokens (int64), of shape (N,"
-                f" ...). Found {inputs.dtype} of shape {tuple(inputs.shape)}. Convert it."
-            )
+            expected = "hold floats, or the ids of tokens (int64), of shape (N, ...)"
+            raise WrongValue("inputs", expected, f"{inputs.dtype} of shape {tuple(inputs.shape)}")
         if targets.ndim == 0 or len(inputs) != len(targets) or len(targets) == 0:
-            raise ValueError(
-                f"Data set `{self.name}` should hold one label per input, and at least one input."
-                f" Found {len(inputs)} inputs and {len(targets)} labels. Check that inputs and"
-                " labels come from the same, complete source."
-            )
+            found = f"{len(inputs)} inputs and {len(targets)} labels"
+            advice = "Check that inputs and labels come from the same, complete source."
+            expected = "hold one label per input, and at least one input"
+            raise WrongValue(f"Data set `{self.name}`", expected, found, advice)
         check_classes(self.num_classes)
         if check_targets(targets, len(inputs)) == "classification":
             low, high = (int(label) for label in targets.aminmax())
             if low < 0 or high >= self.num_classes:
-                raise ValueError(
-                    f"Data set `{self.name}` should have labels from 0 to {self.num_classes - 1}."
-                    f" Found labels from {low} to {high}. Number the classes from 0."
-                )
+                expected, found = f"0 to {self.num_classes - 1}", f"labels from {low} to {high}"
+                advice, own = "Number the classes from 0.", f"Data set `{self.name}`"
+                raise WrongValue(own, f"have labels from {expected}", found, advice)
         _check_normalization(self)
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
@@ -184,11 +174,10 @@ class Dataset:
         check_kind(start, "start", int, "Count from 0.")
         check_kind(size, "size", int, "Give how many examples.")
         if start < 0 or size < 1 or start + size > len(self):
-            raise ValueError(
-                f"Parameters `start` and `size` should select at least one of the examples "
-                f"0 to {len(self) - 1}, and no other. Found `start={start}` and `size={size}`. "
-                f"Choose a smaller batch or load more examples."
-            )
+            expected = f"select at least one of the examples 0 to {len(self) - 1}, and no other"
+            found = f"`start={start}` and `size={size}`"
+            advice = "Choose a smaller batch or load more examples."
+            raise WrongValue("Parameters `start` and `size`", expected, found, advice)
         return self.inputs[start : start + size], self.targets[start : start + size]
 
     def to(self, device: torch.device | str) -> Dataset:
@@ -220,11 +209,10 @@ class Dataset:
 def _check_normalization(dataset: Dataset) -> None:
     for name in ("mean", "std"):
         check_numbers(getattr(dataset, name), name)
-    sizes = {1, dataset.inputs.shape[1]}
-    lengths_fit = len(dataset.mean) in sizes and len(dataset.std) in sizes
-    if not lengths_fit or min(dataset.std) <= 0:
-        raise ValueError(
-            f"Parameters `mean` and `std` should hold one number, or one for each of the "
-            f"{dataset.inputs.shape[1]} channels of `{dataset.name}`, and `std` should be "
-            f"positive. Found `mean={dataset.mean}` and `std={dataset.std}`. Give matching ones."
-        )
+    channels = dataset.inputs.shape[1]
+    fit = {len(dataset.mean), len(dataset.std)} <= {1, channels}
+    if not fit or min(dataset.std) <= 0:
+        each = f"one number, or one for each of the {channels} channels of `{dataset.name}`"
+        found = f"`mean={dataset.mean}` and `std={dataset.std}`"
+        own = "Parameters `mean` and `std`"
+        raise WrongValue(own, f"hold {each}, and `std` should be positive", found)

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradveil._checks import WrongValue
+
 from ._dataset import CIFAR10, MNIST, Normalization
 from ._table_layout import TableLayout
 
@@ -50,10 +52,8 @@ class FolderLayout(NamedTuple):
     def load(self, folder: Path, split: str | None) -> Raw:
         """One split; without a wish the test split, else the train split."""
         if split not in (None, "train", "test"):
-            raise ValueError(
-                f"Parameter `split` should be 'train', 'test' or None for a folder. "
-                f"Found `split={split!r}`. Choose one of these."
-            )
+            expected = "be 'train', 'test' or None for a folder"
+            raise WrongValue("split", expected, repr(split), assigned=True)
         available = self.files(folder)
         chosen = split or ("test" if "test" in available else "train")
         if chosen not in available:
@@ -85,33 +85,30 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"File `{path}` should be a complete gzip file. Found `{error}`. Download it again."
-        ) from error
+        raise _damaged(path, "be a complete gzip file", f"`{error}`") from error
     header_size = 4 + 4 * ndim
     magic, expected = content[:4], bytes([0, 0, 8, ndim])  # 8: unsigned bytes
     if magic != expected or len(content) < header_size:
-        raise ValueError(
-            f"File `{path}` should be an IDX file that starts with the bytes {expected.hex()}. "
-            f"Found {magic.hex() or 'nothing'} and {len(content)} bytes in all. Download it again."
-        )
+        wanted = f"be an IDX file that starts with the bytes {expected.hex()}"
+        found = f"{magic.hex() or 'nothing'} and {len(content)} bytes in all"
+        raise _damaged(path, wanted, found)
     shape = struct.unpack(f">{ndim}I", content[4:header_size])
     if len(content) - header_size != prod(shape):
-        raise ValueError(
-            f"File `{path}` should hold {prod(shape)} values for its shape {shape}. Found"
-            f" {len(content) - header_size}. It is truncated or damaged: download it again."
-        )
+        expected_size = f"hold {prod(shape)} values for its shape {shape}"
+        raise _damaged(path, expected_size, f"{len(content) - header_size}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header_size).copy()).view(shape)
+
+
+def _damaged(path: Path, expected: str, found: str) -> WrongValue:
+    return WrongValue(f"File `{path}`", expected, found, "Download it again.")
 
 
 def _read_records(path: Path) -> tuple[Tensor, Tensor]:
     """CIFAR-10's binary version: records of one label byte and 3,072 pixel bytes."""
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % 3073:
-        raise ValueError(
-            f"File `{path}` should hold records of 3073 bytes. Found {len(content)} bytes, which is"
-            " no multiple of that. Download it again."
-        )
+        found = f"{len(content)} bytes, which is no multiple of that"
+        raise _damaged(path, "hold records of 3073 bytes", found)
     records = torch.from_numpy(content).view(-1, 3073)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
@@ -125,11 +122,10 @@ def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
         pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
         MemoryError, TypeError, ValueError,
     ) as error:  # fmt: skip  # "other exceptions may also be raised", say pickle's docs
-        raise ValueError(
-            f"File `{path}` should be a pickle of plain data (numbers, strings, lists, "
-            f"dictionaries, numerical arrays). Found `{error}`. Nothing of it was run; use a file "
-            f"from the official source."
-        ) from error
+        plain = "plain data (numbers, strings, lists, dictionaries, numerical arrays)"
+        advice = "Nothing of it was run; use a file from the official source."
+        found = f"`{error}`"
+        raise WrongValue(f"File `{path}`", f"be a pickle of {plain}", found, advice) from error
     batch: dict[Any, Any] = content if isinstance(content, dict) else {}
     data, labels = batch.get(b"data"), batch.get(b"labels")
     pixels = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[1:] == (3072,)
@@ -137,10 +133,8 @@ def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
         isinstance(label, int) and 0 <= label <= 9 for label in labels
     )
     if not pixels or not digits or len(data) != len(labels):  # type: ignore[arg-type]
-        raise ValueError(
-            f"File `{path}` should be a pickled dictionary with uint8 `data` of shape (N, 3072) and"
-            " a list of N `labels` from 0 to 9. Found something else. Download it again."
-        )
+        parts = "uint8 `data` of shape (N, 3072) and a list of N `labels` from 0 to 9"
+        raise _damaged(path, f"be a pickled dictionary with {parts}", "something else")
     return torch.from_numpy(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
 
 
@@ -223,9 +217,9 @@ def read_npz(path: Path) -> Raw:
             break
     else:
         expected = ", ".join(f"`{first}` and `{second}`" for first, second in _PAIRS[:3])
-        raise ValueError(
-            f"File `{path}` should hold arrays named {expected}. Found "
-            f"{', '.join(f'`{key}`' for key in arrays) or 'none'}. Rename its arrays."
+        found = ", ".join(f"`{key}`" for key in arrays) or "none"
+        raise WrongValue(
+            f"File `{path}`", f"hold arrays named {expected}", found, "Rename its arrays."
         )
     to_values = _to_tokens if inputs_key == "tokens" else _to_values
     values = to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
@@ -243,29 +237,25 @@ def _load_arrays(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files if key in wanted}
     except OSError as error:
-        raise ValueError(
-            f"File `{path}` should be readable. Found `{error}`. Check its permissions."
-        ) from error
+        advice = "Check its permissions."
+        raise WrongValue(f"File `{path}`", "be readable", f"`{error}`", advice) from error
     except Exception as error:  # a damaged archive raises whatever its readers do not expect
-        raise ValueError(
-            f"File `{path}` should be an .npz archive of numerical arrays (no objects, which could "
-            f"run code). Found `{error}`. Save it again with `numpy.savez`."
-        ) from error
+        expected = "be an .npz archive of numerical arrays (no objects, which could run code)"
+        advice = "Save it again with `numpy.savez`."
+        raise WrongValue(f"File `{path}`", expected, f"`{error}`", advice) from error
 
 
 def _to_values(array: Array, what: str) -> Tensor:
     if array.dtype == np.uint8 and array.ndim >= 2:
         return _to_nchw(torch.from_numpy(array), what)
     if array.dtype.kind != "f" or array.ndim < 2:
-        raise ValueError(
-            f"Array {what} should hold uint8 pixels or floats, of shape (N, ...). Found "
-            f"{array.dtype} of shape {array.shape}. Convert it, with `.astype('uint8')` for "
-            "pixels; name an array of token ids `tokens`."
+        advice = (
+            "Convert it, with `.astype('uint8')` for pixels; name an array of token ids `tokens`."
         )
+        raise _unfit(array, what, "uint8 pixels or floats, of shape (N, ...)", advice)
     if not np.isfinite(values := array.astype(np.float32)).all():
-        raise ValueError(
-            f"Array {what} should hold finite numbers. Found NaN or infinity. Clean the data."
-        )
+        found, advice = "NaN or infinity", "Clean the data."
+        raise WrongValue(f"Array {what}", "hold finite numbers", found, advice)
     return torch.from_numpy(values)
 
 
@@ -277,49 +267,45 @@ def _to_nchw(pixels: Tensor, what: str) -> Tensor:
         return pixels.unsqueeze(1)
     if pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in (1, 3, 4):
         return pixels.movedim(3, 1) if pixels.shape[3] < pixels.shape[1] else pixels
-    raise ValueError(
-        f"Array {what} should hold images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), with "
-        f"1, 3 or 4 channels. Found shape {tuple(pixels.shape)}. Transpose it, or save floats, "
-        f"which are taken as they are."
-    )
+    shapes = "images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), with 1, 3 or 4 channels"
+    advice = "Transpose it, or save floats, which are taken as they are."
+    raise WrongValue(f"Array {what}", f"hold {shapes}", f"shape {tuple(pixels.shape)}", advice)
 
 
 def _to_tokens(array: Array, what: str) -> Tensor:
     if array.dtype.kind not in "iu" or array.ndim != 2 or (array.size and int(array.min()) < 0):
-        raise ValueError(
-            f"Array {what} should hold the ids of tokens, integers from 0 of shape (N, length)."
-            f" Found {array.dtype} of shape {array.shape}. Pad sequences to one length."
-        )
+        expected = "the ids of tokens, integers from 0 of shape (N, length)"
+        raise _unfit(array, what, expected, "Pad sequences to one length.")
     return torch.from_numpy(array.astype(np.int64))
 
 
 def _to_targets(array: Array, what: str) -> Tensor:
     """Integers as labels, one or several for each input; floats, and yes or no, as numbers."""
-    kind, found = array.dtype.kind, f"Found {array.dtype} of shape {array.shape}."
+    kind = array.dtype.kind
     if kind not in "iufb" or array.ndim == 0:
-        raise ValueError(
-            f"Array {what} should hold integer classes, or numbers, for each input. {found} For"
-            " names of classes, save their numbers."
-        )
+        advice = "For names of classes, save their numbers."
+        raise _unfit(array, what, "integer classes, or numbers, for each input", advice)
     if kind == "f" and array.ndim == 1 and what.startswith("`labels`"):
-        raise ValueError(
-            f"Array {what} should hold integer classes. {found} Save `labels.astype(int)`, or, for"
-            " numbers, name the array `targets`."
-        )
+        advice = "Save `labels.astype(int)`, or, for numbers, name the array `targets`."
+        raise _unfit(array, what, "integer classes", advice)
     if kind in "fb":
         return torch.from_numpy(array.astype(np.float32))
     if array.ndim == 2 and array.shape[1] > 1 and _is_one_hot(array):
-        raise ValueError(
-            f"Array {what} should hold the numbers of classes. Found one-hot rows. For one-hot"
-            " labels, save `labels.argmax(1)`."
+        expected, advice = (
+            "hold the numbers of classes",
+            "For one-hot labels, save `labels.argmax(1)`.",
         )
+        raise WrongValue(f"Array {what}", expected, "one-hot rows", advice)
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise ValueError(
-            f"Array {what} should hold classes from 0. Found {int(array.max())}. Number the"
-            " classes from 0."
-        )
+        expected, advice = "hold classes from 0", "Number the classes from 0."
+        raise WrongValue(f"Array {what}", expected, f"{int(array.max())}", advice)
     column = array.ndim == 2 and array.shape[1] == 1
     return torch.from_numpy((array[:, 0] if column else array).astype(np.int64))
+
+
+def _unfit(array: Array, what: str, expected: str, advice: str = "") -> WrongValue:
+    found = f"{array.dtype} of shape {array.shape}"
+    return WrongValue(f"Array {what}", f"hold {expected}", found, advice)
 
 
 def _is_one_hot(array: Array) -> bool:
@@ -329,19 +315,15 @@ def _is_one_hot(array: Array) -> bool:
 def _to_layout(array: Array, path: Path) -> TableLayout:
     """The number of the column that each entry of a row belongs to."""
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ValueError(
-            f"Array `columns` of `{path}` should hold the number of a column for each entry of a"
-            f" row, integers of shape (entries,). Found {array.dtype} of shape {array.shape}."
-        )
+        expected = "the number of a column for each entry of a row, integers of shape (entries,)"
+        raise _unfit(array, f"`columns` of `{path}`", expected)
     return TableLayout.from_columns(array.tolist())
 
 
 def _to_count(array: Array, path: Path) -> int:
     if array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(())) < 1:
-        raise ValueError(
-            f"Array `num_classes` of `{path}` should be one integer of at least 1. Found"
-            f" {array.dtype} {array.tolist()}. Leave it out, or save the number of classes."
-        )
+        found, own = f"{array.dtype} {array.tolist()}", f"Array `num_classes` of `{path}`"
+        raise WrongValue(own, "be one integer of at least 1", found, "Leave it out, or correct it.")
     return int(array.reshape(()))
 
 
@@ -350,9 +332,7 @@ def _stored_normalization(arrays: Mapping[str, Array], path: Path) -> Normalizat
     if not stored:
         return None
     if len(stored) == 1 or any(array.dtype.kind not in "iuf" for array in stored):
-        raise ValueError(
-            f"File `{path}` should hold both `mean` and `std` as numbers, or neither. Found"
-            f" {'only one of them' if len(stored) == 1 else [str(a.dtype) for a in stored]}. Save"
-            " floats."
-        )
+        kinds = "only one of them" if len(stored) == 1 else str([str(a.dtype) for a in stored])
+        expected = "hold both `mean` and `std` as numbers, or neither"
+        raise WrongValue(f"File `{path}`", expected, kinds, "Save floats.")
     return Normalization(*(tuple(array.astype(float).ravel().tolist()) for array in stored))

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gradveil._batches import MOST_CLASSES
-from gradveil._checks import check_count, check_kind
+from gradveil._checks import WrongValue, check_count, check_kind, first_line, suggestion
 from gradveil._extras import require
-from gradveil._suggest import suggestion
 
 from ._dataset import (
     CIFAR10,
@@ -83,12 +82,9 @@ def _read_hub(name: str, split: str, limit: int | None) -> Raw:
     try:
         dataset = import_module("datasets").load_dataset(name, split=split)
     except Exception as error:  # of the network, the hub, the file formats: the package's own kinds
-        lines = str(error).strip().splitlines() or [""]
-        raise ValueError(
-            f"Parameter `source` should name a data set of the hub with a split {split!r}. Found"
-            f" 'hf:{name}', which fails with `{type(error).__name__}: {lines[0]}`. Check the name"
-            " and the network."
-        ) from error
+        expected = f"name a data set of the hub with a split {split!r}"
+        found = f"'hf:{name}', which fails with `{first_line(error)}`"
+        raise WrongValue("source", expected, found, "Check the name and the network.") from error
     image_column = _pick_column(dataset, ("image", "img"), name)
     label_column = _pick_column(dataset, ("label", "labels", "fine_label"), name)
     if limit is not None:
@@ -96,10 +92,9 @@ def _read_hub(name: str, split: str, limit: int | None) -> Raw:
     images = [_to_tensor(image) for image in dataset[image_column]]
     shapes = {image.shape for image in images}
     if len(shapes) != 1:
-        raise ValueError(
-            f"Data set `{name}` should hold images of one size and mode. Found {len(shapes)}"
-            " different shapes. Resize them and save an .npz file."
-        )
+        expected, found = "hold images of one size and mode", f"{len(shapes)} different shapes"
+        advice = "Resize them and save an .npz file."
+        raise WrongValue(f"Data set `{name}`", expected, found, advice)
     labels = torch.tensor([int(label) for label in dataset[label_column]])
     num_classes = getattr(dataset.features[label_column], "num_classes", None)
     normalization = KNOWN.get(name.rsplit("/", 1)[-1].lower())
@@ -110,10 +105,9 @@ def _pick_column(dataset: Any, candidates: tuple[str, ...], name: str) -> str:
     for column in candidates:
         if column in dataset.features:
             return column
-    raise ValueError(
-        f"Data set `{name}` should have a column named {' or '.join(candidates)}. Found "
-        f"{', '.join(dataset.features)}. Save it as an .npz file with `images` and `labels`."
-    )
+    expected = f"have a column named {' or '.join(candidates)}"
+    advice = "Save it as an .npz file with `images` and `labels`."
+    raise WrongValue(f"Data set `{name}`", expected, ", ".join(dataset.features), advice)
 
 
 def _to_tensor(image: Any) -> Tensor:
@@ -178,10 +172,8 @@ def _read(source: str, split: str | None, limit: int | None) -> Raw:
     if source not in _EMBEDDED and path.is_dir():
         return _read_folder(path, split)
     if split is not None:
-        raise ValueError(
-            f"Parameter `split` should be None for `{source}`, which has no splits. "
-            f"Found `split={split!r}`. Leave it out."
-        )
+        expected = f"be None for `{source}`, which has no splits"
+        raise WrongValue("split", expected, repr(split), "Leave it out.", True)
     if source in _EMBEDDED:
         return _EMBEDDED[source]()
     if path.is_file() and path.suffix == ".npz":
@@ -193,15 +185,12 @@ def _path(source: str) -> Path:
     try:
         path = Path(source).expanduser()
         path.exists()
-        if source.strip():
-            return path
-        error: Exception | str = "empty"
-    except (OSError, RuntimeError, ValueError) as found:  # too long, no such home, a null byte
-        error = found
-    raise ValueError(
-        f"Parameter `source` should be a name or a path. Found {source[:60]!r}, which fails with"
-        f" `{error}`. Check the path."
-    )
+        if not source.strip():
+            raise ValueError("empty")
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
+        found = f"{source[:60]!r}, which fails with `{error}`"
+        raise WrongValue("source", "be a name or a path", found, "Check the path.") from error
+    return path
 
 
 def _read_folder(folder: Path, split: str | None) -> Raw:
@@ -213,23 +202,23 @@ def _read_folder(folder: Path, split: str | None) -> Raw:
         return FOLDERS[name].load(place, split)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
     several = " and ".join(f"{name} in `{place}`" for place, name in found)
-    raise ValueError(
-        f"Folder `{folder}` should hold one of: {', '.join(FOLDERS)}. Found {several or content}. "
-        f"{'Name the folder of one of them.' if found else 'Keep the official file names.'}"
-    )
+    advice = "Name the folder of one of them." if found else "Keep the official file names."
+    expected = f"hold one of: {', '.join(FOLDERS)}"
+    raise WrongValue(f"Folder `{folder}`", expected, several or content, advice)
 
 
 def _unknown(source: str, path: Path) -> Exception:
-    expected = (
-        f"Parameter `source` should be one of {', '.join(_EMBEDDED)}, a folder in official "
-        f"layout, an .npz file, or 'hf:NAME'. Found {source!r}"
-    )
+    known = f"{', '.join(_EMBEDDED)}, a folder in official layout, an .npz file, or 'hf:NAME'"
+    expected, found = f"be one of {known}", repr(source)
     if path.is_file():
-        return ValueError(f"{expected}, a file of another kind. Save its arrays as .npz.")
+        advice = "Save its arrays as .npz."
+        return WrongValue("source", expected, f"{found}, a file of another kind", advice)
     if path.suffix or len(path.parts) > 1 or path.is_absolute():
-        return FileNotFoundError(f"{expected}, which does not exist. Check the path.")
-    advice = suggestion(source, _EMBEDDED) or " Check the spelling."
-    return ValueError(f"{expected}, neither a known name nor an existing path.{advice}")
+        found = f"{found}, which does not exist"
+        return FileNotFoundError(str(WrongValue("source", expected, found, "Check the path.")))
+    advice = suggestion(source, _EMBEDDED).strip() or "Check the spelling."
+    found = f"{found}, neither a known name nor an existing path"
+    return WrongValue("source", expected, found, advice)
 
 
 def _made(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
@@ -254,10 +243,9 @@ def _count_classes(raw: Raw) -> int:
         return max(1, raw.labels.shape[1:].numel())
     most = int(raw.labels.max()) if raw.labels.numel() else 0
     if most >= MOST_CLASSES:
-        raise ValueError(
-            f"Data set `{raw.name}` should have labels from 0 to {MOST_CLASSES - 1} at most. Found"
-            f" the label {most}. Number the classes from 0, without gaps."
-        )
+        expected = f"have labels from 0 to {MOST_CLASSES - 1} at most"
+        advice = "Number the classes from 0, without gaps."
+        raise WrongValue(f"Data set `{raw.name}`", expected, f"the label {most}", advice)
     return max(1, most + 1)
 
 
@@ -266,11 +254,9 @@ def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, No
     channels = values.shape[1] if values.ndim == 4 else 1
     mean, std = (x * channels if len(x) == 1 else x for x in normalization)
     if (len(mean), len(std)) != (channels, channels):
-        raise ValueError(
-            f"Parameter `normalization` should hold one mean and one standard deviation, or one "
-            f"of each for each of the {channels} channels. Found `mean={mean}` and `std={std}`. "
-            f"Choose another normalization."
-        )
+        each = "one mean and one standard deviation, or one of each for each of"
+        found = f"`mean={mean}` and `std={std}`"
+        raise WrongValue("normalization", f"hold {each} the {channels} channels", found)
     shape = (-1, *[1] * (values.ndim - 2))
     centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
     return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from gradveil._checks import check_inputs
+from gradveil._checks import WrongValue, check_inputs
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,11 @@ class TableLayout:
         object.__setattr__(self, "categorical", tuple(groups))
         places = [*self.continuous, *(place for group in groups for place in group)]
         if sorted(places) != list(range(len(places))) or not places:
-            raise ValueError(
-                "Parameters `continuous` and `categorical` should name each place of a row once,"
-                f" from 0. Found {sorted(places)}."
-            )
+            own, expected = "Parameters `continuous` and `categorical`", "name each place once"
+            raise WrongValue(own, f"{expected}, from 0", str(sorted(places)))
         if any(len(group) < 2 for group in groups):
-            raise ValueError(
-                "Parameter `categorical` should hold groups of at least two places. Found"
-                f" {min(groups, key=len)}. Make it a continuous column."
-            )
+            expected, advice = "hold groups of at least two places", "Make it a continuous column."
+            raise WrongValue("categorical", expected, str(min(groups, key=len)), advice)
 
     @classmethod
     def of(cls, continuous: int, categories: Sequence[int] = ()) -> "TableLayout":
@@ -78,10 +74,9 @@ class TableLayout:
         """Require encoded rows of this layout."""
         check_inputs(rows, name)
         if rows.dim() != 2 or rows.shape[1] != self.width:
-            raise ValueError(
-                f"Parameter `{name}` should have the shape (rows, {self.width}) of the layout."
-                f" Found {tuple(rows.shape)}. Encode the table with `layout.encode`."
-            )
+            expected = f"have the shape (rows, {self.width}) of the layout"
+            advice = "Encode the table with `layout.encode`."
+            raise WrongValue(name, expected, str(tuple(rows.shape)), advice)
 
     def encode(self, numbers: Tensor, categories: Tensor) -> Tensor:
         """Rows from columns: numbers of shape (rows, continuous), categories by their number."""

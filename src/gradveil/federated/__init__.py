@@ -19,7 +19,7 @@ from ._limits import Limits, RoundSettings
 from ._partition import partition
 from ._planner import PackedShape, Planner
 from ._private import SEEDED, privacy_statement, private_defense
-from ._run import FederatedRun, budget_spent, evaluate
+from ._run import FederatedRun, evaluate, round_metrics
 from ._server import Server, Skip
 from ._train import build_run, initial_model, train
 

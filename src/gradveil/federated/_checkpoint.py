@@ -7,13 +7,13 @@ import json
 import pickle
 import types
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gradveil._checks import WrongValue
 from gradveil._files import write_atomically
 
 from ._client import Client
@@ -22,7 +22,7 @@ from ._server import Server
 CHECKPOINT, RELEASES = "checkpoint", "spent.json"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(WrongValue):
     """A checkpoint that cannot be continued from."""
 
 
@@ -55,27 +55,23 @@ def load_checkpoint(folder: Path, fingerprint: str) -> dict[str, Any]:
     Raises:
         CheckpointError: If it does not, with the reason.
     """
-    path = folder / CHECKPOINT
+    path, file = folder / CHECKPOINT, f"File `{folder / CHECKPOINT}`"
     if not path.exists():
-        raise CheckpointError(f"`{folder}` should hold a checkpoint. Found none.")
+        raise CheckpointError(f"Folder `{folder}`", "hold a checkpoint", "none")
     content = path.read_bytes()
     if hashlib.sha256(content[32:]).digest() != content[:32]:
-        raise CheckpointError(
-            f"`{path}` should be a whole checkpoint of gradveil. Found that it is truncated or"
-            " damaged, or of another kind. Start again in another folder."
-        )
+        found = "that it is truncated or damaged, or of another kind"
+        advice = "Start again in another folder."
+        raise CheckpointError(file, "be a whole checkpoint of gradveil", found, advice)
     try:
         loaded = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"`{path}` should hold tensors, numbers and text. Found something else, which was not"
-            " run. It is not used."
-        ) from error
+        found = "something else, which was not run"
+        raise CheckpointError(file, "hold tensors, numbers and text", found) from error
     if loaded["fingerprint"] != fingerprint:
-        raise CheckpointError(
-            f"`{path}` should come from a run with this data, model, defense and settings. Found"
-            " the fingerprint of another. Use the settings it was made with, or another folder."
-        )
+        expected = "come from a run with this data, model, defense and settings"
+        advice = "Use the settings it was made with, or another folder."
+        raise CheckpointError(file, expected, "the fingerprint of another", advice)
     state: dict[str, Any] = loaded["state"]
     return state
 
@@ -90,16 +86,10 @@ def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str
         "model": _module(server.model),
         "kind": server.kind,
         "optimizer": [type(server.optimizer).__name__, groups],
-        "clients": [_client(client) for client in clients],
+        "clients": [describe(client) for client in clients],
         "options": describe(options),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _client(client: Client) -> list[Any]:
-    local = None if client.local is None else asdict(client.local)
-    own = [client.inputs, client.targets, client.defense, client.seed, client.secure]
-    return [client.identifier, asdict(client.batches), local, *map(describe, own)]
 
 
 def digest(tensor: Tensor) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import (
+    WrongValue,
     check_choice,
     check_count,
     check_finite,
@@ -45,7 +46,7 @@ AnyMessage = GradientMessage | LocalUpdateMessage
 SAMPLINGS = ("shuffle", "poisson")
 
 
-class NoReplyError(ValueError):
+class NoReplyError(WrongValue):
     """A client, or a whole round, without a reply that could be used; nothing was sent."""
 
 
@@ -123,10 +124,8 @@ class Batches:
         check_count(self.least, "least")
         check_choice(self.sampling, "sampling", SAMPLINGS)
         if self.sampling == "shuffle" and self.rate is not None:
-            raise ValueError(
-                "Parameter `sample_rate` should be left out for sampling='shuffle'. Found"
-                f" `sample_rate = {self.rate}`. Use sampling='poisson'."
-            )
+            expected, advice = "be left out for sampling='shuffle'", "Use sampling='poisson'."
+            raise WrongValue("sample_rate", expected, f"{self.rate}", advice, True)
         if self.sampling == "poisson":  # the class is frozen for everyone else
             relation = "zero-out" if self.rate is None else "add-remove"
             object.__setattr__(self, "neighbours", relation)
@@ -250,11 +249,10 @@ class Client:
         usual = "poisson" if is_private(defense, "example") else "shuffle"
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate, least)
         if self.batches.sampling == "poisson" and not is_private(defense, "example"):
-            raise ValueError(
-                "Parameter `sampling` should be 'shuffle' for a defense that does not clip each"
-                " example: a Poisson sample may be empty. Found `sampling = 'poisson'` with"
-                f" {type(defense).__name__}. Leave it out, or use PrivateNoise."
-            )
+            each = "a defense that does not clip each example: a Poisson sample may be empty"
+            found = f"`sampling = 'poisson'` with {type(defense).__name__}"
+            advice = "Leave it out, or use PrivateNoise."
+            raise WrongValue("sampling", f"be 'shuffle' for {each}", found, advice)
         self.defense = deepcopy(defense)
         if isinstance(self.defense, PrivateNoise) and self.defense.unit == "example":
             fixed = self.defense.batch_size or batch_size  # that at hand would tell who was drawn
@@ -305,10 +303,8 @@ class Client:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         if state.keys() != {"root", "step", "defense"}:
-            raise ValueError(
-                "Parameter `state` should have the keys ['defense', 'root', 'step']. Found"
-                f" {sorted(state)}. Use what `state_dict` returned."
-            )
+            expected, advice = "have the keys ['defense', 'root', 'step']", "Use `state_dict`'s."
+            raise WrongValue("state", expected, f"{sorted(state)}", advice)
         self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
         self._drawn = None
@@ -320,10 +316,8 @@ class Client:
             return torch.empty(0, dtype=torch.long, device=self.inputs.device)
         if found < least:
             wanted = "one example" if least == 1 else f"{least} examples"
-            raise NoReplyError(
-                f"Client {self.identifier} should have at least {wanted}. Found {found or 'none'}."
-                " Leave it out, or choose a partition that gives it some."
-            )
+            own, advice = f"Client {self.identifier}", "Leave it out, or partition otherwise."
+            raise NoReplyError(own, f"have at least {wanted}", f"{found or 'none'}", advice)
         if self._drawn is None:
             drawn = self.batches.draw(self._root, self.identifier, self._step, secure=self.secure)
             self._drawn = drawn.to(self.inputs.device)
@@ -384,12 +378,13 @@ def _check_signal(values: Tensors) -> None:
     """Require a message that is not all zeros."""
     if any(bool(value.any()) for value in values.values()):
         return
-    raise NoReplyError(
-        "The message of a batch should have at least one entry other than 0. Found that all of"
-        f" its {sum(v.numel() for v in values.values())} entries are 0: the loss depends on no"
-        " parameter, all units are dead, or the batch is fitted perfectly. Nothing was sent; check"
-        " model and loss, or pass `allow_zero=True` if batches may be fitted perfectly."
+    expected = "have at least one entry other than 0"
+    found = (
+        f"that all of its {sum(v.numel() for v in values.values())} entries are 0: the loss depends"
+        " on no parameter, all units are dead, or the batch is fitted perfectly"
     )
+    advice = "Nothing was sent; check model and loss, or pass `allow_zero=True`."
+    raise NoReplyError("The message of a batch", expected, found, advice)
 
 
 def _loss(message: AnyMessage, inputs: Tensor) -> float | None:
@@ -417,11 +412,9 @@ def load_received(model: nn.Module, received: Tensors) -> None:
         own = expected[name]
         as_sent = torch.float32 if own.dtype is torch.bfloat16 else own.dtype
         if value.dtype not in (own.dtype, as_sent):
-            raise ValueError(
-                "Parameter `weights` should have the types of the client's own model. Found"
-                f" {value.dtype} for `{name}` instead of {own.dtype}. Send the model's"
-                " `state_dict`."
-            )
+            expected = "have the types of the client's own model"
+            found = f"{value.dtype} for `{name}` instead of {own.dtype}"
+            raise WrongValue("weights", expected, found, "Send the model's `state_dict`.")
         cast[name] = value.to(own.dtype)
     known = {n: v.masked_fill((v == expected[n]) & expected[n].isinf(), 0) for n, v in cast.items()}
     check_finite(known, "the weights that the server sent")

@@ -171,19 +171,15 @@ def split_data(config: TrainingConfig, data: Dataset) -> Split:
     if held_out is None:
         held_out = 512 if config.limit is not None else min(512, max(1, available // 5))
     elif config.limit is None and held_out >= available:
-        raise ValueError(
-            f"Parameter `held_out` should be below the {available} examples of `{config.data}`."
-            f" Found `held_out = {held_out}`. Lower it (`--held-out`), or set `limit`."
-        )
+        expected = f"be below the {available} examples of `{config.data}`"
+        raise WrongValue("held_out", expected, f"{held_out}", "Lower it, or set `limit`.", True)
     count = available - held_out if config.limit is None else min(config.limit, available)
     kept = None
     if held_out:
         start = count if config.held_out_start is None else config.held_out_start
         if not count <= start < available:
-            raise ValueError(
-                f"Parameter `held_out_start` should leave {held_out} examples behind the {count}"
-                f" for training, of {available} in all. Found `held_out_start = {start}`. Lower"
-                " `limit`, or set `held_out` to 0."
-            )
+            left = f"leave {held_out} examples behind the {count} for training"
+            expected, advice = f"{left}, of {available} in all", "Lower `limit`, or hold out none."
+            raise WrongValue("held_out_start", expected, f"{start}", advice, True)
         kept = data.inputs[start : start + held_out], data.targets[start : start + held_out]
     return Split(data.inputs[:count], data.targets[:count], kept, data.num_classes)

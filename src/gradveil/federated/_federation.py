@@ -8,16 +8,17 @@ import torch
 from torch import nn
 
 from gradveil._checks import (
+    WrongValue,
     check_at_most,
     check_choice,
     check_count,
     check_kind,
-    check_number,
     check_positive,
     check_seed,
 )
 from gradveil._random import named_stream
 from gradveil.messages import LocalSteps
+from gradveil.privacy import check_sample_rate
 
 OPTIMIZERS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -89,7 +90,7 @@ def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round
     """
     check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
     if not identifiers:
-        raise ValueError("Parameter `identifiers` should hold at least one. Found none.")
+        raise WrongValue("identifiers", "hold at least one", "none")
     check_seed(seed)
     count = count_asked(len(identifiers), fraction)
     drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
@@ -98,10 +99,5 @@ def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round
 
 def count_asked(clients: int, fraction: float) -> int:
     """⌊fraction · clients + 1/2⌋, at least 1."""
-    check_number(fraction, "fraction")
-    if not 0 < fraction <= 1:
-        raise ValueError(
-            f"Parameter `fraction` should be in (0, 1]. Found `fraction = {fraction}`."
-            " For percentages, divide by 100."
-        )
+    check_sample_rate(fraction, "fraction")
     return max(1, int(fraction * clients + 0.5))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_ratio
+from gradveil._checks import WrongValue, check_count, check_ratio
 from gradveil._random import named_stream, normal_like
 from gradveil.messages import (
     ConvUse,
@@ -53,7 +53,7 @@ def effective_share(signal: Tensor) -> float:
 AnyMessage = GradientMessage | LocalUpdateMessage
 
 
-class RefusedError(ValueError):
+class RefusedError(WrongValue):
     """A client does not do what its server asks for; nothing was sent."""
 
 
@@ -99,11 +99,8 @@ class ModelGuard:
             RefusedError: With the layer and the sign.
         """
         for sign in self.signs(message, inputs):
-            raise RefusedError(
-                f"The server's model should not isolate single examples. Found {sign}. Nothing was"
-                " sent; ask who made the model, or raise the limits of `ModelGuard` if you trust"
-                " it."
-            )
+            advice = "Nothing was sent; ask who made the model, or raise `ModelGuard`'s limits."
+            raise RefusedError("The server's model", "not isolate single examples", sign, advice)
 
     def signs(self, message: AnyMessage, inputs: Tensor) -> Iterator[str]:
         """What is suspicious about the model, in words; nothing if it is not."""

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gradveil._drawing import new_figure, save_figure
+from gradveil.privacy import PrivacyAccount
 
 from ._server import Skip
 
@@ -52,6 +54,31 @@ class TrainingHistory:
     "simulation", whose noise came from a seed: no ε of it protects anybody. `None` without one."""
     stopped: str | None = None
     """Why the run ended before its last round, if it did."""
+
+    @classmethod
+    def of(
+        cls,
+        rounds: Sequence[RoundMetrics],
+        account: PrivacyAccount | None,
+        *,
+        simulation: bool,
+        short: bool,
+        config: dict[str, Any] | None = None,
+    ) -> "TrainingHistory":
+        """These rounds with what their account says; `short`: whether its budget ended the run."""
+        told = cls(tuple(rounds), config or {})
+        if account is None:
+            return told
+        stopped = (
+            f"{'In this simulation, after' if simulation else 'After'} {len(rounds)} rounds ε is"
+            f" {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more round"
+            f" would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
+            if short
+            else None
+        )
+        return replace(
+            told, privacy={**account.describe(), "simulation": simulation}, stopped=stopped
+        )
 
     @property
     def simulation(self) -> bool:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from gradveil._checks import WrongType, WrongValue
 from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps
@@ -12,8 +13,7 @@ from gradveil.messages import LocalSteps
 from ._guard import RefusedError
 
 
-@dataclass(frozen=True)
-class RoundSettings:
+class RoundSettings(NamedTuple):
     """How a client answers one round."""
 
     defense: Defense
@@ -52,10 +52,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         if isinstance(self.defenses, str):
-            raise TypeError(
-                "Parameter `defenses` should be a list of specifications. Found one text,"
-                f" {self.defenses!r}. Put it into a list."
-            )
+            found, advice = f"one text, {self.defenses!r}", "Put it into a list."
+            raise WrongType("defenses", "be a list of specifications", found, advice)
         object.__setattr__(self, "defenses", tuple(self.defenses))
         for text in self.defenses:
             self._built(text)  # a mistake is an error now
@@ -76,10 +74,8 @@ class Limits:
         except (ValueError, TypeError):
             allowed = False
         if not allowed:
-            raise RefusedError(
-                f"A server should ask for a defense within this client's limits, {[*self.defenses]}"
-                f" or more of it. Found {str(asked)[:200]!r}. Nothing was sent."
-            )
+            limits = f"within this client's limits, {[*self.defenses]} or more of it"
+            raise _refused(f"ask for a defense {limits}", f"{str(asked)[:200]!r}")
         return self._built(asked)
 
     def _built(self, text: str) -> Defense:
@@ -93,20 +89,8 @@ class Limits:
         Keys: "defense", "batch-size", "local-steps", "local-lr". "seed" and the parts of a defense
         are never a server's to choose. Other keys are not looked at.
         """
-        for key in (
-            "seed",
-            "scale",
-            "ratio",
-            "clip",
-            "noise",
-            "local-batch-size",
-            "local-momentum",
-        ):
-            if key in config:  # who knows the seed can take the noise off
-                raise RefusedError(
-                    f"A server should leave `{key}` to the client. Found it in the round's"
-                    " configuration. Nothing was sent."
-                )
+        for key in OWN & config.keys():
+            raise _refused(f"leave `{key}` to the client", "it in the round's configuration")
         asked: dict[str, Any] = {}
         if "defense" in config:
             asked["defense"] = self.defense(config["defense"])
@@ -114,14 +98,19 @@ class Limits:
         local = _within(config, "local-steps", "steps", self.local_steps, int)
         local |= _within(config, "local-lr", "lr", self.local_lr, float)
         if local and own.local is None:
-            raise RefusedError(
-                "A server should ask clients of FedSGD for gradients only. Found"
-                f" {sorted(local)} of local steps in the round's configuration. Nothing was sent."
-            )
+            found = f"{sorted(local)} of local steps in the round's configuration"
+            raise _refused("ask clients of FedSGD for gradients only", found)
         if local and own.local is not None:
             asked["local"] = replace(own.local, **local)
-        return replace(own, **asked)
+        return own._replace(**asked)
 
+
+def _refused(expected: str, found: str) -> RefusedError:
+    return RefusedError("A server", expected, found, "Nothing was sent.")
+
+
+OWN = {"seed", "scale", "ratio", "clip", "noise", "local-batch-size", "local-momentum"}
+"""Never a server's to choose: who knows the seed can take the noise off."""
 
 AMOUNTS = ("scale", "ratio", "step", "target_error", "noise_multiplier")
 """Options of a defense of which more protects more."""
@@ -156,10 +145,8 @@ def _within(
     fits = _is_number(asked) and (kind is float or isinstance(asked, int))
     if limits is None or not fits or not limits[0] <= asked <= limits[1]:
         bounds = "leave" if limits is None else f"ask for {limits[0]} to {limits[1]} as"
-        raise RefusedError(
-            f"A server should {bounds} `{name}`, within this client's limits. Found"
-            f" `{name} = {str(asked)[:200]!r}`. Nothing was sent."
-        )
+        found = f"`{name} = {str(asked)[:200]!r}`"
+        raise _refused(f"{bounds} `{name}`, within this client's limits", found)
     return {own: kind(asked)}
 
 
@@ -168,7 +155,5 @@ def _check_range(limits: Any, name: str) -> None:
         return
     pair = isinstance(limits, (tuple, list)) and len(limits) == 2
     if not pair or not all(map(_is_number, limits)) or not 0 < limits[0] <= limits[1] < math.inf:
-        raise ValueError(
-            f"Parameter `{name}` should be (least, most), two numbers above 0 in order. Found"
-            f" `{name} = {limits!r}`."
-        )
+        expected = "be (least, most), two numbers above 0 in order"
+        raise WrongValue(name, expected, repr(limits), assigned=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil._checks import (
+    WrongValue,
     check_choice,
     check_count,
     check_not_negative_count,
@@ -59,17 +60,14 @@ def partition(
     check_not_negative_count(minimum, "minimum")
     check_tensor(targets, "targets")
     if targets.dim() != 1 and (kind != "iid" or targets.dim() == 0):
-        raise ValueError(
-            "Parameter `targets` should hold one label for each example. Found"
-            f" `targets.shape = {tuple(targets.shape)}`. Other targets can be dealt with 'iid'."
-        )
+        found, advice = f"shape {tuple(targets.shape)}", "Deal other targets with 'iid'."
+        raise WrongValue("targets", "hold one label for each example", found, advice)
     labels = targets.cpu().numpy()
     needed = _SHARDS * clients if kind == "label" else clients
     if len(labels) < needed:
-        raise ValueError(
-            f"Parameter `targets` should hold at least {needed} examples for {clients} clients."
-            f" Found {len(labels)}. Use fewer clients or more data."
-        )
+        expected = f"hold at least {needed} examples for {clients} clients"
+        advice = "Use fewer clients or more data."
+        raise WrongValue("targets", expected, f"{len(labels)}", advice)
     rng = np.random.default_rng(seed)
     if kind == "iid":
         parts = [list(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
@@ -94,11 +92,10 @@ def _dirichlet(
                 part.extend(piece.tolist())
         if min(len(part) for part in parts) >= minimum:
             return _shuffled(parts, rng)
-    raise ValueError(
-        f"Parameter `alpha` should leave every client at least {minimum} examples. Found `alpha ="
-        f" {alpha}` with {clients} clients, which did not in {_ATTEMPTS} draws. Raise it, lower"
-        " `minimum`, or use fewer clients."
-    )
+    expected = f"leave every client at least {minimum} examples"
+    found = f"`alpha = {alpha}` with {clients} clients, which did not in {_ATTEMPTS} draws"
+    advice = "Raise it, lower `minimum`, or use fewer clients."
+    raise WrongValue("alpha", expected, found, advice)
 
 
 def _by_label(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[list[int]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradveil._batches import check_pair
 from gradveil._checks import (
+    WrongValue,
     check_callable,
     check_count,
     check_inputs,
@@ -48,11 +49,9 @@ class PackedShape:
         for name, kind in (("means", torch.float32), ("codes", torch.uint8)):
             part = getattr(self, name)
             if not isinstance(part, Tensor) or part.dtype is not kind or part.dim() != 1:
-                raise ValueError(
-                    f"Parameter `{name}` should be one row of {kind}. Found"
-                    f" {part.dtype if isinstance(part, Tensor) else type(part).__name__}. Use"
-                    " `PackedShape.of(shape)`."
-                )
+                found = str(part.dtype) if isinstance(part, Tensor) else type(part).__name__
+                advice = "Use `PackedShape.of(shape)`."
+                raise WrongValue(name, f"be one row of {kind}", found, advice)
 
     @classmethod
     def of(cls, shape: Shape) -> "PackedShape":
@@ -71,31 +70,26 @@ class PackedShape:
         return len(self.layout.encode()) + 4 * len(self.means) + len(self.codes)
 
     @cached_property
-    def _shape(self) -> Shape:
-        """Made once: so are the plans that it has."""
+    def shape(self) -> Shape:
+        """The shape, made once: so are the plans that it has.
+
+        Raises:
+            ValueError: If the parts do not fit each other, or if a level is not finite or not
+                above 0, as no server of ours would have sent it.
+        """
         lines = _read(self.layout)
         sizes = [size for _, *parts in lines for size in parts]
         coded = [prod(size) if prod(size) > 1 else 0 for size in sizes]
         if (len(sizes), sum(coded)) != (len(self.means), len(self.codes)):
-            raise ValueError(
-                f"A packed shape should have {len(sizes)} means and {sum(coded)} codes, as its"
-                f" layout says. Found {len(self.means)} and {len(self.codes)}."
-            )
+            expected = f"have {len(sizes)} means and {sum(coded)} codes, as its layout says"
+            found = f"{len(self.means)} and {len(self.codes)}"
+            raise WrongValue("A packed shape", expected, found)
         levels = ((self.codes.float() - 128) / 16).exp2().split(coded)
         factors = (
             mean * level.view(size) if len(level) else mean.reshape(size)
             for mean, level, size in zip(self.means, levels, sizes, strict=True)
         )
         return Shape({name: tuple(next(factors) for _ in parts) for name, *parts in lines})
-
-    def shape(self) -> Shape:
-        """The shape. What no server of ours would have sent is an error.
-
-        Raises:
-            ValueError: If the parts do not fit each other, or if a level is not finite or not
-                above 0.
-        """
-        return self._shape
 
 
 def _read(text: str) -> list[Any]:
@@ -106,10 +100,8 @@ def _read(text: str) -> list[Any]:
         layout = None
     good = isinstance(layout, list) and all(map(_is_line, layout))
     if not good or len({line[0] for line in layout}) < len(layout):
-        raise ValueError(
-            'The layout of a packed shape should read [["name", [rows, 1], [1, columns]], ...],'
-            f" each name once. Found {text[:100]!r}."
-        )
+        expected = 'read [["name", [rows, 1], [1, columns]], ...], each name once'
+        raise WrongValue("The layout of a packed shape", expected, f"{text[:100]!r}")
     return list(layout)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from gradveil._checks import WrongValue
 from gradveil._imports import AllowImports
 from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import PrivateNoise
@@ -34,11 +35,13 @@ def private_defense(
     if isinstance(defense, PrivateNoise):
         return defense
     if config.target_epsilon is not None:
-        raise ValueError(
-            "Parameter `target_epsilon` should be left out for a defense without (ε, δ). Found"
-            f" `target_epsilon = {config.target_epsilon}` with `{config.defense}`, which has no"
-            " such guarantee at any amount. Use private-noise(clip=1.0)."
+        asked = f"`target_epsilon = {config.target_epsilon}` with `{config.defense}`"
+        found = f"{asked}, which has no such guarantee at any amount"
+        expected, advice = (
+            "be left out for a defense without (ε, δ)",
+            "Use private-noise(clip=1.0).",
         )
+        raise WrongValue("target_epsilon", expected, found, advice)
     return None
 
 

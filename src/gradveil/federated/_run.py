@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gradveil._batches import check_pair
 from gradveil._checks import (
     NonFiniteError,
+    WrongValue,
     check_callable,
     check_count,
     check_kind,
@@ -192,20 +193,18 @@ class FederatedRun:
         counted, refused = self.server.step(replies)
         skipped += refused
         if not counted:
-            raise NoReplyError(
-                f"Round {number} should have at least one usable reply. Found {len(skipped)}"
-                f" clients asked and all of them skipped. The first: {skipped[0].reason}"
-            )
-        return _metrics(number, counted, [costs[i] for i in counted], skipped)
+            found = f"{len(skipped)} clients asked and all of them skipped"
+            expected, first = "have at least one usable reply", f"The first: {skipped[0].reason}"
+            raise NoReplyError(f"Round {number}", expected, found, first)
+        return round_metrics(number, counted, skipped, [costs[i] for i in counted])
 
     def _send_shape(self, number: int, clients: Sequence[Client]) -> int | None:
         """Give this round's shape to its clients; returns the bytes that each of them gets."""
         if self.planner is None:
             return None
         packed = self.planner.plan(number, self.server.model)
-        shape = packed.shape()
         for client in clients:
-            client.use(shape)
+            client.use(packed.shape)
         return packed.size
 
     def run(
@@ -235,15 +234,12 @@ class FederatedRun:
     @property
     def history(self) -> TrainingHistory:
         """What happened so far."""
-        told = TrainingHistory(tuple(self.rounds), self.config)
-        if self.account is None:
-            return told
-        simulation = not all(client.secure for client in self.clients.values())
-        short = len(self.rounds) < self._wanted and self._is_spent(1)
-        return replace(
-            told,
-            privacy={**self.account.describe(), "simulation": simulation},
-            stopped=budget_spent(self.account, len(self.rounds), simulation) if short else None,
+        return TrainingHistory.of(
+            self.rounds,
+            self.account,
+            simulation=not all(client.secure for client in self.clients.values()),
+            short=len(self.rounds) < self._wanted and self._is_spent(1),
+            config=self.config,
         )
 
     def _is_spent(self, rounds: int) -> bool:
@@ -292,10 +288,9 @@ def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
         check_kind(client, "clients", Client, "Give a list of clients.")
     by_identifier = {client.identifier: client for client in clients}
     if len(by_identifier) < len(clients) or not clients:
-        raise ValueError(
-            "Parameter `clients` should hold at least one client, each with an identifier of its"
-            f" own. Found {[client.identifier for client in clients]}. Number them from 0."
-        )
+        expected = "hold at least one client, each with an identifier of its own"
+        found = f"{[client.identifier for client in clients]}"
+        raise WrongValue("clients", expected, found, "Number them from 0.")
     return by_identifier
 
 
@@ -306,17 +301,16 @@ def _check_relation(account: PrivacyAccount, clients: Sequence[Client]) -> None:
     for client in clients:
         found = client.batches.neighbours
         if is_private(client.defense, "example") and found != "add-remove":
-            raise ValueError(
-                f"Parameter `account` should be about neighbours='{found}', as the sampling of"
-                f" client {client.identifier} is. Found neighbours='add-remove': one example less"
-                " changes how all others are drawn. Make the account so, or give the client a"
-                " public `sample_rate`."
-            )
+            sampled = f"as the sampling of client {client.identifier} is"
+            why = "neighbours='add-remove': one example less changes how all others are drawn"
+            advice = "Make the account so, or give the client a public `sample_rate`."
+            raise WrongValue("account", f"be about neighbours='{found}', {sampled}", why, advice)
 
 
-def _metrics(
-    number: int, replies: Mapping[int, Reply], costs: Sequence[Costs], skipped: Sequence[Skip]
+def round_metrics(
+    number: int, replies: Mapping[int, Reply], skipped: Sequence[Skip], costs: Sequence[Costs] = ()
 ) -> RoundMetrics:
+    """What a server sees of a round, and what the replies were worth where that is known."""
     sizes = [reply.examples for reply in replies.values()]
     return RoundMetrics(
         round=number,
@@ -332,16 +326,7 @@ def _metrics(
 
 def _mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
     """Over those that are known; batches without examples have no loss."""
-    pairs = zip(values, weights or [1] * len(values), strict=True)
+    pairs = zip(values, weights or [1] * len(values), strict=False)
     known = [(value * weight, weight) for value, weight in pairs if value is not None]
     total = sum(weight for _, weight in known)
     return sum(part for part, _ in known) / total if total else None
-
-
-def budget_spent(account: PrivacyAccount, rounds: int, simulation: bool) -> str:
-    """Why a run ended after so many rounds."""
-    return (
-        f"{'In this simulation, after' if simulation else 'After'} {rounds} rounds ε is"
-        f" {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more round would"
-        f" make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradveil._checks import check_choice, check_finite, check_kind
+from gradveil._checks import WrongValue, check_choice, check_finite, check_kind
 from gradveil._typing import Tensors
 from gradveil.messages import check_model, trainable_parameters
 
@@ -53,10 +53,8 @@ class Server:
         check_choice(kind, "kind", ("gradient", "update"))
         check_model(model)
         if optimizer is None and kind == "gradient":
-            raise ValueError(
-                "Parameter `optimizer` should be given for FedSGD. Found None. Use for example"
-                " torch.optim.Adam(model.parameters(), lr=1e-3)."
-            )
+            advice = "Use for example torch.optim.Adam(model.parameters(), lr=1e-3)."
+            raise WrongValue("optimizer", "be given for FedSGD", "None", advice)
         trained = [p for p in model.parameters() if p.requires_grad]
         if optimizer is not None:
             check_kind(optimizer, "optimizer", torch.optim.Optimizer, "Use torch.optim's.")
@@ -126,9 +124,8 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
     foreign = len(held - {id(p) for p in model.parameters()})
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
     if foreign or missing:
-        raise ValueError(
-            "Parameter `optimizer` should hold the trainable parameters of `model`, all of them and"
-            f" no others. Found {foreign} tensors that are not the model's, and that it misses"
-            f" {missing[:5]}{' and more' if len(missing) > 5 else ''}. Make it from"
-            " `model.parameters()`; to leave some out, freeze them with `requires_grad_(False)`."
-        )
+        expected = "hold the trainable parameters of `model`, all of them and no others"
+        left = f"{missing[:5]}{' and more' if len(missing) > 5 else ''}"
+        found = f"{foreign} tensors that are not the model's, and that it misses {left}"
+        advice = "Make it from `model.parameters()`; freeze others with `requires_grad_(False)`."
+        raise WrongValue("optimizer", expected, found, advice)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gradveil._checks import check_count, check_flag, check_kind
+from gradveil._checks import WrongValue, check_count, check_flag, check_kind
 from gradveil._files import alone_in, write_atomically
 from gradveil._imports import AllowImports
 from gradveil.catalog import build_defense
@@ -106,11 +106,8 @@ def build_planner(
 ) -> Planner:
     """A planner for the clients of this configuration, from 128 public inputs and targets."""
     if public is None or len(public[0]) < 2:
-        raise ValueError(
-            f"Parameter `held_out` should leave examples for the server to plan from, which"
-            f" `{config.defense}` waits for. Found none. Raise it (`--held-out`), or give a"
-            " planner with public examples."
-        )
+        expected = f"leave examples for the server's plan, which `{config.defense}` waits for"
+        raise WrongValue("held_out", expected, "none", "Raise it, or give a planner.")
     return Planner(
         (public[0][:128], public[1][:128]),
         config.loss_fn,
@@ -142,10 +139,8 @@ def train(
     check_flag(resume, "resume")
     check_count(checkpoint_every, "checkpoint_every")
     if resume and out is None:
-        raise ValueError(
-            "Parameter `out` should be the folder of the run to resume. Found None. Give it"
-            " (`--out`), or leave `resume` out."
-        )
+        advice = "Give it, or leave `resume` out."
+        raise WrongValue("out", "be the folder of the run to resume", "None", advice)
     run = build_run(config, data, planner=planner, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     if folder is not None:
@@ -174,13 +169,12 @@ def _save(model: nn.Module, history: TrainingHistory, folder: Path) -> None:
 
 def _check_unused(folder: Path) -> None:
     """Require a folder without the results or checkpoints of another run."""
-    if (folder / CHECKPOINT).exists():
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no checkpoint of an earlier run. Found one. Continue"
-            " it with `resume` (`--resume`), or choose another folder."
-        )
-    if (folder / HISTORY).exists():
-        raise FileExistsError(
-            f"Folder `{folder}` should hold no results of an earlier run. Found `{HISTORY}`."
-            " Choose another folder, or remove it."
-        )
+    for name, advice in (
+        (CHECKPOINT, "Continue it with `resume` (`--resume`)"),
+        (HISTORY, "Remove it"),
+    ):
+        if (folder / name).exists():
+            raise FileExistsError(
+                f"Folder `{folder}` should hold no results of an earlier run. Found `{name}`."
+                f" {advice}, or choose another folder."
+            )

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from gradveil._checks import check_finite, check_structure
+from gradveil._checks import WrongType, check_finite, check_structure
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense, GradientNoise, LaplaceNoise, PrivateNoise
 
@@ -53,7 +54,15 @@ class DefendReply:
     """
 
     def __init__(self, defense: Defense, unchanged: Collection[str] = ()) -> None:
-        _check_defense(defense)
+        noise = (
+            isinstance(defense, GradientNoise | LaplaceNoise) and not defense.about.needs.moments
+        )
+        private = isinstance(defense, PrivateNoise) and defense.unit == "client"
+        if not noise and not private:
+            known = "GradientNoise(scale), LaplaceNoise(scale), or PrivateNoise(..., unit='client')"
+            advice = "Use `gradveil.flower.train_function`, which also sees the examples."
+            expected = f"be noise that needs nothing but an update: {known}"
+            raise WrongType("defense", expected, repr(defense), advice)
         self.defense, self.unchanged = defense, frozenset(unchanged)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
@@ -88,22 +97,9 @@ class DefendReply:
         return {n: w + sent[n].to(w) if n in sent else w for n, w in received.items()}
 
 
-def _check_defense(defense: object) -> None:
-    is_noise = isinstance(defense, GradientNoise | LaplaceNoise) and not defense.about.needs.moments
-    is_private = isinstance(defense, PrivateNoise) and defense.unit == "client"
-    if not is_noise and not is_private:
-        raise TypeError(
-            "Parameter `defense` should be noise that needs nothing but an update:"
-            " GradientNoise(scale), LaplaceNoise(scale), or PrivateNoise(..., unit='client'). Found"
-            f" {defense!r}. Use `gradveil.flower.train_function`, which also sees the examples."
-        )
-
-
-def _rest(
-    content: RecordDict, *, tell: bool
-) -> dict[str, ArrayRecord | MetricRecord | ConfigRecord]:
+def _rest(content: RecordDict, *, tell: bool) -> dict[str, Any]:
     """The number of examples, or 1, and what a NumPyClient's server cannot do without."""
-    rest: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {}
+    rest: dict[str, Any] = {}
     for name, metrics in content.metric_records.items():
         known = (key for key in COUNTS if isinstance(metrics.get(key), int))
         counts = {key: metrics[key] if tell else 1 for key in known}

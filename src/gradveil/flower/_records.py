@@ -7,7 +7,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from gradveil._checks import check_count, check_finite
+from gradveil._checks import WrongValue, check_count, check_finite
 from gradveil._typing import Tensors
 from gradveil.federated import PackedShape, Reply
 from gradveil.shapes import Shape
@@ -63,15 +63,22 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
         raise ValueError(f"The client failed with code {message.error.code}.")
     arrays, metrics = message.content.array_records, message.content.metric_records
     if len(arrays) != 1 or len(metrics) != 1:
-        raise ValueError(
-            "A reply should hold exactly one ArrayRecord and one MetricRecord. Found"
-            f" {len(arrays)} and {len(metrics)}. Use `gradveil.flower.reply_to`."
+        expected, found = (
+            "one ArrayRecord and one MetricRecord",
+            f"{len(arrays)} and {len(metrics)}",
         )
+        advice = "Use `gradveil.flower.reply_to`."
+        raise WrongValue("A reply", f"hold exactly {expected}", found, advice)
     examples = next(iter(metrics.values())).get(EXAMPLES)
     if not isinstance(examples, int):
-        raise ValueError(f"A reply should tell `{EXAMPLES}` as an integer. Found {examples!r}.")
+        raise WrongValue("A reply", f"tell `{EXAMPLES}` as an integer", repr(examples))
     values = tensors_of(next(iter(arrays.values())))
-    return Reply({name: _as(value, expected.get(name)) for name, value in values.items()}, examples)
+    for name, value in values.items():
+        if not value.is_floating_point():
+            raise WrongValue("A reply", "hold floating-point numbers", str(value.dtype))
+        if name in expected:  # what overflows in the server's type is seen in its check
+            values[name] = value.to(expected[name])
+    return Reply(values, examples)
 
 
 def is_simulated(message: Message) -> bool:
@@ -83,10 +90,8 @@ def model_arrays(message: Message) -> Tensors:
     """The global model's weights and buffers, as the server sent them."""
     records = [r for name, r in message.content.array_records.items() if name != SHAPE]
     if len(records) != 1:
-        raise ValueError(
-            "A train message should hold exactly one ArrayRecord, the model's state_dict. Found"
-            f" {len(records)}."
-        )
+        expected = "hold exactly one ArrayRecord, the model's state_dict"
+        raise WrongValue("A train message", expected, f"{len(records)}")
     return tensors_of(records[0])
 
 
@@ -107,12 +112,10 @@ def read_shape(message: Message) -> Shape | None:
         return None
     parts = tensors_of(record)
     if parts.keys() != {"layout", "means", "codes"}:
-        raise ValueError(
-            "The record of a shape should hold ['codes', 'layout', 'means']. Found"
-            f" {sorted(parts)[:8]}."
-        )
+        expected = "hold ['codes', 'layout', 'means']"
+        raise WrongValue("The record of a shape", expected, f"{sorted(parts)[:8]}")
     layout = bytes(parts.pop("layout").flatten().to(torch.uint8).tolist()).decode()
-    return PackedShape(layout, **parts).shape()
+    return PackedShape(layout, **parts).shape
 
 
 def round_config(message: Message) -> dict[str, Any]:
@@ -123,7 +126,8 @@ def round_config(message: Message) -> dict[str, Any]:
 
 def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors as Flower keeps them; bfloat16, which it does not know, as float32."""
-    return ArrayRecord({name: Array(_known(tensor)) for name, tensor in tensors.items()})
+    known = {n: t.float() if t.dtype is torch.bfloat16 else t for n, t in tensors.items()}
+    return ArrayRecord({name: Array(tensor) for name, tensor in known.items()})
 
 
 def tensors_of(record: ArrayRecord) -> Tensors:
@@ -135,15 +139,4 @@ def tensors_of(record: ArrayRecord) -> Tensors:
     try:
         return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
     except Exception as error:  # bytes from elsewhere: numpy's parser raises what it likes
-        raise ValueError(f"An array should be readable by numpy. Found {error}.") from error
-
-
-def _as(value: Tensor, like: Tensor | None) -> Tensor:
-    """In the type that the server adds in, so that what overflows there is seen in the check."""
-    if not value.is_floating_point():
-        raise ValueError(f"A reply should hold floating-point numbers. Found {value.dtype}.")
-    return value if like is None else value.to(like)
-
-
-def _known(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+        raise WrongValue("An array", "be readable by numpy", str(error)) from error

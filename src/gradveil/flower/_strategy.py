@@ -1,8 +1,9 @@
 """Servers for defended clients: gradients (FedSGD) or weight changes (FedAvg), averaged."""
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
@@ -12,24 +13,20 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from torch import nn
 
 from gradveil._checks import check_kind
-from gradveil.federated import Planner, Reply, Server, budget_spent
+from gradveil.federated import (
+    Planner,
+    Reply,
+    RoundMetrics,
+    Server,
+    Skip,
+    TrainingHistory,
+    round_metrics,
+)
 from gradveil.privacy import PrivacyAccount
 
 from ._records import SHAPE, is_simulated, read_reply, record_of, shape_record, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
-
-
-class RoundReplies(NamedTuple):
-    """The replies of one round: which count, and why others do not."""
-
-    counted: tuple[int, ...]
-    """The nodes whose replies moved the model."""
-    skipped: tuple[tuple[int, str], ...]
-    """(node, reason) for each of the others: failed, silent until the timeout, or malformed."""
-    examples: int
-    bytes_sent: int
-    """Of the replies that count; zeros of a pruned reply count as not sent (see `Reply.size`)."""
 
 
 class FedSGD(FedAvg):
@@ -38,7 +35,7 @@ class FedSGD(FedAvg):
     g = Σ_k n_k g_k / Σ_k n_k over clients with n_k examples goes to `.grad`. One round is one
     mini-batch. Clients reply by `train_function(...)` or `reply_to`, with names and shapes of the
     trainable parameters. A reply that is malformed, not finite, or did not come is skipped and
-    counted (`rounds`, `skipped`, and the round's train metrics); the run goes on with the rest.
+    counted (`history`, and the round's train metrics); the run goes on with the rest.
 
     BatchNorm's running statistics are sent to clients with the weights and never come back: a
     gradient does not hold them, and they would tell of the private data. They stay as they are in
@@ -53,16 +50,16 @@ class FedSGD(FedAvg):
             round for all of them, and sends it with the model; other clients ignore it.
         account: Counts each round as one step for every client, before it is asked for; `start`
             ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon"),
-            and whether noise came from a seed ("simulation", 0 or 1; `privacy` says it, too). It
-            believes what it is told: the clients have to clip, to sample and to add noise as it
-            states (`train_function` with `PrivateNoise`), each with its rate at most. With clients
-            whose rate is made from their number of examples (no `sample_rate`) give
-            neighbours="zero-out".
+            and whether noise came from a seed ("simulation", 0 or 1): ε protects nobody as soon as
+            one node has told so. The account believes what it is told: the clients have to clip,
+            to sample and to add noise as it states (`train_function` with `PrivateNoise`), each
+            with its rate at most. With clients whose rate is made from their number of examples
+            (no `sample_rate`) give neighbours="zero-out".
 
     >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[3, 2])
     >>> strategy = FedSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> strategy.skipped
+    >>> strategy.history.skipped
     0
     """
 
@@ -84,10 +81,9 @@ class FedSGD(FedAvg):
             self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0
         self.server = Server(model, optimizer, self.kind)
         self.planner, self.account = planner, account
-        self.stopped: str | None = None
-        self.simulation = False
-        self.shape_bytes: int | None = None
-        self.rounds: list[RoundReplies] = []
+        self.simulation, self._short = False, False
+        self._shape_bytes: int | None = None
+        self.rounds: list[RoundMetrics] = []
         self._questions: list[Metadata] = []
 
     @property
@@ -96,39 +92,33 @@ class FedSGD(FedAvg):
         return self.server.model
 
     @property
-    def skipped(self) -> int:
-        """How often a node was asked and does not count, over all rounds."""
-        return sum(len(replies.skipped) for replies in self.rounds)
+    def history(self) -> TrainingHistory:
+        """The rounds so far: who counts, and who was skipped and why; what the account says."""
+        return TrainingHistory.of(
+            self.rounds, self.account, simulation=self.simulation, short=self._short
+        )
 
     def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *others: Any,
+        **options: Any,
     ) -> Result:
         """As `FedAvg.start`; starts from the model's own weights if no others are given.
 
-        With an account it ends before the round that its budget does not allow; `stopped` says so.
+        With an account it ends before the round that its budget does not allow; `history.stopped`
+        says so.
         """
         if initial_arrays is not None:
             self.model.load_state_dict(tensors_of(initial_arrays))
         allowed = num_rounds if self.account is None else self.account.allowed(num_rounds)
-        result = super().start(
-            grid,
-            record_of(self.model.state_dict()),
-            allowed,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
-        if self.account is not None and allowed < num_rounds:
-            self.stopped = budget_spent(self.account, len(self.rounds), self.simulation)
-            _log.warning("%s", self.stopped)
+        initial = record_of(self.model.state_dict())
+        result = super().start(grid, initial, allowed, *others, **options)
+        self._short = allowed < num_rounds
+        if self._short:
+            _log.warning("%s", self.history.stopped)
         return result
 
     def configure_train(
@@ -149,7 +139,7 @@ class FedSGD(FedAvg):
             self.account.step()
         if self.planner is not None:
             shape = self.planner.plan(server_round, self.model)
-            self.shape_bytes, record = shape.size, shape_record(shape)
+            self._shape_bytes, record = shape.size, shape_record(shape)
             for message in sent:
                 message.content[SHAPE] = record
         self._questions = [message.metadata for message in sent]
@@ -163,46 +153,36 @@ class FedSGD(FedAvg):
         A round without a good reply leaves the model and its optimizer as they are.
         """
         received, skipped = self._read(replies)
-        heard = {node for node, _ in [*received, *skipped]}
+        heard = {*(node for node, _ in received), *(skip.client for skip in skipped)}
         asked = [question.dst_node_id for question in self._questions]
-        silent = [(node, "No answer in time.") for node in asked if node not in heard]
+        silent = [Skip(node, "No answer in time.") for node in asked if node not in heard]
         counted, refused = self.server.step(received)
-        skipped += [(skip.client, skip.reason) for skip in refused] + silent
-        for node, reason in skipped:
-            _log.warning("round %d: node %d does not count: %s", server_round, node, reason)
-        summary = RoundReplies(
-            tuple(sorted(counted)),
-            tuple(skipped),
-            sum(reply.examples for reply in counted.values()),
-            sum(reply.size for reply in counted.values()),
+        skipped += refused + silent
+        for skip in skipped:
+            _log.warning(
+                "round %d: node %d does not count: %s", server_round, skip.client, skip.reason
+            )
+        epsilon = None if self.account is None else self.account.epsilon()
+        row = replace(
+            round_metrics(server_round, counted, skipped),
+            epsilon=epsilon,
+            shape_bytes=self._shape_bytes,
         )
-        self.rounds.append(summary)
+        self.rounds.append(row)
         metrics: dict[str, int | float] = {
-            "num-examples": summary.examples,
+            "num-examples": row.examples,
             "replies": len(counted),
             "skipped": len(skipped),
         }
-        if self.account is not None:
-            metrics |= {"epsilon": self.account.epsilon(), "simulation": int(self.simulation)}
+        if epsilon is not None:
+            metrics |= {"epsilon": epsilon, "simulation": int(self.simulation)}
         arrays = record_of(self.model.state_dict()) if counted else None
         return arrays, MetricRecord(metrics)  # type: ignore[arg-type]
 
-    @property
-    def privacy(self) -> dict[str, Any] | None:
-        """What the account is about, and whether this is a simulation; `None` without an account.
-
-        It is one as soon as a node has told that its noise has a seed: ε protects nobody then.
-        """
-        if self.account is None:
-            return None
-        return {**self.account.describe(), "simulation": self.simulation}
-
-    def _read(
-        self, replies: Iterable[Message]
-    ) -> tuple[list[tuple[int, Reply]], list[tuple[int, str]]]:
-        """Replies by node, and (node, reason) for what is none."""
+    def _read(self, replies: Iterable[Message]) -> tuple[list[tuple[int, Reply]], list[Skip]]:
+        """Replies by node, and the reason for what is none."""
         received: list[tuple[int, Reply]] = []
-        failed: list[tuple[int, str]] = []
+        failed: list[Skip] = []
         expected = self.server.parameters
         asked = {q.message_id: q.dst_node_id for q in self._questions if q.message_id}
         for message in replies:
@@ -212,7 +192,7 @@ class FedSGD(FedAvg):
                 received.append((node, read_reply(message, expected)))
                 self.simulation = self.simulation or is_simulated(message)
             except ValueError as error:
-                failed.append((node, str(error)))
+                failed.append(Skip(node, str(error)))
         return received, failed
 
 
@@ -232,8 +212,8 @@ class FedAvgUpdates(FedSGD):
         options: As for `FedSGD`.
 
     >>> from gradveil.models import build_model
-    >>> FedAvgUpdates(build_model("mlp", sizes=[3, 2])).skipped
-    0
+    >>> FedAvgUpdates(build_model("mlp", sizes=[3, 2])).server.kind
+    'update'
     """
 
     kind = "update"

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
+from gradveil._checks import WrongType
 from gradveil.data import Dataset
 from gradveil.defenses import Defense, PrivateNoise
 from gradveil.federated import (
@@ -96,17 +97,17 @@ def train_function(
 
     def train(message: Message, context: Context) -> Message:
         try:
-            chosen = _resolve(defense, context), batch_size, local
+            chosen = RoundSettings(_resolve(defense, context), batch_size, local)
             if limits is not None:
-                asked = limits.settings(round_config(message), RoundSettings(*chosen))
-                chosen = asked.defense, asked.batch_size, asked.local
+                chosen = limits.settings(round_config(message), chosen)
+            seed = context.node_config.get("seed")  # whoever knows it can take the noise off
             client = Client(
                 int(context.node_config.get("partition-id", context.node_id)),
                 *_tensors(_resolve(data, context)),
-                chosen[0],
-                batch_size=chosen[1],
-                seed=_seed(context),
-                local=chosen[2],
+                chosen.defense,
+                batch_size=chosen.batch_size,
+                seed=None if seed is None else int(seed),
+                local=chosen.local,
                 sampling=sampling,
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
@@ -157,12 +158,6 @@ def _tensors(data: Data) -> tuple[Tensor, Tensor]:
     return torch.cat(inputs), torch.cat(targets)
 
 
-def _seed(context: Context) -> int | None:
-    """From the node's own configuration only: whoever knows it can take the noise off."""
-    seed = context.node_config.get("seed")
-    return None if seed is None else int(seed)
-
-
 _RECORD = "gradveil"
 """In `context.state`, which stays with the node: Flower keeps it and sends none of it."""
 
@@ -201,10 +196,8 @@ def _check_plain(value: object) -> None:
         for part in value:  # type: ignore[attr-defined]
             _check_plain(part)
     elif type(value) not in (bool, int, float, str, type(None)) and not isinstance(value, Tensor):
-        raise TypeError(
-            "A defense's `state_dict` should hold tensors, numbers, text and `None`, in dicts,"
-            f" lists and tuples. Found {type(value).__name__}. Turn it into these."
-        )
+        plain = "tensors, numbers, text and `None`, in dicts, lists and tuples"
+        raise WrongType("A defense's `state_dict`", f"hold {plain}", type(value).__name__)
 
 
 def _kind(client: Client) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from gradveil._checks import check_count, check_kind, check_seed
+from gradveil._checks import WrongValue, check_count, check_kind, check_seed
 
 
 class VariationalBottleneck(nn.Module):
@@ -79,10 +79,8 @@ def with_bottleneck(
     changed = deepcopy(model)
     linear = [(n, m) for n, m in changed.named_modules() if isinstance(m, nn.Linear)]
     if not linear or not linear[-1][0]:
-        raise ValueError(
-            "Parameter `model` should have a linear layer inside, before which the bottleneck goes."
-            f" Found none in {type(model).__name__}."
-        )
+        expected = "have a linear layer inside, before which the bottleneck goes"
+        raise WrongValue("model", expected, f"none in {type(model).__name__}")
     name, last = linear[-1]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -6,8 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from gradveil._batches import check_shape
-from gradveil._checks import check_count, check_positive
-from gradveil._suggest import suggestion
+from gradveil._checks import WrongValue, check_choice, check_count, check_positive
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
@@ -31,11 +30,7 @@ def build_activation(name: str) -> nn.Module:
     >>> build_activation("tanh")
     Tanh()
     """
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise ValueError(
-            f"Parameter `activation` should be one of {', '.join(_ACTIVATIONS)}. "
-            f"Found `activation={name!r}`.{suggestion(str(name), _ACTIVATIONS)}"
-        )
+    check_choice(name, "activation", _ACTIVATIONS)
     return _ACTIVATIONS[name]()
 
 
@@ -126,10 +121,8 @@ class LeNet(nn.Module):
         check_shape(input_shape, "input_shape")
         check_positive(scale, "scale")
         if len(input_shape) != 3:
-            raise ValueError(
-                "Parameter `input_shape` should hold channels, height and width. Found"
-                f" `input_shape = {tuple(input_shape)}`. Use an `mlp` for tables."
-            )
+            expected, advice = "hold channels, height and width", "Use an `mlp` for tables."
+            raise WrongValue("input_shape", expected, str(tuple(input_shape)), advice, True)
         channels, height, width = input_shape
         self.body = nn.Sequential(
             nn.Conv2d(channels, 12, kernel_size=5, padding=2, stride=2),
@@ -276,10 +269,8 @@ class MLP(nn.Module):
         super().__init__()
         whole = isinstance(sizes, (list, tuple)) and all(type(size) is int for size in sizes)
         if not whole or len(sizes) < 2 or min(sizes) < 1:
-            raise ValueError(
-                "Parameter `sizes` should hold at least two positive sizes, the number of inputs "
-                f"first and of logits last. Found `sizes={sizes}`. Try `[784, 32, 10]`."
-            )
+            expected = "hold at least two positive sizes, of inputs first and of logits last"
+            raise WrongValue("sizes", expected, str(sizes), "Try `[784, 32, 10]`.", True)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), build_activation(activation)]

@@ -1,7 +1,7 @@
 """Models and losses by name, in the sizes of the data."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradveil._batches import Task, check_labels, task_of
-from gradveil._checks import check_kind, check_seed, first_line
-from gradveil._imports import AllowImports, check_factory, check_function, import_object
-from gradveil._suggest import suggestion
-from gradveil.catalog import Spec
+from gradveil._checks import WrongValue, check_choice, check_kind, check_seed, first_line
+from gradveil._imports import AllowImports, imported, is_of_a_user
+from gradveil.catalog import KINDS, MODELS, Spec, check_call
 from gradveil.messages import (
     LossFunction,
     check_loss,
@@ -21,8 +20,7 @@ from gradveil.messages import (
     outputs_of,
 )
 
-from ._networks import MLP, ConvNet, LeNet, ResNet, SimpleConvNet
-from ._transformers import PatchTransformer, next_token_loss
+from ._transformers import next_token_loss
 
 
 def class_scores_loss(scores: Tensor, labels: Tensor) -> Tensor:
@@ -67,24 +65,23 @@ def build_loss(
     """
     if name is None:
         if task == "numbers":
-            raise ValueError(
-                "Parameter `loss` should be given where targets are numbers. Found none. Use 'mse'"
-                " (regression), 'bce' (several yes-or-no labels), or 'package.module:function'; or"
-                " save classes as integers."
+            advice = (
+                "Use 'mse' (regression), 'bce' (several yes-or-no labels), or"
+                " 'package.module:function'; or save classes as integers."
             )
+            raise WrongValue("loss", "be given where targets are numbers", "none", advice)
         return functional.cross_entropy if task == "classification" else class_scores_loss
     check_kind(name, "loss", str, "Use for example 'mse'.")
     if ":" in name:
-        function: LossFunction = import_object(name, "loss", allow_imports, "function")
-        check_function(function, name, "loss")
-        return function
-    if name not in _LOSSES:
-        raise ValueError(
-            f"Parameter `loss` should be one of {', '.join(sorted(_LOSSES))}, or"
-            f" 'package.module:function' for your own. Found {name!r}."
-            f"{suggestion(name, _LOSSES) or ' Choose one of these.'}"
-        )
+        wanted = "a Python function of yours"
+        own: LossFunction = imported(name, "loss", allow_imports, _is_function, wanted)
+        return own
+    check_choice(name, "loss", _LOSSES, ", or 'package.module:function' for your own")
     return _LOSSES[name]
+
+
+def _is_function(found: Any) -> bool:
+    return not isinstance(found, type) and is_of_a_user(found)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -93,23 +90,13 @@ def _like(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.reshape(targets.shape) if same else outputs
 
 
-_MODELS: dict[str, Callable[..., Any]] = {
-    "conv-net": ConvNet,
-    "le-net": LeNet,
-    "mlp": MLP,
-    "patch-transformer": PatchTransformer,
-    "res-net": ResNet,
-    "simple-conv-net": SimpleConvNet,
-}
-
-
 def model_names() -> tuple[str, ...]:
     """The names that `build_model` knows.
 
     >>> model_names()
     ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'res-net', 'simple-conv-net')
     """
-    return tuple(sorted(_MODELS))
+    return tuple(MODELS)
 
 
 def build_model(
@@ -138,64 +125,28 @@ def build_model(
     check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
     check_seed(seed)
     spec = Spec.parse(name_or_spec, "model")
-    factory = _find_factory(spec, allow_imports)
-    positional, options = spec.positional, {**spec.options, **options}
-    _check_options(spec.name, factory, positional, options)
+    factory = KINDS["model"].find(spec.name, allow_imports, "name_or_spec")
+    for value in spec.arguments.values():
+        if isinstance(value, Spec):
+            found, advice = f"`{value}` in `{spec}`", "Put words into quotes."
+            raise WrongValue("name_or_spec", "have plain values as options", found, advice)
+    options = {**spec.options, **options}
+    check_call(factory, spec.name, spec.positional, options)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-            model = factory(*positional, **options)
+            model = factory(*spec.positional, **options)
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
-        if spec.name in _MODELS:
+        if spec.name in MODELS:
             raise
-        raise ValueError(
-            "Parameter `name_or_spec` should name a factory that returns a model. Found that"
-            f" {spec.name!r} fails with `{first_line(error)}`. Call it in Python to see where."
-        ) from error
+        expected = "name a factory that returns a model"
+        found, advice = f"that {spec.name!r} fails with `{first_line(error)}`", "Call it in Python."
+        raise WrongValue("name_or_spec", expected, found, advice) from error
     if not isinstance(model, nn.Module) or any(weight.is_meta for weight in model.parameters()):
         kind = f"`{type(model).__name__}`{' on the device meta' * isinstance(model, nn.Module)}"
-        raise ValueError(
-            f"Parameter `name_or_spec` should name a factory that returns a `torch.nn.Module` with"
-            f" numbers in it. Found that `{name_or_spec}` returns a {kind}. Return the model."
-        )
+        expected = "name a factory that returns a `torch.nn.Module` with numbers in it"
+        raise WrongValue("name_or_spec", expected, f"that `{name_or_spec}` returns a {kind}")
     return model.eval()
-
-
-def _find_factory(spec: Spec, allow_imports: AllowImports) -> Callable[..., Any]:
-    for value in spec.arguments.values():
-        if isinstance(value, Spec) and (spec.name in _MODELS or ":" in spec.name):
-            raise ValueError(
-                f"Parameter `name_or_spec` should have plain values as options. Found `{value}` in"
-                f" `{spec}`. Put words into quotes."
-            )
-    if spec.name in _MODELS:
-        return _MODELS[spec.name]
-    if ":" in spec.name:
-        factory: Callable[..., Any] = import_object(spec.name, "model", allow_imports, "factory")
-        check_factory(factory, spec.name, "model", nn.Module)
-        return factory
-    raise ValueError(
-        f"Parameter `name_or_spec` should be one of {', '.join(model_names())}, or "
-        f"'package.module:factory' for your own model. Found {spec.name!r}."
-        f"{suggestion(spec.name, _MODELS) or ' Choose one of these.'}"
-    )
-
-
-def _check_options(
-    name: str, factory: Callable[..., Any], positional: list[Any], options: dict[str, Any]
-) -> None:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return  # built in C, say: calling it will tell
-    try:
-        signature.bind(*positional, **options)
-    except TypeError as error:
-        given = f"{options!r}" if not positional else f"{positional!r} and {options!r}"
-        raise ValueError(
-            f"Parameter `options` should fit `{name}{signature}`. Found {given}: {error}. "
-            f"Pass what this signature asks for."
-        ) from error
 
 
 def default_model(shape: Sequence[int]) -> str:
@@ -237,7 +188,8 @@ def build_fitting_model(
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
-    known = [*inspect.signature(_MODELS[spec.name]).parameters] if spec.name in _MODELS else []
+    registered = MODELS.get(spec.name)
+    known = [] if registered is None else [*inspect.signature(registered.build).parameters]
     fitting: dict[str, Any] = {
         "num_classes": num_classes,
         "sizes": [torch.Size(shape).numel(), 32, num_classes],
@@ -250,11 +202,9 @@ def build_fitting_model(
     options = {name: value for name, value in fitting.items() if name in left_open}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
     if {"num_channels", "input_shape", "image"} & {*known} and len(shape) != 3:
-        raise ValueError(
-            f"Parameter `model` should accept inputs of shape {tuple(shape)}. Found `{spec.name}`,"
-            f" which reads images (channels, height, width). Use `{default_model(shape)}`, or a"
-            " model of your own."
-        )
+        found = f"`{spec.name}`, which reads images (channels, height, width)"
+        advice = f"Use `{default_model(shape)}`, or a model of your own."
+        raise WrongValue("model", f"accept inputs of shape {tuple(shape)}", found, advice)
     return model
 
 
@@ -280,17 +230,13 @@ def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
     message = gradient_of(inputs)(model, loss_fn, few)
     outputs = outputs_of(message, inputs)
     if not isinstance(outputs, Tensor):
-        raise ValueError(
-            f"Parameter `model` should return one tensor. Found {described_outputs(outputs)}. Name"
-            " the one to use: `output='logits'` (`--output logits`), or its number."
-        )
+        advice = "Name the one to use: `output='logits'` (`--output logits`), or its number."
+        raise WrongValue("model", "return one tensor", described_outputs(outputs), advice)
     rows = outputs.shape[:1] == inputs.shape[:1]
     if not rows or (task == "classification" and outputs.dim() != 2):
         scores = " of class scores" if task == "classification" else ""
-        raise ValueError(
-            f"Parameter `model` should return one row{scores} for each example. Found"
-            f" {tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}."
-        )
+        found = f"{tuple(outputs.shape)} for inputs of shape {tuple(inputs.shape)}"
+        raise WrongValue("model", f"return one row{scores} for each example", found)
     if task == "classification":
         classes = int(outputs.shape[1])
         check_labels(targets, "targets", classes, "the model has {} outputs")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_flag
+from gradveil._checks import WrongValue, check_flag
 
 from ._networks import check_counts
 
@@ -73,10 +73,9 @@ class PatchTransformer(nn.Module):
         check_counts(width=width, depth=depth, heads=heads, patch=patch, image=image)
         check_counts(num_channels=num_channels, num_classes=num_classes)
         if width % heads or image < patch:
-            raise ValueError(
-                "Parameters `heads` and `patch` should divide `width` and fit into `image`. Found"
-                f" `heads = {heads}`, `width = {width}`, `patch = {patch}`, `image = {image}`."
-            )
+            found = f"`{heads = }`, `{width = }`, `{patch = }`, `{image = }`"
+            expected = "divide `width` and fit into `image`"
+            raise WrongValue("Parameters `heads` and `patch`", expected, found)
         self.patches = nn.Unfold(patch, stride=patch)
         self.embed = nn.Linear(num_channels * patch**2, width)
         self.positions = nn.Parameter(0.02 * torch.randn((image // patch) ** 2, width))
@@ -126,10 +125,7 @@ class TokenTransformer(nn.Module):
         check_counts(num_classes=num_classes)
         check_flag(causal, "causal")
         if width % heads:
-            raise ValueError(
-                "Parameter `heads` should divide `width`. Found"
-                f" `heads = {heads}`, `width = {width}`."
-            )
+            raise WrongValue("heads", "divide `width`", f"`{heads = }`, `{width = }`")
         self.causal = causal
         self.embed, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
         self.blocks = nn.Sequential(*[Block(width, heads, causal) for _ in range(depth)])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradveil._checks import WrongValue
 from gradveil._random import numbered_stream
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
@@ -205,7 +206,8 @@ def check_use(
     )
     for name, value, needed in uses:
         if value is not None and not amounts & needed:
-            raise ValueError(
-                f"Parameter `{name}` should be left out where no defense leaves an amount open that"
-                f" depends on it. Found `{name} = {value}` with {[axis.name for axis in axes]}."
+            raise WrongValue(
+                name,
+                "be left out where no defense leaves an amount open that depends on it",
+                f"`{name} = {value}` with {[axis.name for axis in axes]}",
             )
