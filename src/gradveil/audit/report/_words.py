@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gradveil._runner import Cell, Failure
 from gradveil.catalog import shown_name
-from gradveil.scoring import CANNOT_JUDGE, MARGIN
+from gradveil.scoring import MARGIN
 
 from .._result import AuditResult, BoundResult, Frontier, Point
 from ..measure import Budget
@@ -28,6 +28,8 @@ class Sentence(NamedTuple):
     asks: str
     text: str
 
+
+CANNOT_JUDGE = "these attacks cannot judge this model"
 
 KNOWS_MORE = "An attacker who knows more about the data may get further."
 """What follows `no_further`: attacks without public examples say nothing of one who has them."""
