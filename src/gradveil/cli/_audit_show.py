@@ -50,9 +50,10 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
         console.print(_grid(attack_table(result)))
     stated = next((d.privacy for d in result.defenses if d.privacy), None)
     if stated is not None:
+        releases = result.setup.releases
         console.print(
-            f"ε is at δ = {stated.delta:g}, with secret noise (that of this audit has a seed) and a"
-            f" sampling rate of {stated.sample_rate:g}; it hides {stated.hides}. The right one of"
+            f"ε is at δ = {releases.delta:g}, with secret noise (that of this audit has a seed) and"
+            f" a sampling rate of {releases.sample_rate:g}; it hides {stated.hides}. The right one of"
             f" {stated.candidates} is recognised in at most {share(stated.recognition_rounds)} with"
             " all rounds.",
             highlight=False,

@@ -22,9 +22,9 @@ from gradveil.audit.report._charts import (
     across,
     error_height,
     frontier_figures,
+    looks,
     metrics,
 )
-from gradveil.audit.report._facts import looks
 from gradveil.audit.report._tables import rounds_table
 from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
 from gradveil.scoring import Interval

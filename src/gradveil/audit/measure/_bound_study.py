@@ -18,10 +18,10 @@ from gradveil.sensitivity import measure
 from gradveil.theory import gain_over_isotropic
 
 from .._result import Promise
-from .._subject import POPULATION, Audited, Batch
-from ._bounds import population_of
+from .._settings import Settings
+from .._subject import POPULATION, Audited
 from ._details import candidate_choice, identified, promise_of
-from ._plans import PublicPlans, planned
+from ._laboratory import Laboratory, with_public_plan
 from ._strengths import axes_of
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
@@ -57,7 +57,7 @@ class BoundStudy:
     """
 
     def __init__(self, subject: Audited, spec: str | Defense, seed: int) -> None:
-        self.subject, self.seed = subject, seed
+        self.laboratory = Laboratory(subject, settings=Settings(seed=seed))
         (axis,) = axes_of([spec], subject)
         middle = axis.start[len(axis.start) // 2]
         self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
@@ -69,13 +69,11 @@ class BoundStudy:
             generator=numbered_stream(seed),
             judged=True,
         )
-        self._plans, self._population = PublicPlans(subject, seed), population_of(subject)
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
         defense = self.defense if defense is None else defense
-        public = self._plans.of(defense)
-        promise, found = promise_of(self.subject, public, self.seed, self._population)
+        promise, found = promise_of(self.laboratory, self.laboratory.planned(defense))
         gain = math.inf
         if promise["bound"] is not None and isinstance(found.mechanism, Mechanism):
             judged = self.moments.judged()  # the plan's own estimates would flatter it
@@ -91,11 +89,10 @@ class BoundStudy:
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
-        samples, labels = self.subject.public or (self.subject.data.inputs[:0], None)
-        learned = LearnedPriors.fit(
-            samples, labels, generator=numbered_stream(self.seed, LEARNING), progress=progress
-        )
-        self.subject = replace(self.subject, learned=learned)
+        subject, stream = self.laboratory.subject, numbered_stream(self.laboratory.seed, LEARNING)
+        samples, labels = subject.public or (subject.data.inputs[:0], None)
+        learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
+        self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64, rest: str = "known"
@@ -104,32 +101,35 @@ class BoundStudy:
 
         They are of one class where one has enough, and others than the plan was made from.
         """
-        subject = self.subject
-        examples = _not_planned_from(subject)
+        subject = self.laboratory.subject
+        examples = subject.known
+        left = len(examples[0]) - POPULATION * subject.batch_size
+        if subject.public is not None and 2 * left > len(examples[0]):
+            examples = examples[0][:left], examples[1][:left]  # plans are made from the others
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        stream = numbered_stream(self.seed, CANDIDATES)
         count = count if candidates is None else candidates
+        stream = numbered_stream(self.laboratory.seed, CANDIDATES)
         options = {"trials": trials, "per_draw": 4, "rest": rest}
-        defense = planned(subject, self.defense)
+        defense = with_public_plan(subject, self.defense)
         return identified(subject, defense, examples, count, one_class, stream, **options)
 
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
         defense = self.defense
         if isinstance(defense, PruningDefense):
-            return [
-                replace(defense, ratio=r, utility_budget=None, target_error=None) for r in RATIOS
-            ]
-        if not isinstance(defense, NoiseDefense):
+            amounts = [{"ratio": ratio} for ratio in RATIOS]
+        elif isinstance(defense, NoiseDefense):
+            laboratory, public = self.laboratory, self.laboratory.planned(defense)
+            inputs, targets = laboratory.subject.batch(0)
+            message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
+            std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
+            own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
+            amounts = [{"scale": own * factor} for factor in FACTORS]
+        else:
             return []
-        (inputs, targets), public = self.subject.batch(0), self._plans.of(defense)
-        message, stream = self.subject.message(targets), numbered_stream(self.seed)
-        std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
-        own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
-        return [
-            replace(defense, scale=own * f, utility_budget=None, target_error=None) for f in FACTORS
-        ]
+        others = {"utility_budget": None, "target_error": None}
+        return [replace(defense, **others, **amount) for amount in amounts]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
@@ -155,12 +155,3 @@ def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     if shown:
         axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
     save_figure(figure, path, dpi=120, tight=True)
-
-
-def _not_planned_from(subject: Audited) -> Batch:
-    """The public examples but for the last, of which plans are made; the private without any."""
-    if subject.public is None:
-        return subject.data.inputs, subject.data.targets
-    inputs, targets = subject.public
-    left = len(inputs) - POPULATION * subject.batch_size
-    return (inputs[:left], targets[:left]) if 2 * left > len(inputs) else (inputs, targets)

@@ -1,7 +1,6 @@
 """The only room that writes sentences: an audit's result as report, tables and pictures."""
 
-from ._answers import answer_of
-from ._numbers import estimate, number, plural, share
+from ._numbers import number, plural, share
 from ._tables import (
     Cell,
     Column,
@@ -11,6 +10,7 @@ from ._tables import (
     summary_table,
 )
 from ._words import (
+    answer_of,
     audited,
     dominated,
     equal_words,

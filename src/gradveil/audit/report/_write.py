@@ -14,19 +14,25 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import across, frontier_figures, metrics
-from ._facts import attack_names, every_point, looks, main_answer
+from ._charts import across, frontier_figures, looks, metrics
 from ._gallery import first_strips, gallery
-from ._numbers import estimate, number, plural
-from ._tables import attack_table, layer_table, points_table, rounds_table, summary_table
+from ._tables import (
+    attack_names,
+    attack_table,
+    layer_table,
+    points_table,
+    rounds_table,
+    summary_table,
+)
 from ._words import (
     audited,
+    below_reference,
     dominated,
     first_sentences,
     headline,
     reading_points,
-    takeaways,
     threat_model,
+    undefended_words,
 )
 
 FILE = "report.html"
@@ -55,19 +61,17 @@ def render_report(result: AuditResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, estimate=estimate)
     return environment.get_template(FILE).render(_context(result))
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
     frontier, axis = result.frontier, across(result)
     charts = frontier_figures(result)
-    drawn = any(figure["data"] for figure in charts.values())
+    points = [point for _, point in frontier.all_points()]
     return {
         "result": result,
         "setup": result.setup,
         "frontier": frontier,
-        "main": main_answer(frontier),
         "swept": bool(frontier.answers) or any(len(c.points) > 1 for c in frontier.curves),
         "headline": headline(result),
         "audited": audited(result),
@@ -76,11 +80,11 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "dominated": dominated(frontier),
         "metrics": metrics(result),
         "trained": axis.trained,
-        "edge": any(map(axis.beyond, every_point(frontier))),
+        "edge": any(map(axis.beyond, points)),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
         "reading": reading_points(result),
-        "takeaways": takeaways(result),
+        "takeaways": [t for t in (undefended_words(result), below_reference(result)) if t],
         "summary": summary_table(result),
         "attacks": attack_table(result),
         "names": attack_names(result),
@@ -89,8 +93,7 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "layers": layer_table(result),
         "threat": threat_model(result),
         "charts": charts,
-        "plotly": _plotly_bundle() if drawn else None,
-        "plural": plural,
+        "plotly": _plotly_bundle() if any(one["data"] for one in charts.values()) else None,
     }
 
 
