@@ -40,23 +40,16 @@ def restore(kind: Any, value: Any) -> Any:
     return value
 
 
-def columns(kind: Any, value: Any, prefix: str = "") -> dict[str, Any]:
-    """A result as one flat row: an interval as its mean, low and high, other parts by their names.
-
-    What there are several of is left out. All names are there, whether there is a value or not.
-    """
+def columns(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A result as one flat row without what there are several of; an interval is three numbers."""
     row: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        part = getattr(value, name, None)
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if Interval in kinds:
-            ends = {"": "mean", "_low": "low", "_high": "high"}
-            row |= {f"{prefix}{name}{e}": getattr(part, of, None) for e, of in ends.items()}
-        elif dataclasses.is_dataclass(kinds[0]):
-            row |= columns(kinds[0], part, f"{prefix}{name}_")
-        elif kinds[0] == tuple[float, float]:
-            row[f"{prefix}{name}_low"], row[f"{prefix}{name}_high"] = part or (None, None)
-        elif get_origin(kinds[0]) not in (tuple, dict):
+    for name, part in vars(value).items():
+        if isinstance(part, Interval):
+            row |= {prefix + name: part.mean, f"{prefix}{name}_low": part.low}
+            row[f"{prefix}{name}_high"] = part.high
+        elif dataclasses.is_dataclass(part):
+            row |= columns(part, f"{prefix}{name}_")
+        elif not isinstance(part, (tuple, dict)):
             row[f"{prefix}{name}"] = part
     return row
 
@@ -309,10 +302,10 @@ class Frontier:
         """One flat row for each moment at which a point was attacked, the undefended one first."""
         return [
             {
-                **columns(Curve, curve),
-                **columns(Point, point),
+                **columns(curve),
+                **columns(point),
                 "answers": "; ".join(a.title for a in self.answers if a.defense == point.defense),
-                **columns(Leak, leak),
+                **(columns(leak) if leak else {}),
             }
             for curve, point in self.all_points()
             for leak in point.leaks or (None,)
@@ -538,7 +531,7 @@ class AuditResult:
         """One flat row for each defense and attack, as in the table and in results.csv."""
         judge = {"can_judge": self.can_judge}
         return [
-            {**columns(DefenseResult, d), **columns(AttackResult, attack), **judge}
+            {**columns(d), **columns(attack), **judge}
             for d in self.defenses
             for attack in d.attacks
         ]

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gradveil._checks import (
+    WrongValue,
     check_at_most,
     check_choice,
     check_count,
     check_kind,
     check_not_negative,
+    check_not_negative_count,
     check_ratio,
     check_seed,
 )
@@ -280,16 +282,16 @@ class Settings:
     """Of everything random."""
 
     def __post_init__(self) -> None:
-        for name, asked in (("defenses", self.defenses), ("attacks", self.attacks)):
-            if asked is not None:
-                check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
-        check_kind(self.goals, "goals", (list, tuple), "Give a list, as ['psnr<=15'].")
+        lists = {"defenses": "optimal-noise", "attacks": "adaptive", "goals": "psnr<=15"}
+        for name, example in lists.items():
+            if getattr(self, name) is not None:
+                advice = f"Give a list, as ['{example}']."
+                check_kind(getattr(self, name), name, (list, tuple), advice)
         for goal in self.wanted:
             check_kind(goal, "goals", Goal, "Use for example 'psnr<=15'.")
         check_count(self.strengths, "strengths")
         check_count(self.seeds, "seeds")
-        if self.training_seeds != 0:
-            check_count(self.training_seeds, "training_seeds")
+        check_not_negative_count(self.training_seeds, "training_seeds")
         check_seed(self.seed)
         if self.match is not None:
             check_choice(self.match, "match", MATCHES)
@@ -300,9 +302,7 @@ class Settings:
             check_ratio(self.ratio, "ratio")
         if self.steps is not None:
             check_count(self.steps, "steps")
-        check_kind(
-            self.threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`."
-        )
+        check_kind(self.threat, "threat", ThreatModel, "As `ThreatModel(labels='unknown')`.")
         check_kind(self.releases, "releases", Releases, "Use for example `Releases(rounds=10)`.")
 
     @property
@@ -326,10 +326,8 @@ class Settings:
             check_kind(one, "attacks", Attack, "Derive it from `Attack`, and make an instance.")
         stepless = [one.configured(steps=1) == one.configured(steps=2) for one in attacks]
         if self.steps is not None and attacks and all(stepless):
-            raise ValueError(
-                "Parameter `steps` should be left out for attacks that take none. Found"
-                f" `steps = {self.steps}` with {[spec_of(one) for one in attacks]}."
-            )
+            found = f"`steps = {self.steps}` with {[spec_of(one) for one in attacks]}"
+            raise WrongValue("steps", "be left out for attacks that take none", found)
         return [one.configured(steps=self.steps) for one in attacks]
 
 

@@ -14,7 +14,7 @@ from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
-from gradveil.audit.report import check_folder, output_folder
+from gradveil.audit.report import check_folder
 from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps
 
@@ -183,7 +183,7 @@ def run_audit(
     subject, named = load_subject(
         dataset, data, model, weights, loss, output, batch_size * batches, seed, device
     )
-    with output_folder(out), options({**OWN, **named}), bar(Console(stderr=True)) as progress:
+    with options({**OWN, **named}), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,

@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 
 from gradveil.audit import AuditResult, Point
-from gradveil.audit.report._numbers import estimate, number
+from gradveil.audit.report._numbers import interval, number
 from gradveil.audit.report._write import render_report, write_report
+from gradveil.scoring import Interval
 from tests.audit.example_result import (
     example_result,
     incomplete_result,
     tabular_result,
     unattacked_result,
 )
+
+
+def estimate(value: Interval) -> str:
+    """A mean with its interval, as in a cell."""
+    return f"{number(value.mean)} {interval(value)}".strip()
+
 
 HOSTILE = "<img src=x onerror=\"hacked=1\"></script><script>alert('1')</script>&amp;"
 

@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import torch
+
+from gradveil import Moments
 from gradveil.attacks import ThreatModel
 from gradveil.audit import Federation
 from gradveil.audit._result import AuditResult, DefenseResult
+from gradveil.audit.measure import Budget
+from gradveil.audit.report import render_report
 from gradveil.audit.report._tables import summary_table
-from gradveil.audit.report._words import below_reference, threat_model
+from gradveil.audit.report._words import below_reference, equal_words
 from gradveil.messages import LocalSteps
 from gradveil.scoring import Interval
 from tests.audit.example_result import example_result
@@ -39,18 +44,26 @@ def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
     assert "over 8 batches, no guarantee here" in summary_table(result).rows[0][3].note
 
 
+def test_equal_utility_is_not_called_an_equal_loss():
+    noise = Budget("utility", {}, Moments.of_values({"a": torch.ones(1)}, 1), scale=0.05)
+    found = equal_words("utility", noise)
+    assert "isotropic noise of scale 0.05" in found
+    assert "the loss, need not be equal" in found
+
+
 def test_the_threat_model_says_what_is_known():
-    lines = " ".join(threat_model(example_result()))
-    assert "Know the defense and its settings, but not the noise that was drawn: adaptive." in lines
-    assert "Do not know the defense: inverting-gradients." in lines
-    assert "given the labels of the batch" in lines
+    page = render_report(example_result())
+    told = "Know the defense and its settings, but not the noise that was drawn: adaptive."
+    assert told in page
+    assert "Do not know the defense: inverting-gradients." in page
+    assert "given the labels of the batch" in page
     setup = replace(
         example_result().setup,
         threat=ThreatModel("unknown", statistics=False, mechanism="realised"),
         federation=Federation(local=LocalSteps(0.1, 2)),
     )
-    lines = " ".join(threat_model(replace(example_result(), setup=setup)))
-    assert "no labels" in lines
-    assert "does not know the data's mean" in lines
-    assert "the very noise levels or mask" in lines
-    assert "one weight update" in lines
+    page = render_report(replace(example_result(), setup=setup))
+    assert "no labels" in page
+    assert "does not know the data's mean" in page
+    assert "the very noise levels or mask" in page
+    assert "one weight update" in page

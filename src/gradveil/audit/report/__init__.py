@@ -17,14 +17,12 @@ from ._words import (
     first_sentences,
     headline,
     notes,
-    reading_points,
     undefended_words,
     verdict,
 )
 from ._write import (
     check_folder,
     csv_text,
-    output_folder,
     render_report,
     write_report,
     write_results,

@@ -41,15 +41,6 @@ def interval(value: Interval | None) -> str:
     return f"[{number(value.low)}, {number(value.high)}]"
 
 
-def estimate(value: Interval | None) -> str:
-    """The mean and, where there is one, its interval.
-
-    >>> estimate(Interval(0.5, 0.41, 0.6))
-    '0.500 [0.410, 0.600]'
-    """
-    return ABSENT if value is None else f"{number(value.mean)} {interval(value)}".strip()
-
-
 def share(value: float | None) -> str:
     """A share in percent.
 

@@ -14,7 +14,6 @@ from .._settings import Goal
 from ..answer import Setting, Solved
 from ..measure import Budget, Laboratory, Search, with_public_plan
 from ._numbers import named, number, plural, share
-from ._tables import attack_names
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
 """Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
@@ -192,47 +191,6 @@ def audited(result: AuditResult) -> str:
     return " · ".join(filter(None, (text, setup.date, version and f"gradveil {version}")))
 
 
-def reading_points(result: AuditResult) -> list[Sentence]:
-    """How to read the table of points."""
-    frontier, setup = result.frontier, result.setup
-    federation, releases = setup.federation, setup.releases
-    told, moments = frontier.undefended.told_apart, ", ".join(map(str, frontier.moments))
-    psnr = "" if frontier.guess_psnr is None else f", {number(frontier.guess_psnr)} dB"
-    before = "" if frontier.loss_before is None else f"; before it was {frontier.loss_before:.3g}"
-    found = [
-        Sentence(
-            "Error left",
-            f"the strongest attack's squared error over a blind guess's ({frontier.guess}{psnr});"
-            " 0 % is a copy, 100 % is no further than the guess",
-        ),
-        Sentence(
-            "Loss",
-            f"on other examples, after {plural(federation.rounds, 'round')} with"
-            f" {federation.optimizer}, rate {federation.lr:g},"
-            f" {plural(federation.clients, 'client')}, {plural(setup.training_seeds, 'seed')},"
-            f" trained on {frontier.trained_on} examples{before}",
-        ),
-        Sentence(
-            "Reference error",
-            "what no attacker would go below if the data were Gaussian; real data are easier",
-        ),
-        Sentence(
-            "ε",
-            f"the promise of differential privacy over {plural(releases.rounds, 'round')},"
-            f" δ = {releases.delta:g}, with secret noise (these trainings had seeds) and one"
-            " example or client replaced by an empty one; the smaller, the stronger; –: none",
-        ),
-        Sentence("Beaten", "another defense costs less at equal leakage"),
-        Sentence("Beside a number", "its 95 % interval"),
-    ]
-    if told is not None:
-        picks = "how often an attacker who knows the rest of the batch picks the right one of"
-        found.insert(1, Sentence("Picked out", f"{picks} {told.candidates} candidates"))
-    if len(frontier.moments) > 1:
-        found.insert(1, Sentence("Moments", f"rounds {moments} were attacked; the worst counts"))
-    return found
-
-
 RANGE_NOTE = (
     "The attacker was not told the range of the inputs, because it could only be taken from the"
     " audited examples themselves: give public examples or a normalisation."
@@ -323,38 +281,6 @@ def below_reference(result: AuditResult) -> str:
 def _list(parts: Sequence[str]) -> str:
     """Words with commas and "and"."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
-LABELS = {
-    "known": "the labels of the batch",
-    "counts": "how often each class occurs in the batch, not which image has which label",
-    "unknown": "no labels: it has to find them",
-}
-TOLD = {
-    "known": "Know the defense and its settings, but not the noise that was drawn",
-    "realised": "Know the defense and the very noise levels or mask, which nobody sends",
-    "unknown": "Made for a known defense, but not told of it",
-}
-
-
-def threat_model(result: AuditResult) -> list[str]:
-    """What the attacker has, one line each."""
-    setup, names = result.setup, attack_names(result)
-    threat = setup.threat
-    what = "one gradient" if setup.federation.local is None else "one weight update"
-    knows = "knows" if threat.statistics else "does not know"
-    lines = [
-        f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
-        "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
-        f"It is given {LABELS[threat.labels]}.",
-        f"It {knows} the data's mean, standard deviation and range.",
-    ]
-    for aware, phrase in ((True, TOLD[threat.mechanism]), (False, "Do not know the defense")):
-        found = (a for d in result.defenses for a in d.attacks if a.knows_defense is aware)
-        attackers = list(dict.fromkeys(names[a.attack] for a in found))
-        if attackers:
-            lines.append(f"{phrase}: {_list(attackers)}.")
-    return lines
 
 
 MEANINGLESS = 20.0
