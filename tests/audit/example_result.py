@@ -74,11 +74,11 @@ def example_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
 
 
 def tabular_result() -> AuditResult:
-    """Inputs that are not images: no pictures, no PSNR, no SSIM, no training."""
+    """Inputs that are not images: no pictures, no PSNR, no SSIM."""
     result = example_result(size=2)
     setup = replace(result.setup, is_image=False, input_shape=(13,), data="wine.npz", model="mlp")
-    defenses = tuple(replace(_without_images(d), loss=None) for d in result.defenses)
-    frontier = replace(_frontier(defenses), loss_before=None, guess_psnr=None)
+    defenses = tuple(map(_without_images, result.defenses))
+    frontier = replace(_frontier(defenses), guess_psnr=None)
     return replace(result, setup=setup, defenses=defenses, frontier=frontier, originals=())
 
 

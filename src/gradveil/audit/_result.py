@@ -170,6 +170,11 @@ class Leak:
     """Whether that is a clear margin (`gradveil.scoring.MARGIN`). Only if it is so without a
     defense is a failed attack on a defended message a merit of the defense."""
 
+    @property
+    def picked(self) -> Interval | None:
+        """How often the exact attacker picks the right one."""
+        return self.told_apart.rate if self.told_apart else None
+
 
 @dataclass(frozen=True)
 class Point:

@@ -80,9 +80,7 @@ class Measure(NamedTuple):
 MEASURES = {
     "psnr": Measure("<=", "dB", "{:.1f} dB", lambda leak: leak.psnr),
     "error": Measure(">=", "%", "{:.0%} of a blind guess's error", lambda leak: leak.error),
-    "identified": Measure(
-        "<=", "%", "{:.0%} identified", lambda leak: leak.told_apart and leak.told_apart.rate
-    ),
+    "identified": Measure("<=", "%", "{:.0%} identified", lambda leak: leak.picked),
     "epsilon": Measure("<=", "", "ε = {:.3g}"),
     "loss": Measure("<=", "%", "{:+.1%} loss"),
 }

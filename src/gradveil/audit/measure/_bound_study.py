@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
@@ -117,6 +118,7 @@ class BoundStudy:
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
         defense = self.defense
+        amounts: list[dict[str, Any]]
         if isinstance(defense, PruningDefense):
             amounts = [{"ratio": ratio} for ratio in RATIOS]
         elif isinstance(defense, NoiseDefense):
@@ -128,30 +130,26 @@ class BoundStudy:
             amounts = [{"scale": own * factor} for factor in FACTORS]
         else:
             return []
-        others = {"utility_budget": None, "target_error": None}
-        return [replace(defense, **others, **amount) for amount in amounts]
+        others: dict[str, Any] = {"utility_budget": None, "target_error": None}
+        return [replace(defense, **{**others, **amount}) for amount in amounts]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     """The bounds over the amount, as a picture."""
     figure = new_figure(6, 4)
-    axis = figure.subplots()
-    shown = [p for p in points if p.bound is not None]
-    amounts = [p.amount or 0.0 for p in shown]
-    method = shown[0].bound.method if shown and shown[0].bound else "full"
-    fails = "" if all(p.bound.holds for p in shown if p.bound) else ", no guarantee"
-    errors = [p.bound.mse for p in shown if p.bound]
-    axis.plot(amounts, errors, "o-", label=f"{method} bound{fails}")
-    if method != "trace":
-        axis.plot(amounts, [p.bound.trace_mse for p in shown if p.bound], "s--", label="trace")
-    ratio = points[0].amount_name == "ratio"
+    axis, ratio = figure.subplots(), points[0].amount_name == "ratio"
+    bounds = [(p.amount or 0.0, p.bound) for p in points if p.bound]
+    for style, name in (("o-", "mse"), ("s--", "trace_mse")):
+        errors = [getattr(bound, name) for _, bound in bounds]
+        holds = all(bound.holds for _, bound in bounds)
+        label = f"{'trace' if name != 'mse' else 'best'} bound{'' if holds else ', no guarantee'}"
+        axis.plot([amount for amount, _ in bounds], errors, style, label=label)
     axis.set(
         xlabel="share of entries pruned" if ratio else "scale of the noise",
         ylabel="least mean squared error per entry",
         title=shown_name(points[0].defense),
         xscale="linear" if ratio else "log",
-        yscale="log" if shown else "linear",
+        yscale="log" if bounds else "linear",
     )
-    if shown:
-        axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
+    axis.legend(title=bounds[0][1].prior if bounds else None)
     save_figure(figure, path, dpi=120, tight=True)

@@ -110,7 +110,7 @@ def metrics(result: AuditResult) -> list[Metric]:
         (10.0, NOTHING, RECOGNISABLE, COPY, 0.01, 0.0),
         ("near copies", *middle, "no further than a guess"),
     )
-    told = Metric(
+    picked = Metric(
         "share",
         f"who is picked out of {count}",
         f"right one of {count} candidates picked, in % of trials",
@@ -119,7 +119,7 @@ def metrics(result: AuditResult) -> list[Metric]:
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         chance=1 / count if count else None,
     )
-    return [one for one in (attack, told) if any(one.value(point) for point in points)]
+    return [one for one in (attack, picked) if any(one.value(point) for point in points)]
 
 
 def error_height(error: float) -> float:
@@ -133,73 +133,54 @@ def error_height(error: float) -> float:
     return -1 - 0.15 * min(math.log10(error), 1.0)
 
 
-@dataclass(frozen=True)
-class Across:
-    """The horizontal axis: the loss; where nothing was trained, the place of a strength."""
-
-    title: str
-    edge: float
-    """Losses beyond it, and of trainings that diverged, are drawn at it."""
-    trained: bool
-    places: dict[str, int]
-    """Of the settings, in each curve; of the curves where each has one."""
-
-    def place(self, point: Point) -> Interval | None:
-        """Where a point is drawn; `None` if it has no loss although others have."""
-        loss = point.loss
-        if self.trained and (loss is None or not self.beyond(point)):
-            return loss and Interval(loss.mean, loss.low, min(loss.high, self.edge))
-        exactly = self.edge if self.trained else float(self.places[point.defense])
-        return Interval(exactly, exactly, exactly)
-
-    def beyond(self, point: Point) -> bool:
-        """Whether the point's loss is not on the axis."""
-        return self.trained and point.loss is not None and not point.loss.mean < self.edge
-
-
-def across(result: AuditResult) -> Across:
-    """The axis of the losses that were measured."""
+def edge_of(result: AuditResult) -> float:
+    """Where the axis of losses ends; losses beyond, and of what diverged, are drawn there."""
     frontier = result.frontier
-    swept = any(len(curve.points) > 1 for curve in frontier.curves)
-    places = {frontier.undefended.defense: 0}
-    for row, curve in enumerate(frontier.curves, start=1):
-        for order, point in enumerate(curve.points, start=1):
-            places[point.defense] = order if swept else row
     losses = [point.loss.mean for _, point in frontier.all_points() if point.loss]
-    known = [loss for loss in losses if math.isfinite(loss)]
-    if not known:
-        title = "strength, from weak to strong" if swept else "the defenses in their order"
-        return Across(title, 0.0, False, places)
+    known = [loss for loss in losses if math.isfinite(loss)] or [0.0]
     plain = frontier.undefended.loss
     start = [frontier.loss_before, plain.mean if plain else None]
     usual = [MARGIN * value for value in start if value is not None and math.isfinite(value)]
     edge, low = min(max(known), max(usual, default=math.inf)), min(known)
-    title = f"loss after {plural(result.setup.federation.rounds, 'round')} of training"
-    return Across(title, max(edge, low) + 0.03 * abs(edge - low), True, places)
+    return max(edge, low) + 0.03 * abs(edge - low)
+
+
+def is_beyond(point: Point, edge: float) -> bool:
+    """Whether a point is drawn at the edge."""
+    return point.loss is not None and not point.loss.mean < edge
+
+
+def _within(loss: Interval, edge: float) -> Interval:
+    """Where a loss is drawn."""
+    return Interval(*(min(end, edge) for end in (loss.mean, loss.low, loss.high)))
 
 
 def frontier_figures(result: AuditResult) -> dict[str, Figure]:
-    """The picture for each kind of leakage, by its key; the first is shown first."""
-    return {metric.key: _figure(result, metric, across(result)) for metric in metrics(result)}
+    """The picture for each kind of leakage, by its key, the first first; none without training."""
+    if all(point.loss is None for _, point in result.frontier.all_points()):
+        return {}
+    return {metric.key: _figure(result, metric, edge_of(result)) for metric in metrics(result)}
 
 
-def _figure(result: AuditResult, metric: Metric, axis: Across) -> Figure:
+def _figure(result: AuditResult, metric: Metric, edge: float) -> Figure:
     frontier = result.frontier
-    curves = [_curve(result, metric, axis, curve) for curve in (*frontier.curves, frontier.plain)]
+    curves = [_curve(result, metric, edge, curve) for curve in (*frontier.curves, frontier.plain)]
     drawn = [trace for trace in curves if trace["x"]]
     places = [x for trace in drawn for x in trace["x"]] or [0.0, 1.0]
     room = 0.08 * (max(places) - min(places)) or 0.5
-    layout = _layout(axis, metric, [min(places) - room, max(places) + room])
-    return {"data": [*drawn, *_rings(frontier, metric, axis)], "layout": layout}
+    rounds = plural(result.setup.federation.rounds, "round")
+    span = [min(places) - room, max(places) + room]
+    layout = _layout(metric, f"loss after {rounds} of training", span)
+    return {"data": [*drawn, *_rings(frontier, metric, edge)], "layout": layout}
 
 
-def _curve(result: AuditResult, metric: Metric, axis: Across, curve: Curve) -> Figure:
+def _curve(result: AuditResult, metric: Metric, edge: float, curve: Curve) -> Figure:
     """Marks with their intervals and hover texts; plotly reads a little HTML in names."""
     color, filled = looks(result).get(curve.name, Look(GREY, True))
-    points = [point for point in curve.points if axis.place(point) and metric.value(point)]
-    xs = [x for point in points if (x := axis.place(point))]
+    points = [point for point in curve.points if point.loss and metric.value(point)]
+    xs = [_within(point.loss, edge) for point in points if point.loss]
     ys = [metric.drawn(y) for point in points if (y := metric.value(point))]
-    marks = ["triangle-right" if axis.beyond(point) else "circle" for point in points]
+    marks = ["triangle-right" if is_beyond(point, edge) else "circle" for point in points]
     trace = {
         "type": "scatter",
         "name": escape(curve.name, quote=False),
@@ -234,19 +215,18 @@ def _hover(result: AuditResult, curve: Curve, point: Point) -> str:
     return "<br>".join([title, *(f"{label}: {cell.text} {cell.note}" for label, cell in cells)])
 
 
-def _rings(frontier: Frontier, metric: Metric, axis: Across) -> Iterator[Figure]:
+def _rings(frontier: Frontier, metric: Metric, edge: float) -> Iterator[Figure]:
     """Around the points of the answers; the recommended one is named."""
     for answer in frontier.answers:
         found, main = frontier.setting(answer), answer is frontier.main
-        x, y = (axis.place(found[1]), metric.value(found[1])) if found else (None, None)
-        if found is None or x is None or y is None:
+        if found is None or found[1].loss is None or (y := metric.value(found[1])) is None:
             continue
         words = "recommended" if answer.reached else "nearest"
         yield {
             "type": "scatter",
             "mode": "markers+text",
             "name": escape(answer.title, quote=False),
-            "x": [x.mean],
+            "x": [_within(found[1].loss, edge).mean],
             "y": [metric.height(y.mean)],
             "text": [f"<b>{words}</b>" if main else ""],
             "textposition": "bottom center",  # nothing better lies below: there is room
@@ -274,7 +254,7 @@ def _bars(values: Sequence[Interval], color: str) -> Figure:
     }
 
 
-def _layout(axis: Across, metric: Metric, span: list[float]) -> Figure:
+def _layout(metric: Metric, title: str, span: list[float]) -> Figure:
     """The axes of a metric, with its bands and its line to compare with; the page adds the rest."""
     heights = [metric.height(tick) for tick in metric.ticks]
     room = ROOM * (heights[-1] - heights[0])
@@ -293,11 +273,7 @@ def _layout(axis: Across, metric: Metric, span: list[float]) -> Figure:
         words.append(_word("chance", metric.chance) | {"yanchor": "bottom"})
     texts = [f"{'≥ ' if tick > 1 else ''}{share(tick)}" for tick in metric.ticks]
     return {
-        "xaxis": {
-            "title": {"text": axis.title},
-            "range": span,
-            **({} if axis.trained else {"dtick": 1}),
-        },
+        "xaxis": {"title": {"text": title}, "range": span},
         "yaxis": {
             "title": {"text": metric.title},
             "tickmode": "array",

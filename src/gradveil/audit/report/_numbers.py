@@ -59,12 +59,9 @@ def size(count: int) -> str:
     """A number of bytes.
 
     >>> size(512), size(478120), size(3_200_000)
-    ('512 B', '478 kB', '3.20 MB')
+    ('0.512 kB', '478 kB', '3,200 kB')
     """
-    for power, unit in ((2, "MB"), (1, "kB")):
-        if count >= 1000**power:
-            return f"{number(count / 1000**power)} {unit}"
-    return f"{count} B"
+    return f"{number(count / 1000)} kB"
 
 
 def plural(count: int, noun: str) -> str:

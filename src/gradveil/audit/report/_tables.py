@@ -185,9 +185,9 @@ def _attack_row(result: AuditResult, defense: DefenseResult, attack: AttackResul
         Column("Error", "share wrong" if setup.tokens else "squared, per entry"): (
             _estimate(attack.mse)
         ),
-        Column("PSNR", "dB"): attack.psnr and _estimate(attack.psnr),
-        Column("SSIM", notes=False): attack.ssim and _estimate(attack.ssim),
-        Column(found): attack.accuracy and _share(attack.accuracy),
+        Column("PSNR", "dB"): _estimate(attack.psnr) if attack.psnr else None,
+        Column("SSIM", notes=False): _estimate(attack.ssim) if attack.ssim else None,
+        Column(found): _share(attack.accuracy) if attack.accuracy else None,
         Column("Labels found"): labels if setup.threat.labels != "known" else None,
         Column("Seconds", "per batch", brief=False): _number(attack.seconds),
         Column("Runs", brief=False): Cell(str(runs), float(runs), others),

@@ -1,5 +1,6 @@
 """The report's sentences, made from its numbers and nothing else."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -309,13 +310,12 @@ def python_line(defense: str, plan: str) -> str:
 
 
 def toml_line(defense: str) -> str:
-    """A line for a configuration that names a defense.
+    """A line for a configuration that names a defense; a string of JSON is one of TOML.
 
     >>> toml_line("gradient-noise(scale=0.012)")
     'defense = "gradient-noise(scale=0.012)"'
     """
-    escaped = defense.replace("\\", "\\\\").replace('"', '\\"')
-    return f'defense = "{escaped}"'
+    return f"defense = {json.dumps(defense)}"
 
 
 def _call(spec: Spec) -> str:
@@ -331,12 +331,7 @@ def _call(spec: Spec) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Spec):
-        return _call(value)
-    if isinstance(value, (list, tuple)):
-        inside = ", ".join(map(_text, value))
-        return f"[{inside}]" if isinstance(value, list) else f"({inside},)"
-    return repr(value)
+    return _call(value) if isinstance(value, Spec) else repr(value)
 
 
 def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:

@@ -14,7 +14,7 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import across, frontier_figures, looks, metrics
+from ._charts import edge_of, frontier_figures, is_beyond, looks, metrics
 from ._gallery import first_strips, gallery
 from ._numbers import number
 from ._tables import (
@@ -65,7 +65,7 @@ def render_report(result: AuditResult) -> str:
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    frontier, axis = result.frontier, across(result)
+    frontier, edge = result.frontier, edge_of(result)
     charts, names = frontier_figures(result), attack_names(result)
     points = [point for _, point in frontier.all_points()]
     knows = {a.attack: a.knows_defense for d in result.defenses for a in d.attacks}
@@ -80,8 +80,7 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "strips": first_strips(result),
         "dominated": dominated(frontier),
         "metrics": metrics(result),
-        "trained": axis.trained,
-        "edge": any(map(axis.beyond, points)),
+        "edge": any(is_beyond(point, edge) for point in points),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
         "takeaways": [t for t in (undefended_words(result), below_reference(result)) if t],
