@@ -3,7 +3,7 @@
 import pytest
 
 from gradveil.audit.measure import _cells, _details
-from gradveil.audit.measure._bounds import Guarantee
+from gradveil.audit.measure._details import Guarantee
 
 
 @pytest.fixture

@@ -24,9 +24,8 @@ from gradveil.audit._result import (
     Releases,
     RunResult,
     Setup,
-    identity,
 )
-from gradveil.catalog import build_defense
+from gradveil.catalog import build_defense, name_of
 from gradveil.data import Dataset, load_dataset
 from gradveil.scoring import Interval, bootstrap_interval, score
 
@@ -75,11 +74,11 @@ def example_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
 
 
 def tabular_result() -> AuditResult:
-    """Inputs that are not images: no pictures, no PSNR, no SSIM, no training."""
+    """Inputs that are not images: no pictures, no PSNR, no SSIM."""
     result = example_result(size=2)
     setup = replace(result.setup, is_image=False, input_shape=(13,), data="wine.npz", model="mlp")
-    defenses = tuple(replace(_without_images(d), loss=None) for d in result.defenses)
-    frontier = replace(_frontier(defenses), loss_before=None, guess_psnr=None)
+    defenses = tuple(map(_without_images, result.defenses))
+    frontier = replace(_frontier(defenses), guess_psnr=None)
     return replace(result, setup=setup, defenses=defenses, frontier=frontier, originals=())
 
 
@@ -105,10 +104,11 @@ def rebuilt_pictures(data: Dataset, size: int, seed: int, blur: float) -> tuple[
 def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
     """One point each, and no goals."""
     undefended, *others = map(_point, defenses)
-    curves = [
-        Curve(defense.name, defense.family, "", "", (point,), twin=defense.twin)
-        for defense, point in zip(defenses[1:], others, strict=True)
-    ]
+    curves = []
+    for defense, point in zip(defenses[1:], others, strict=True):
+        about = build_defense(defense.defense).about
+        twin = None if about.twin is None else name_of(about.twin)
+        curves.append(Curve(defense.name, about.family, "", "", (point,), twin=twin))
     return Frontier(
         undefended=undefended,
         curves=tuple(curves),
@@ -185,7 +185,6 @@ def _defense(
         layers=_layers(place, -second, kept),
         attacks=attacks,
         verdict=f"{guess} " + ("A bound holds." if bound else "No guarantee holds for others."),
-        **identity(build_defense(spec)),
     )
 
 
@@ -210,7 +209,6 @@ def _attack(
 def _run(data: Dataset, truth: Tensor, seed: int, blur: float, batch: int) -> RunResult:
     scores = score(_guess(truth, seed, blur), truth, normalization=data, ssim=False)
     assert scores.psnr is not None
-    costs = tuple((step, blur * (0.05 + 2.0 ** (-step / 60))) for step in range(0, 301, 20))
     return RunResult(
         batch=batch,
         seed=seed % 2,
@@ -220,9 +218,7 @@ def _run(data: Dataset, truth: Tensor, seed: int, blur: float, batch: int) -> Ru
         mse_pixels=tuple(scores.mse_pixels.tolist()),
         psnr=tuple(scores.psnr.tolist()),
         ssim=tuple(scores.mse.neg().exp().tolist()),
-        unmatched_mse=tuple(scores.unmatched_mse.tolist()),
         label_accuracy=None,
-        history=costs,
     )
 
 

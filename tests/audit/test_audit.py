@@ -13,7 +13,8 @@ import gradveil
 from gradveil import GradientNoise
 from gradveil.attacks import Analytic, Attack, InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult, Federation, Subject, run, write_results
-from gradveil.audit.measure._bounds import guarantee_of
+from gradveil.audit.measure import Laboratory
+from gradveil.audit.measure._details import guarantee_of
 from gradveil.audit.report import csv_text
 from gradveil.catalog import spec_of
 from gradveil.messages import LocalSteps
@@ -308,7 +309,7 @@ def test_what_is_measured_is_what_is_sent():
     model, batch = table_model(), table(2)
     kinds = LocalSteps(0.1, 2), LocalSteps(0.1, 2, batch_size=1, momentum=0.9)
     subjects = [make_subject(model, cross_entropy, batch, local=local) for local in kinds]
-    bounds = [guarantee_of(one, GradientNoise(0.1), 0).bound.trace_mse for one in subjects]
+    bounds = [guarantee_of(Laboratory(one), GradientNoise(0.1)).bound.trace_mse for one in subjects]
     assert abs(bounds[0] / bounds[1] - 1) > 0.01
 
 

@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import INTERRUPTED, Adaptive
 from gradveil.audit import Goal
-from gradveil.audit.answer import Wish, solve_wishes
-from gradveil.audit.answer._curves import dominated
+from gradveil.audit.answer import Wish, dominated, solve_wishes
 from gradveil.audit.measure._attacks import best_mix
 from gradveil.audit.measure._cells import extra_loss
 from gradveil.audit.measure._fingerprint import fingerprint, state_of

@@ -45,10 +45,8 @@ def test_pixels_are_clamped_and_normalised_units_are_not() -> None:
 
 def test_tables_have_errors_only() -> None:
     found = score(images(4, 7), images(4, 7, seed=1))
-    assert (found.psnr, found.ssim, found.lpips, found.unmatched_psnr) == (None,) * 4
-    assert set(found.summary()) == {
-        "mse", "mse_pixels", "unmatched_mse", "unmatched_mse_pixels"
-    }  # fmt: skip
+    assert (found.psnr, found.ssim, found.unmatched_psnr, found.unmatched_ssim) == (None,) * 4
+    assert float(found.unmatched_mse.min()) > 0
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 9, 20), (1, 5, 5), (2, 3, 3)])
@@ -74,14 +72,6 @@ def test_label_accuracy_ignores_the_order() -> None:
     untold = Reconstruction(truth, torch.full((4,), -1), 0.0)
     assert score(untold, (truth, torch.tensor([0, 1, 2, 2]))).label_accuracy == 0.0
     assert score(guess, truth).label_accuracy is None
-
-
-def test_the_users_own_distance() -> None:
-    truth = images(3, 1, 4, 4)
-    found = score(truth.flip(0), truth, lpips=lambda a, b: (a - b).abs().mean((1, 2, 3)))
-    torch.testing.assert_close(found.lpips, torch.zeros(3))
-    with pytest.raises(ValueError, match="one number for each of the 3 images"):
-        score(truth, truth, lpips=lambda a, b: (a - b).mean())
 
 
 def test_unusable_reconstructions() -> None:

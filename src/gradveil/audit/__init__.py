@@ -34,9 +34,8 @@ from ._result import (
     ToldApart,
 )
 from ._run import run
-from ._settings import Settings, default_attacks
+from ._settings import Goal, Settings, default_attacks
 from ._subject import Subject, audited
-from .answer import Goal
 from .measure import BoundPoint, BoundStudy, Progress, draw_sweep, parse_defense
 from .report import write_results
 

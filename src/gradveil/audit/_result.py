@@ -10,7 +10,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from gradveil._checks import check_count
 from gradveil._runner import Stop
 from gradveil.attacks import ThreatModel
-from gradveil.catalog import name_of
 from gradveil.defenses import Defense, PrivateNoise
 from gradveil.federated import Federation
 from gradveil.privacy import (
@@ -41,23 +40,16 @@ def restore(kind: Any, value: Any) -> Any:
     return value
 
 
-def columns(kind: Any, value: Any, prefix: str = "") -> dict[str, Any]:
-    """A result as one flat row: an interval as its mean, low and high, other parts by their names.
-
-    What there are several of is left out. All names are there, whether there is a value or not.
-    """
+def columns(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A result as one flat row without what there are several of; an interval is three numbers."""
     row: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        part = getattr(value, name, None)
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if Interval in kinds:
-            ends = {"": "mean", "_low": "low", "_high": "high"}
-            row |= {f"{prefix}{name}{e}": getattr(part, of, None) for e, of in ends.items()}
-        elif dataclasses.is_dataclass(kinds[0]):
-            row |= columns(kinds[0], part, f"{prefix}{name}_")
-        elif kinds[0] == tuple[float, float]:
-            row[f"{prefix}{name}_low"], row[f"{prefix}{name}_high"] = part or (None, None)
-        elif get_origin(kinds[0]) not in (tuple, dict):
+    for name, part in vars(value).items():
+        if isinstance(part, Interval):
+            row |= {prefix + name: part.mean, f"{prefix}{name}_low": part.low}
+            row[f"{prefix}{name}_high"] = part.high
+        elif dataclasses.is_dataclass(part):
+            row |= columns(part, f"{prefix}{name}_")
+        elif not isinstance(part, (tuple, dict)):
             row[f"{prefix}{name}"] = part
     return row
 
@@ -106,20 +98,17 @@ class Releases:
 class PrivacyResult:
     """ε(δ) and recognition of a defense that clips, for any attacker and any data.
 
-    What is hidden of `unit` is said by `neighbours` (`epsilon_after`), in words by `hides`. The
-    messages and trainings of an audit have seeds: ε is that of the same defense with secret noise.
-    Recognition is the largest chance to pick the right one of
-    `candidates`, for an attacker to whom all are alike beforehand, and who knows everything else.
+    What is hidden of `unit` is said by `neighbours` (`epsilon_after`), in words by `hides`; δ and
+    the rounds are those of the `Releases`. The messages and trainings of an audit have seeds: ε is
+    that of the same defense with secret noise. Recognition is the largest chance to pick the right
+    one of `candidates`, for one to whom all are alike beforehand, and who knows everything else.
     """
 
     unit: str
-    delta: float
     epsilon: float
     """Of one message that the example (or client) is in."""
     recognition: float
     """With one such message."""
-    rounds: int
-    sample_rate: float
     epsilon_rounds: float
     """Of all rounds."""
     recognition_rounds: float
@@ -133,8 +122,7 @@ class PrivacyResult:
     @property
     def hides(self) -> str:
         """By what two data sets differ that (ε, δ) makes alike, in words."""
-        own = PrivacyAccount(1.0, 1.0, self.delta, self.unit, neighbours=self.neighbours)
-        return own.hides
+        return PrivacyAccount(1.0, 1.0, 0.1, self.unit, neighbours=self.neighbours).hides
 
 
 def privacy_of(defense: Defense, releases: Releases, candidates: int) -> PrivacyResult | None:
@@ -146,11 +134,8 @@ def privacy_of(defense: Defense, releases: Releases, candidates: int) -> Privacy
     hidden_count = defense.unit == "example" and defense.batch_size is not None
     return PrivacyResult(
         unit=defense.unit,
-        delta=releases.delta,
         epsilon=epsilon_of(z, 1.0, 1, releases.delta),
         recognition=recognition_bound(1 / candidates, z, 1.0, 1),
-        rounds=rounds,
-        sample_rate=rate,
         epsilon_rounds=epsilon_of(z, rate, rounds, releases.delta),
         recognition_rounds=recognition_bound(1 / candidates, z, rate, rounds),
         candidates=candidates,
@@ -185,6 +170,11 @@ class Leak:
     """Whether that is a clear margin (`gradveil.scoring.MARGIN`). Only if it is so without a
     defense is a failed attack on a defended message a merit of the defense."""
 
+    @property
+    def picked(self) -> Interval | None:
+        """How often the exact attacker picks the right one."""
+        return self.told_apart.rate if self.told_apart else None
+
 
 @dataclass(frozen=True)
 class Point:
@@ -211,6 +201,18 @@ class Point:
     epsilon: float | None = None
     """ε(δ) over the stated rounds, of a training with secret noise (that of an audit has seeds, and
     protects nobody) and one example or client replaced by an empty one; `None`: no (ε, δ)."""
+
+    @property
+    def strongest(self) -> Leak | None:
+        """The moment at which the strongest attack left the least error."""
+        known = [leak for leak in self.leaks if leak.error is not None]
+        return min(known, key=lambda leak: leak.error.mean if leak.error else 0.0, default=None)
+
+    @property
+    def told_apart(self) -> ToldApart | None:
+        """At the moment at which candidates are told apart most often."""
+        known = [leak.told_apart for leak in self.leaks if leak.told_apart]
+        return max(known, key=lambda told: told.rate.mean, default=None)
 
 
 @dataclass(frozen=True)
@@ -280,17 +282,37 @@ class Frontier:
         """Every point with its curve."""
         return [(curve, point) for curve in self.curves for point in curve.points]
 
+    @property
+    def plain(self) -> Curve:
+        """The undefended message, as a curve of one point."""
+        return Curve("no defense", "", "", "", (self.undefended,))
+
+    def all_points(self) -> list[tuple[Curve, Point]]:
+        """Every point with its curve, the undefended one first."""
+        return [(self.plain, self.undefended), *self.points()]
+
+    @property
+    def main(self) -> Answer | None:
+        """The first answer that is reached; the first of all if none is; `None` without any."""
+        reached = (answer for answer in self.answers if answer.reached)
+        return next(reached, next(iter(self.answers), None))
+
+    def setting(self, answer: Answer) -> tuple[Curve, Point] | None:
+        """The measured point of an answer with its curve."""
+        same = [pair for pair in self.points() if pair[1].defense == answer.defense]
+        named = [pair for pair in same if pair[0].name == answer.name]
+        return next(iter(named or same), None)
+
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each moment at which a point was attacked, the undefended one first."""
-        plain = Curve("no defense", "", "", "", ())
         return [
             {
-                **columns(Curve, curve),
-                **columns(Point, point),
+                **columns(curve),
+                **columns(point),
                 "answers": "; ".join(a.title for a in self.answers if a.defense == point.defense),
-                **columns(Leak, leak),
+                **(columns(leak) if leak else {}),
             }
-            for curve, point in [(plain, self.undefended), *self.points()]
+            for curve, point in self.all_points()
             for leak in point.leaks or (None,)
         ]
 
@@ -346,10 +368,7 @@ class RunResult:
     mse_pixels: tuple[float, ...]
     psnr: tuple[float, ...] | None
     ssim: tuple[float, ...] | None
-    unmatched_mse: tuple[float, ...]
     label_accuracy: float | None
-    history: tuple[tuple[int, float], ...] = ()
-    """(step, the attack's own cost)."""
     pictures: tuple[str, ...] = ()
     """The matched reconstructions as PNG files in base64, for the first batch and seed only."""
     accuracy: tuple[float, ...] | None = None
@@ -431,14 +450,6 @@ class DefenseResult(Detail):
     attacks: tuple[AttackResult, ...]
     verdict: str
     """One sentence for a reader without the theory."""
-    family: str = ""
-    """What it shares with its classical or optimal counterpart, as "noise"; "" if not known."""
-    twin: str | None = None
-    """The name of its classical counterpart, where it is the optimal form of one."""
-    is_undefended: bool = False
-    """Whether the message is sent as it is."""
-    is_formal: bool = False
-    """Whether `formal_privacy` states a guarantee."""
     plan: str = ""
     """What its levels or its mask were made from: "private", "public", "model" ...; "" if from
     nothing."""
@@ -525,14 +536,7 @@ class AuditResult:
         """One flat row for each defense and attack, as in the table and in results.csv."""
         judge = {"can_judge": self.can_judge}
         return [
-            {**columns(DefenseResult, d), **columns(AttackResult, attack), **judge}
+            {**columns(d), **columns(attack), **judge}
             for d in self.defenses
             for attack in d.attacks
         ]
-
-
-def identity(defense: Defense) -> dict[str, Any]:
-    """What a defense says of itself, as the fields of a DefenseResult."""
-    about = defense.about
-    twin = None if about.twin is None else name_of(about.twin)
-    return {"family": about.family, "twin": twin, "is_undefended": about.undefended}

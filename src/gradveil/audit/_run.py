@@ -1,19 +1,25 @@
 """The audit: measure, answer, report."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
-from gradveil._checks import check_kind, check_not_negative, check_optional_callable
+from gradveil._checks import (
+    WrongValue,
+    check_kind,
+    check_not_negative,
+    check_optional_callable,
+)
 from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
-from gradveil.catalog import Spec, build_defense, spec_of
+from gradveil.catalog import Spec, build_defense, name_of
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
@@ -26,12 +32,11 @@ from ._result import (
     Frontier,
     Point,
     Setup,
-    identity,
     privacy_of,
     restore,
 )
 from ._settings import MATCHED, SWEPT, Settings
-from ._subject import Audited, Subject, audited
+from ._subject import Subject, audited
 from .answer import SHORTLIST, Solved, dominated, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
     CANDIDATES,
@@ -46,8 +51,8 @@ from .measure import (
     blind_guess,
     make_pool,
     matched,
-    planned,
     unique_names,
+    with_public_plan,
 )
 from .report import answer_of, equal_words, verdict
 from .report import notes as notes_of
@@ -113,97 +118,72 @@ def run(
     case = audited(subject, federation, labels_known=settings.threat.labels != "unknown")
     settings.threat.check_task(case.data.task)
     if federation.aggregation == "secure":
-        raise ValueError(
-            "Parameter `aggregation` should be 'plain' for an audit, which attacks the messages of"
-            " single clients. Found 'secure', where the server sees their sum alone."
-        )
-    axes, budget = _axes(case, settings)
-    _check_derivatives(case, settings.seed)
-    laboratory = Laboratory(
-        case,
-        federation,
-        {spec_of(attack): attack for attack in settings.chosen_attacks(case.data)},
-        settings.threat,
-        settings.releases,
-        settings.seeds,
-        settings.training_seeds,
-        settings.seed,
-    )
-    answers = bool(settings.goals) or any(axis.swept for axis in axes)
-    work = _expected_work(axes, settings, answers, laboratory)
+        expected = "be 'plain' for an audit, which attacks the messages of single clients"
+        raise WrongValue("aggregation", expected, "'secure', where the server sees their sum alone")
+    laboratory = Laboratory(case, federation, settings)
+    axes, budget = _axes(laboratory)
+    if not case.tokens:  # second derivatives, which plans, bounds and attacks take; before any work
+        inputs, targets = case.batch(0)
+        measure(case.message(targets), inputs, "auto", generator=numbered_stream(settings.seed))
+    assert laboratory.attacks is not None  # for its errors, before any work
     with (
         TemporaryDirectory() if folder is None else nullcontext(folder) as place,
         Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
     ):
-        search = Search(laboratory, runner, work, progress, time_budget)
-        return _Audit(subject, case, settings, axes, budget, search).run(answers, command)
+        search = Search(laboratory, runner, progress, time_budget)
+        return _Audit(subject, axes, budget, search).run(command)
 
 
-def _axes(case: Audited, settings: Settings) -> tuple[list[Axis], Budget | None]:
+def _axes(laboratory: Laboratory) -> tuple[list[Axis], Budget | None]:
     """The strengths to measure: those that are given or held equal, or from weak to strong.
 
     Without the undefended message, which is always measured.
     """
-    match = settings.equal
-    usual = SWEPT if match is None else MATCHED
-    axes = axes_of(usual if settings.defenses is None else settings.defenses, case)
-    budget = None
-    if match is not None:
+    settings, budget = laboratory.settings, None
+    usual = SWEPT if settings.equal is None else MATCHED
+    axes = axes_of(usual if settings.defenses is None else settings.defenses, laboratory.subject)
+    if settings.equal is not None:
         any_open = any(axis.open for axis in axes)
-        found, axes = matched(axes, case, match, settings.scale, settings.ratio, settings.seed)
+        found, axes = matched(axes, laboratory)
         budget = found if any_open else None
     return [axis for axis in axes if axis.spec.name != PLAIN], budget
-
-
-def _check_derivatives(case: Audited, seed: int) -> None:
-    """Require second derivatives, which plans, bounds and attacks take; before any work."""
-    if not case.tokens:
-        inputs, targets = case.batch(0)
-        measure(case.message(targets), inputs, "auto", generator=numbered_stream(seed))
-
-
-def _expected_work(
-    axes: Sequence[Axis], settings: Settings, answers: bool, laboratory: Laboratory
-) -> float:
-    """About how much there is to do, for the progress bar."""
-    point = sum(KINDS[cell.name].work for cell in laboratory.cells(PLAIN))
-    strengths = sum(settings.strengths if axis.swept else 1 for axis in axes)
-    wishes = (1 if settings.goals else 3) if answers else 0
-    details = KINDS["detail"].work * (1 + (wishes or len(axes)))
-    return point * (1 + strengths + wishes * (2 + min(SHORTLIST, len(axes)))) + details
 
 
 class _Audit:
     """One audit, from its first wave of cells to its result."""
 
     def __init__(
-        self,
-        subject: Subject,
-        case: Audited,
-        settings: Settings,
-        axes: Sequence[Axis],
-        budget: Budget | None,
-        search: Search,
+        self, subject: Subject, axes: Sequence[Axis], budget: Budget | None, search: Search
     ) -> None:
-        self.subject, self.case, self.settings = subject, case, settings
-        self.axes, self.budget, self.search = axes, budget, search
-        self.laboratory = search.laboratory
+        self.subject, self.axes, self.budget, self.search = subject, axes, budget, search
+        self.laboratory, self.case = search.laboratory, search.laboratory.subject
+        self.settings = self.laboratory.settings
+        self.answers = bool(self.settings.goals) or any(axis.swept for axis in axes)
 
-    def run(self, answers: bool, command: str) -> AuditResult:
+    def run(self, command: str) -> AuditResult:
         """Measure, solve and put the result together; what there is, if it was stopped."""
         search, moments = self.search, self.laboratory.moments
+        search.expected = self._expected_work()
         undefended = Axis(PLAIN, Spec(PLAIN))
-        search.measure("no defense", [(undefended, 0.0)], moments if answers else (0,))
+        search.measure("no defense", [(undefended, 0.0)], moments if self.answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
         search.measure("first strengths", first)
         able = any(leak.works for leak in search.point().leaks[:1])
         while not search.stopped and (more := self._more(able)):
             search.measure("further strengths", more)
-        wishes = wishes_of(self.settings.wanted, able) if answers else []
+        wishes = wishes_of(self.settings.wanted, able) if self.answers else []
         solved = solve_wishes(search, self.axes, wishes, able)
-        shown = self._shown(solved, answers)
-        search.run("details", [self.laboratory.cell("detail", point.defense) for _, point in shown])
+        shown = self._shown(solved)
+        search.run("details", [search.cell("detail", point.defense) for point in shown.values()])
         return self._result(solved, shown, command)
+
+    def _expected_work(self) -> float:
+        """About how much there is to do, for the progress bar."""
+        point = sum(KINDS[cell.name].work for cell in self.search.cells(PLAIN))
+        strengths = sum(self.settings.strengths if axis.swept else 1 for axis in self.axes)
+        wishes = (1 if self.settings.goals else 3) if self.answers else 0
+        details = KINDS["detail"].work * (1 + (wishes or len(self.axes)))
+        return point * (1 + strengths + wishes * (2 + min(SHORTLIST, len(self.axes)))) + details
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
         """The strengths that curves still need."""
@@ -216,45 +196,35 @@ class _Audit:
             wanted += [(axis, s) for s in new if s not in points]
         return wanted
 
-    def _shown(self, solved: Sequence[Solved], answers: bool) -> list[tuple[str, Point]]:
-        """The undefended message, and the settings of the answers; all without answers."""
+    def _shown(self, solved: Sequence[Solved]) -> dict[str, Point]:
+        """The undefended message, and the settings of the answers; all without answers; by name."""
         search = self.search
         pairs = [("no defense", search.point())]
-        if not answers:
+        if not self.answers:
             pairs += [(a.name, p) for a in self.axes for p in search.points(a).values()]
-        for one in solved:
-            setting = one.best or one.nearest or one.within_cost
-            if setting is not None:
-                pairs.append((setting.axis.name, setting.point))
+        settings = [one.best or one.nearest or one.within_cost for one in solved]
+        pairs += [(one.axis.name, one.point) for one in settings if one is not None]
         by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
         once = list(reversed(by_text.values()))
         names = unique_names([name for name, _ in once])
-        return [(name, point) for name, (_, point) in zip(names, once, strict=True)]
+        return {name: point for name, (_, point) in zip(names, once, strict=True)}
 
     def _result(
-        self, solved: Sequence[Solved], shown: Sequence[tuple[str, Point]], command: str
+        self, solved: Sequence[Solved], shown: Mapping[str, Point], command: str
     ) -> AuditResult:
         case, search, plain = self.case, self.search, self.search.point()
         # what attacks that were not run could judge is not held against a defense
         able = all(leak.works or not leak.attack for leak in plain.leaks[:1])
-        details = [self._defense(name, point, able) for name, point in shown]
-        curves = self._curves(able)
+        details = [self._defense(name, point, able) for name, point in shown.items()]
+        frontier = self._frontier(self._curves(able), solved)
         return AuditResult(
             setup=self._setup(command),
             defenses=tuple(one for one in details if one is not None),
             originals=pictures(case.data.to_pixels(case.batch(0)[0])) if case.is_image else (),
             complete=search.stopped is None,
-            notes=tuple(
-                notes_of(
-                    search.notes,
-                    search.failures,
-                    search.stopped,
-                    private_plan=any(curve.plan == "private" for curve in curves),
-                    range_hidden=not case.range_is_public,
-                )
-            ),
+            notes=notes_of(search, frontier),
             stopped=search.stopped,
-            frontier=self._frontier(curves, solved),
+            frontier=frontier,
         )
 
     def _defense(self, name: str, point: Point, able: bool) -> DefenseResult | None:
@@ -267,52 +237,44 @@ class _Audit:
         leak = point.leaks[0] if point.leaks else None
         told = leak.told_apart if leak else None
         mean = float(blind_guess(self.case, labels_known=False).errors.mean())
-        candidates = CANDIDATES if told is None else told.candidates
         judged = able or (leak is not None and leak.works)
         return DefenseResult(
             name=name,
             defense=point.defense,
-            plan=planned(self.case, defense).about.source,
+            plan=with_public_plan(self.case, defense).about.source,
             loss=point.loss,
             attacks=tuple(self.search.attacks(point.defense)),
             told_apart=told,
-            privacy=privacy_of(defense, self.laboratory.releases, candidates),
-            is_formal=defense.about.formal_privacy is not None,
+            privacy=privacy_of(
+                defense, self.settings.releases, CANDIDATES if told is None else told.candidates
+            ),
             verdict=verdict(
                 point, detail.bound, mean, self.case.is_image, detail.no_guarantee, able=judged
             ),
             **vars(detail),
-            **identity(defense),
         )
 
-    def _curves(self, able: bool) -> list[Curve]:
-        points = {axis.name: [*self.search.points(axis).values()] for axis in self.axes}
-        better = dominated(points, able)
-        curves = []
+    def _curves(self, able: bool) -> tuple[Curve, ...]:
+        points = {axis.name: tuple(self.search.points(axis).values()) for axis in self.axes}
+        better, curves = dominated(points, able), []
         for axis in self.axes:
-            text = axis.at(axis.start[0])
-            defense = planned(self.case, build_defense(text, allow_imports=True))
-            curves.append(
-                Curve(
-                    axis.name,
-                    defense.about.family,
-                    axis.amount_name,
-                    defense.about.source,
-                    tuple(points[axis.name]),
-                    better.get(axis.name, ""),
-                    identity(defense)["twin"],
-                )
+            built = build_defense(axis.at(axis.start[0]), allow_imports=True)
+            about = with_public_plan(self.case, built).about
+            curve = Curve(
+                axis.name, about.family, axis.amount_name, about.source, points[axis.name]
             )
-        return curves
+            twin = None if about.twin is None else name_of(about.twin)
+            curves.append(replace(curve, dominated_by=better.get(axis.name, ""), twin=twin))
+        return tuple(curves)
 
-    def _frontier(self, curves: Sequence[Curve], solved: Sequence[Solved]) -> Frontier:
+    def _frontier(self, curves: tuple[Curve, ...], solved: Sequence[Solved]) -> Frontier:
         laboratory, plain = self.laboratory, self.search.point()
         guess, trained = laboratory.guess, self.search.found("train", PLAIN)
         errors = guess.errors.double().clamp(min=1e-12)
         pool = make_pool(self.case, laboratory.federation.clients)
         return Frontier(
             undefended=plain,
-            curves=tuple(curves),
+            curves=curves,
             answers=tuple(answer_of(one, laboratory, plain) for one in solved),
             loss_before=None if trained is None else trained["before"],
             moments=laboratory.moments,
@@ -328,6 +290,7 @@ class _Audit:
         case, settings, subject = self.case, self.settings, self.subject
         match = "curves" if any(axis.swept for axis in self.axes) else "given"
         match = match if self.budget is None else self.budget.match
+        versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
         return Setup(
             data=case.data.name,
             model=subject.model_name or type(subject.model).__name__,
@@ -350,9 +313,5 @@ class _Audit:
             date=date.today().isoformat(),
             task=case.data.task,
             tokens=case.tokens,
-            versions={
-                "gradveil": __version__,
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-            },
+            versions={"gradveil": __version__, **versions},
         )

@@ -1,7 +1,11 @@
-"""What is compared, attacked and asked for in an audit, checked before any work."""
+"""What is compared, attacked and asked for in an audit: goals as `psnr<=15`, and `Settings`."""
 
-from collections.abc import Sequence
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gradveil._checks import (
     WrongValue,
@@ -10,6 +14,7 @@ from gradveil._checks import (
     check_count,
     check_kind,
     check_not_negative,
+    check_not_negative_count,
     check_ratio,
     check_seed,
 )
@@ -28,10 +33,9 @@ from gradveil.attacks import (
 from gradveil.catalog import build_attack, spec_of
 from gradveil.data import Dataset
 from gradveil.defenses import Defense
+from gradveil.scoring import Interval
 
-from ._result import Releases
-from .answer import Goal
-from .measure import MATCHES
+from ._result import Leak, Point, Releases
 
 SWEPT = (
     "gradient-noise",
@@ -55,8 +59,184 @@ MATCHED = (
 )
 """What is compared at equal strengths if nothing is asked for: each optimal one after its twin."""
 
+MATCHES = ("utility", "scale", "error")
+
 STEPS = 100
 """Of the attacks: they show on MNIST what leaks, within minutes."""
+
+
+class Measure(NamedTuple):
+    """What a goal can be about."""
+
+    side: str
+    """On which side of the limit one wants to be."""
+    unit: str
+    words: str
+    """How a value is shown."""
+    of: Callable[[Leak], Interval | None] | None = None
+    """What leaked at one moment; `None` where that does not decide."""
+
+
+MEASURES = {
+    "psnr": Measure("<=", "dB", "{:.1f} dB", lambda leak: leak.psnr),
+    "error": Measure(">=", "%", "{:.0%} of a blind guess's error", lambda leak: leak.error),
+    "identified": Measure("<=", "%", "{:.0%} identified", lambda leak: leak.picked),
+    "epsilon": Measure("<=", "", "ε = {:.3g}"),
+    "loss": Measure("<=", "%", "{:+.1%} loss"),
+}
+
+_TEXT = re.compile(r"\s*([a-z]+)\s*(<=|>=|≤|≥)\s*(\+?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*(%|dB|)\s*")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A limit on what leaks, or on what training loses.
+
+    - "psnr": the strongest attack's mean PSNR in dB, at most.
+    - "error": its squared error over that of a blind guess, at least; for inputs of any kind.
+    - "identified": how often the exact attacker picks the right one of the candidates, at most.
+    - "epsilon": ε(δ) over the stated rounds, at most.
+    - "loss": the loss after the training over that of the undefended one, minus 1, at most.
+
+    A measured goal is reached where the worse end of the 95 % interval is within the limit, at
+    every moment of the training that was looked at.
+
+    >>> Goal.parse("identified <= 10%")
+    Goal(measure='identified', limit=0.1)
+    >>> str(Goal.parse("loss<=+5%"))
+    'loss<=+5%'
+    """
+
+    measure: str
+    limit: float
+
+    def __post_init__(self) -> None:
+        most = 1.0 if self.measure in ("identified", "error") else sys.float_info.max
+        least = 1e-3 if self.measure == "epsilon" else 0.0
+        if self.measure not in MEASURES or not least <= self.limit <= most:
+            raise ValueError(_expected(f"{self.measure} and the limit {self.limit}"))
+
+    @classmethod
+    def parse(cls, text: str) -> "Goal":
+        """The goal that a text is."""
+        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if found is None or found[1] not in MEASURES:
+            raise ValueError(_expected(text))
+        measure, sign, plus, digits, unit = found.groups()
+        side, own, *_ = MEASURES[measure]
+        try:
+            limit = float(digits) / (100 if unit == "%" else 1)
+        except ValueError:
+            raise ValueError(_expected(text)) from None
+        wrong = sign.replace("≤", "<=").replace("≥", ">=") != side or unit not in ("", own)
+        if wrong or (plus and measure != "loss") or (own == "%" and not unit and limit > 1):
+            raise ValueError(_expected(text))
+        return cls(measure, limit)
+
+    def __str__(self) -> str:
+        side, unit, *_ = MEASURES[self.measure]
+        limit = f"{100 * self.limit:.6g}%" if unit == "%" else f"{self.limit:.6g}"
+        return f"{self.measure}{side}{'+' if self.is_cost else ''}{limit}"
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it limits what training loses."""
+        return self.measure == "loss"
+
+    @property
+    def is_formal(self) -> bool:
+        """Whether an accountant decides it, and no measurement."""
+        return self.measure == "epsilon"
+
+    def value(self, point: Point) -> float | None:
+        """The point's number, at the worse end of its interval; `None`: it has none."""
+        if self.is_formal:
+            return point.epsilon
+        side, _, _, of = MEASURES[self.measure]
+        found = [point.extra_loss] if of is None else [of(leak) for leak in point.leaks]
+        known = [interval for interval in found if interval is not None]
+        if not known or len(known) < len(found):
+            return None
+        if side == ">=":
+            return min(interval.low for interval in known)
+        return max(interval.high for interval in known)
+
+    def is_reached(self, point: Point) -> bool:
+        """Whether the point is within the limit; not if it was not measured, or rebuilt as a copy.
+
+        A mean over examples can hide the one that was rebuilt: then nothing is protected.
+        """
+        value = self.value(point)
+        if value is None or not math.isfinite(value):
+            return False
+        copied = self.measure in ("psnr", "error") and any(leak.copies for leak in point.leaks)
+        return self.excess(value) <= 0 and not copied
+
+    def excess(self, value: float) -> float:
+        """How far a value is beyond the limit; 0 and less: it is within."""
+        return (value - self.limit) * (-1 if MEASURES[self.measure].side == ">=" else 1)
+
+    def shown(self, value: float) -> str:
+        """A value of this measure, in words."""
+        return MEASURES[self.measure].words.format(value)
+
+
+def _expected(text: object) -> str:
+    return (
+        "A goal should read psnr<=15, error>=90%, identified<=10%, epsilon<=8 or loss<=+5%. Found"
+        f" {text!r}."
+    )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One or more goals that are to be met at once."""
+
+    title: str
+    goals: tuple[Goal, ...]
+
+    @property
+    def of_leakage(self) -> tuple[Goal, ...]:
+        """Those on what leaks, ε included."""
+        return tuple(goal for goal in self.goals if not goal.is_cost)
+
+    @property
+    def of_cost(self) -> tuple[Goal, ...]:
+        """Those on what training loses."""
+        return tuple(goal for goal in self.goals if goal.is_cost)
+
+    @property
+    def needs_attacks(self) -> bool:
+        """Whether it is judged by what attacks rebuild."""
+        return any(goal.measure in ("psnr", "error") for goal in self.goals)
+
+    def protects(self, point: Point) -> bool:
+        """Whether all goals on leakage are reached."""
+        return all(goal.is_reached(point) for goal in self.of_leakage)
+
+    def is_cheap(self, point: Point) -> bool:
+        """Whether all goals on the loss are reached."""
+        return all(goal.is_reached(point) for goal in self.of_cost)
+
+
+def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
+    """The goals, to be met at once, or three levels: a guess, blurred, formal.
+
+    Where the attacks cannot judge the model, the first two are those of the exact attacker.
+    """
+    if goals:
+        return [Wish(" and ".join(map(str, goals)), tuple(goals))]
+    levels = {
+        "Attacks no better than a guess": Goal("error", 0.9),
+        "Blurred at most": Goal("error", 0.4),
+    }
+    if not can_judge:
+        levels = {
+            "Hardly anyone identified": Goal("identified", 0.1),
+            "At most every second identified": Goal("identified", 0.5),
+        }
+    levels["Formal: differential privacy"] = Goal("epsilon", 8.0)
+    return [Wish(title, (goal,)) for title, goal in levels.items()]
 
 
 @dataclass(frozen=True)
@@ -100,16 +280,16 @@ class Settings:
     """Of everything random."""
 
     def __post_init__(self) -> None:
-        for name, asked in (("defenses", self.defenses), ("attacks", self.attacks)):
-            if asked is not None:
-                check_kind(asked, name, (list, tuple), "Give a list, as ['optimal-noise'].")
-        check_kind(self.goals, "goals", (list, tuple), "Give a list, as ['psnr<=15'].")
+        lists = {"defenses": "optimal-noise", "attacks": "adaptive", "goals": "psnr<=15"}
+        for name, example in lists.items():
+            if getattr(self, name) is not None:
+                advice = f"Give a list, as ['{example}']."
+                check_kind(getattr(self, name), name, (list, tuple), advice)
         for goal in self.wanted:
             check_kind(goal, "goals", Goal, "Use for example 'psnr<=15'.")
         check_count(self.strengths, "strengths")
         check_count(self.seeds, "seeds")
-        if self.training_seeds != 0:
-            check_count(self.training_seeds, "training_seeds")
+        check_not_negative_count(self.training_seeds, "training_seeds")
         check_seed(self.seed)
         if self.match is not None:
             check_choice(self.match, "match", MATCHES)
@@ -120,9 +300,7 @@ class Settings:
             check_ratio(self.ratio, "ratio")
         if self.steps is not None:
             check_count(self.steps, "steps")
-        check_kind(
-            self.threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`."
-        )
+        check_kind(self.threat, "threat", ThreatModel, "As `ThreatModel(labels='unknown')`.")
         check_kind(self.releases, "releases", Releases, "Use for example `Releases(rounds=10)`.")
 
     @property

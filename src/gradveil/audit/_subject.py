@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_examples, check_pair
-from gradveil._checks import check_kind
+from gradveil._checks import WrongValue, check_kind
 from gradveil._random import numbered_stream
 from gradveil.data import (
     IDENTITY,
@@ -144,79 +144,51 @@ def audited(subject: Subject, federation: Federation, *, labels_known: bool = Tr
     """
     check_kind(subject, "subject", Subject, "Use `Subject(model, loss_fn, data)`.")
     check_kind(federation, "federation", Federation, "Use for example `Federation(rounds=10)`.")
-    model, normalization = subject.model, subject.normalization
+    check_kind(subject.model, "model", nn.Module)
+    model, local = subject.model, federation.local
     model = model if subject.output is None else AdaptedModel(model, subject.output)
-    device = _device(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs, targets = _examples(subject.data, device, "data")
-    if federation.local is not None and not inputs.is_floating_point():
-        raise ValueError(
-            "Parameter `local` should be left out for tokens: FedAvg's update is not supported for"
-            f" integer inputs. Found inputs of {inputs.dtype}."
-        )
+    if local is not None and not inputs.is_floating_point():
+        expected = "be left out for tokens: FedAvg's update is not supported for integer inputs"
+        raise WrongValue("local", expected, f"inputs of {inputs.dtype}")
     size = len(inputs) if federation.batch_size is None else federation.batch_size
     if len(inputs) % size:
-        raise ValueError(
-            f"Parameter `batch_size` should divide the number of examples. Found {len(inputs)}"
-            f" examples for batches of {size}. Leave some out."
-        )
+        found = f"{len(inputs)} examples for batches of {size}"
+        expected = "divide the number of examples"
+        raise WrongValue("batch_size", expected, found, "Leave some out.")
     classes = count_outputs(model, subject.loss_fn, inputs[:size], targets)
     others = None if subject.public is None else _examples(subject.public, device, "public")
-    _check_alike((inputs, targets), others)
-    shown = inputs if others is None else others[0]
-    data = _in_units(inputs, targets, normalization, classes, subject.name, shown)
-    data = data if subject.layout is None else replace(data, layout=subject.layout)
+    for own, other in zip((inputs, targets), others or (inputs, targets), strict=True):
+        if (own.dtype, own.shape[1:]) != (other.dtype, other.shape[1:]):
+            what = "inputs" if own is inputs else "targets"
+            wanted = f"{own.dtype} of shape {tuple(own.shape[1:])} each"
+            found = f"{other.dtype} of {tuple(other.shape[1:])}"
+            raise WrongValue("public", f"hold {what} like the private ones, {wanted}", found)
+    normalization, layout = subject.normalization, subject.layout
+    if isinstance(normalization, Dataset):
+        mean, std, layout = normalization.mean, normalization.std, layout or normalization.layout
+    elif not inputs.is_floating_point():
+        mean, std = IDENTITY
+    else:
+        shown = inputs if others is None else others[0]
+        stated = resolve_normalization(normalization)
+        mean, std = stated or observed_normalization(shown.cpu().float())
+    data = Dataset(
+        inputs, targets, mean, std, num_classes=classes, name=subject.name, layout=layout
+    )
     within = labels_known and data.task == "classification"
     prior = None if data.tokens else _prior((inputs, targets), others, within)
     private = others is None and normalization is None and not data.tokens
     outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
-    public_range = not (private and outside)
-    return Audited(
-        model, subject.loss_fn, data, size, others, prior, federation.local, public_range
-    )
-
-
-def _device(model: nn.Module) -> torch.device:
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"Parameter `model` should be a torch.nn.Module. Found {type(model).__name__}."
-        )
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
+    hidden = private and outside
+    return Audited(model, subject.loss_fn, data, size, others, prior, local, not hidden)
 
 
 def _examples(batch: Batch, device: torch.device, name: str) -> Batch:
     tokens = gradient_of(check_pair(batch, name)[0]).takes_tokens
     inputs, targets = check_examples(batch, name, tokens=tokens)
     return inputs.to(device), targets.to(device)
-
-
-def _check_alike(private: Batch, public: Batch | None) -> None:
-    """Require public examples of the kind of the private ones."""
-    for what, own, other in zip(("inputs", "targets"), private, public or private, strict=True):
-        if (own.dtype, own.shape[1:]) != (other.dtype, other.shape[1:]):
-            raise ValueError(
-                f"Parameter `public` should hold {what} like the private ones, {own.dtype} of shape"
-                f" {tuple(own.shape[1:])} each. Found {other.dtype} of {tuple(other.shape[1:])}."
-            )
-
-
-def _in_units(
-    inputs: Tensor,
-    targets: Tensor,
-    normalization: Dataset | NormalizationLike,
-    classes: int,
-    name: str,
-    shown: Tensor,
-) -> Dataset:
-    """The examples in units; where these are not told, by the range of the examples `shown`."""
-    layout = None
-    if isinstance(normalization, Dataset):
-        mean, std, layout = normalization.mean, normalization.std, normalization.layout
-    elif not inputs.is_floating_point():
-        mean, std = IDENTITY
-    else:
-        stated = resolve_normalization(normalization)
-        mean, std = stated or observed_normalization(shown.cpu().float())
-    return Dataset(inputs, targets, mean, std, num_classes=classes, name=name, layout=layout)
 
 
 def _prior(private: Batch, public: Batch | None, labels_known: bool) -> GaussianPrior | None:

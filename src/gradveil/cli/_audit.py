@@ -14,7 +14,7 @@ from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
-from gradveil.audit.report import check_folder, output_folder
+from gradveil.audit.report import check_folder
 from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps
 
@@ -175,7 +175,7 @@ def run_audit(
     with option("--out", "out"):
         check_folder(out)
     subject, named = load_subject(context, batch_size * batches)
-    with output_folder(out), options(context, **named), bar(Console(stderr=True)) as progress:
+    with options(context, **named), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,

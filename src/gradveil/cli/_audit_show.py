@@ -17,7 +17,6 @@ from gradveil.audit.report import (
     first_sentences,
     headline,
     points_table,
-    reading_points,
     share,
     summary_table,
     undefended_words,
@@ -36,8 +35,10 @@ def show_audit(result: AuditResult, console: Console) -> None:
     console.print()
     for answer in frontier.answers:
         _show_answer(answer, console)
-    console.print(_grid(points_table(result)))
-    _dim(" ".join(f"{asks}: {text}." for asks, text in reading_points(result)), console)
+    points = points_table(result)
+    console.print(_grid(points))
+    hints = [f"{column.label}: {column.hint}" for column in points.columns if column.hint]
+    _dim(f"{'; '.join(hints)}. A blind guess is {frontier.guess}.", console)
     console.print(escape(dominated(frontier)), highlight=False)
     if not frontier.answers:
         _show_comparison(result, console)
@@ -50,11 +51,12 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
         console.print(_grid(attack_table(result)))
     stated = next((d.privacy for d in result.defenses if d.privacy), None)
     if stated is not None:
+        releases = result.setup.releases
         console.print(
-            f"ε is at δ = {stated.delta:g}, with secret noise (that of this audit has a seed) and a"
-            f" sampling rate of {stated.sample_rate:g}; it hides {stated.hides}. The right one of"
-            f" {stated.candidates} is recognised in at most {share(stated.recognition_rounds)} with"
-            " all rounds.",
+            f"ε is at δ = {releases.delta:g}, with secret noise (that of this audit has a seed) and"
+            f" a sampling rate of {releases.sample_rate:g}; it hides {stated.hides}. The right one"
+            f" of {stated.candidates} is recognised in at most {share(stated.recognition_rounds)}"
+            " with all rounds.",
             highlight=False,
         )
     console.print(escape(undefended_words(result)), highlight=False)

@@ -7,8 +7,8 @@
 0.01
 """
 
+from ._found import TableScores, TokenScores, score_table, score_tokens
 from ._intervals import (
-    CANNOT_JUDGE,
     MARGIN,
     AgainstGuess,
     Interval,
@@ -20,8 +20,6 @@ from ._intervals import (
     share_interval,
 )
 from ._scores import Scores, match, psnr, score, structural_similarity
-from ._tables import TableScores, score_table
-from ._tokens import TokenScores, score_tokens
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from gradveil._checks import all_finite, check_count, check_number
+from gradveil._checks import WrongValue, all_finite, check_count, check_number
 from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 
@@ -72,16 +72,20 @@ def bootstrap_interval(
     (2.5, True)
     """
     check_count(resamples, "resamples")
-    check_number(level, "level")
-    if not 0 < level < 1:
-        raise ValueError(f"Parameter `level` should be in (0, 1). Found `level = {level}`.")
-    tree = _groups(_checked(values))
+    _check_level(level)
+    tree = _checked(values)
+    while not isinstance(tree, Tensor) and len(tree) == 1:
+        tree = tree[0]  # the outermost level at which something varies
     count, mean = len(tree), _mean(tree)
     if count == 1:
         return Interval(mean, mean, mean, level)
-    quantile = _student_quantile(level, count - 1)
+    require("an interval", "gradveil[audit]", "scipy")
+    from scipy.stats import t as student  # only intervals need it
+
+    quantile = float(student.ppf((1 + level) / 2, count - 1))
     if 1 - 2.0 ** (1 - count) < level:
-        half = quantile * float(_means(tree).std()) / math.sqrt(count)
+        means = torch.tensor([_mean(group) for group in tree], dtype=torch.float64)
+        half = quantile * float(means.std()) / math.sqrt(count)
         return Interval(mean, mean - half, mean + half, level)
     draws = _draw(tree, resamples, generator_or_fresh(generator))
     inside = math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2))
@@ -92,12 +96,7 @@ def bootstrap_interval(
 
 
 def paired_interval(
-    first: Nested,
-    second: Nested,
-    *,
-    level: float = 0.95,
-    resamples: int = 4000,
-    generator: torch.Generator | None = None,
+    first: Nested, second: Nested, *, generator: torch.Generator | None = None
 ) -> Interval:
     """The interval of mean(first - second) for values of the same images, batches and seeds.
 
@@ -109,7 +108,7 @@ def paired_interval(
     0.5 [0.5, 0.5]
     """
     difference = _subtract(_checked(first), _checked(second))
-    return bootstrap_interval(difference, level=level, resamples=resamples, generator=generator)
+    return bootstrap_interval(difference, generator=generator)
 
 
 def _checked(values: Nested) -> Nested:
@@ -122,24 +121,8 @@ def _checked(values: Nested) -> Nested:
         return [_checked(child) for child in values]
     else:
         description = f"{type(values).__name__} ({values!r})"
-    raise ValueError(
-        "Parameter `values` should be a non-empty, finite 1-d tensor of values of images, or nested"
-        f" sequences of them. Found {description}. Drop what failed, and pass the rest."
-    )
-
-
-def _groups(values: Nested) -> Nested:
-    """The outermost level at which something varies."""
-    while not isinstance(values, Tensor) and len(values) == 1:
-        values = values[0]
-    return values
-
-
-def _student_quantile(level: float, degrees: int) -> float:
-    require("an interval", "gradveil[audit]", "scipy")
-    from scipy.stats import t as student  # only intervals need it
-
-    return float(student.ppf((1 + level) / 2, degrees))
+    expected = "be a non-empty, finite 1-d tensor of values of images, or nested sequences of them"
+    raise WrongValue("values", expected, description, "Drop what failed, and pass the rest.")
 
 
 def _draw(values: Nested, count: int, generator: torch.Generator) -> Tensor:
@@ -161,27 +144,15 @@ def _mean(values: Nested) -> float:
     return sum(_mean(child) for child in values) / len(values)
 
 
-def _means(groups: Nested) -> Tensor:
-    """The mean of each group; a value is its own."""
-    if isinstance(groups, Tensor):
-        return groups
-    return torch.tensor([_mean(group) for group in groups], dtype=torch.float64)
-
-
 def _subtract(first: Nested, second: Nested) -> Nested:
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
         return first - second
     nested = not isinstance(first, Tensor) and not isinstance(second, Tensor)
     if nested and len(first) == len(second):
         return [_subtract(a, b) for a, b in zip(first, second, strict=True)]
-    raise ValueError(
-        "Parameters `first` and `second` should hold values of the same images, nested alike. Found"
-        f" {_shape(first)} beside {_shape(second)}. Keep only what both have."
-    )
-
-
-def _shape(values: Nested) -> str:
-    return f"{type(values).__name__} of length {len(values)}"
+    kinds = [f"{type(values).__name__} of length {len(values)}" for values in (first, second)]
+    expected = "hold values of the same images as `second`, nested alike"
+    raise WrongValue("first", expected, " beside ".join(kinds), "Keep only what both have.")
 
 
 def share_interval(successes: int, count: int, *, level: float = 0.95) -> Interval:
@@ -198,22 +169,21 @@ def share_interval(successes: int, count: int, *, level: float = 0.95) -> Interv
     check_count(count, "count")
     check_number(successes, "successes")
     if not 0 <= successes <= count:
-        raise ValueError(
-            f"Parameter `successes` should be from 0 to `count = {count}`. Found `successes ="
-            f" {successes}`."
-        )
-    check_number(level, "level")
-    if not 0 < level < 1:
-        raise ValueError(f"Parameter `level` should be in (0, 1). Found `level = {level}`.")
+        raise WrongValue("successes", f"be from 0 to `count = {count}`", str(successes), "", True)
+    _check_level(level)
     require("an interval", "gradveil[audit]", "scipy")
     from scipy.stats import beta  # only intervals need it
 
-    tail = (1 - level) / 2
-    low = float(beta.ppf(tail, successes, count - successes + 1)) if successes else 0.0
-    high = 1.0
-    if successes < count:
-        high = float(beta.ppf(1 - tail, successes + 1, count - successes))
+    tail, failures = (1 - level) / 2, count - successes
+    low = float(beta.ppf(tail, successes, failures + 1)) if successes else 0.0
+    high = float(beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
     return Interval(successes / count, low, high, level)
+
+
+def _check_level(level: float) -> None:
+    check_number(level, "level")
+    if not 0 < level < 1:
+        raise WrongValue("level", "be in (0, 1)", str(level), assigned=True)
 
 
 MARGIN = 1.0
@@ -222,17 +192,10 @@ the whole interval being above 0."""
 COPY = 10.0
 """Decibels from which on an example counts as a near copy; a single one shows that it works."""
 
-CANNOT_JUDGE = "these attacks cannot judge this model"
-
 
 @dataclass(frozen=True)
 class AgainstGuess:
-    """How far the errors of an attack are below those of a blind guess, example by example.
-
-    >>> from gradveil.scoring import Interval
-    >>> AgainstGuess(Interval(3.0, 2.0, 4.0), copies=0, examples=4).gain.mean
-    3.0
-    """
+    """How far the errors of an attack are below those of a blind guess, example by example."""
 
     gain: Interval
     """Decibels, 10 log₁₀ of the guess's squared error over the attack's, in the mean."""

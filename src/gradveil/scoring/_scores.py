@@ -1,19 +1,12 @@
 """Scores of reconstructed images: errors, PSNR, SSIM and label accuracy."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    check_flag,
-    check_inputs,
-    check_optional_callable,
-    check_tensor,
-    first_line,
-)
+from gradveil._checks import WrongType, WrongValue, check_flag, check_inputs, check_tensor
 from gradveil._extras import require
 from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
@@ -73,22 +66,18 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
     radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
     if radius < 1:
         return None
-    sigma = min(_SIGMA, radius / _SPREAD)
-    values: Tensor = _ssim()(
-        reconstruction, truth, gaussian_kernel=True, sigma=sigma, reduction="none", data_range=1.0
-    )
-    return values.reshape(len(truth))
-
-
-def _ssim() -> Any:
     require("SSIM", "gradveil[audit]", "torchmetrics")
     from torchmetrics.functional.image import structural_similarity_index_measure
 
-    return structural_similarity_index_measure
-
-
-Distance = Callable[[Tensor, Tensor], Tensor]
-"""Maps two batches of images in [0, 1] units to one number for each pair, as LPIPS does."""
+    values = structural_similarity_index_measure(
+        reconstruction,
+        truth,
+        gaussian_kernel=True,
+        sigma=min(_SIGMA, radius / _SPREAD),
+        reduction="none",
+        data_range=1.0,
+    )
+    return torch.as_tensor(values).reshape(len(truth))
 
 
 class Guess(Protocol):
@@ -97,12 +86,10 @@ class Guess(Protocol):
     @property
     def inputs(self) -> Tensor:
         """Shape (batch size, *input shape), in normalised units."""
-        ...
 
     @property
     def targets(self) -> Tensor:
         """The labels, shape (batch size,); -1 where they are not known."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -128,8 +115,6 @@ class Scores:
     """10 log10(1 / mse_pixels) in dB, at most 120; `None` for inputs that are not images."""
     ssim: Tensor | None
     """Structural similarity; `None` if not asked for, not images, or smaller than 3x3."""
-    lpips: Tensor | None
-    """The user's own distance; `None` without one."""
     label_accuracy: float | None
     """The share of labels found, order ignored: Σ_c min(n_c, n̂_c) / B. Of several labels for each
     example, those in their places, examples matched by them. `None` without labels, and for targets
@@ -137,19 +122,8 @@ class Scores:
     assignment: Tensor
     """`assignment[i]` is the place of the reconstruction that was matched to image i."""
     unmatched_mse: Tensor
-    unmatched_mse_pixels: Tensor
     unmatched_psnr: Tensor | None
     unmatched_ssim: Tensor | None
-
-    def summary(self) -> dict[str, float]:
-        """The mean over images of whatever there is, by name."""
-        means = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor) and name != "assignment":
-                means[name] = float(value.mean())
-            elif isinstance(value, float):
-                means[name] = value
-        return means
 
 
 def score(
@@ -158,12 +132,11 @@ def score(
     *,
     normalization: Dataset | NormalizationLike = None,
     ssim: bool = True,
-    lpips: Distance | None = None,
 ) -> Scores:
     """Score a reconstruction against the truth, which no attack has seen.
 
     Inputs of shape (B, C, H, W) are images; for others (tables) only mean squared errors and label
-    accuracy exist, and `psnr`, `ssim` and `lpips` are `None`.
+    accuracy exist, and `psnr` and `ssim` are `None`.
 
     Args:
         reconstruction: What the attack returned, or its inputs alone.
@@ -171,7 +144,6 @@ def score(
         normalization: The data set, its name ("mnist", "cifar10") or its (mean, std): the way back
             to [0, 1] units. Inputs are in these units already if `None`.
         ssim: Whether to compute it; needs `torchmetrics`.
-        lpips: A perceptual distance whose weights are yours; nothing is downloaded.
 
     >>> image = torch.linspace(0, 1, 256).reshape(1, 1, 16, 16)
     >>> batch = torch.cat([image, image.flip(-1)])
@@ -180,59 +152,34 @@ def score(
     ([1, 0], 40)
     """
     check_flag(ssim, "ssim")
-    check_optional_callable(lpips, "lpips", "Give a distance of two batches of images.")
-    guesses, guessed_labels = _parts(reconstruction, "reconstruction")
-    inputs, labels = _parts(truth, "truth")
-    _check(guesses, inputs)
+    guesses, guessed_labels = parts(reconstruction, "reconstruction")
+    inputs, labels = parts(truth, "truth")
+    check_inputs(inputs, "truth")
+    check_inputs(guesses, "reconstruction")
+    check_shapes(guesses, inputs)
     guesses, inputs = guesses.detach().to(inputs), inputs.detach()
     assignment = match(guesses, inputs)
     pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (guesses, inputs))
-    matched = _compare(pixels[assignment], true_pixels, ssim)
-    unmatched = _compare(pixels, true_pixels, ssim)
+    pairs = [(pixels[assignment], true_pixels), (pixels, true_pixels)]
+    errors = [_mse(*pair) for pair in pairs]
     images = inputs.dim() == 4
+    psnrs = [psnr(error) if images else None for error in errors]
+    ssims = [structural_similarity(*pair) if images and ssim else None for pair in pairs]
     return Scores(
         mse=_mse(guesses[assignment], inputs),
-        mse_pixels=matched[0],
-        psnr=matched[1],
-        ssim=matched[2],
-        lpips=_each(lpips, pixels[assignment], true_pixels) if lpips and images else None,
+        mse_pixels=errors[0],
+        psnr=psnrs[0],
+        ssim=ssims[0],
         label_accuracy=_label_accuracy(guessed_labels, labels),
         assignment=assignment,
         unmatched_mse=_mse(guesses, inputs),
-        unmatched_mse_pixels=unmatched[0],
-        unmatched_psnr=unmatched[1],
-        unmatched_ssim=unmatched[2],
+        unmatched_psnr=psnrs[1],
+        unmatched_ssim=ssims[1],
     )
-
-
-def _compare(
-    guesses: Tensor, truth: Tensor, ssim: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    mse = _mse(guesses, truth)
-    if truth.dim() != 4:
-        return mse, None, None
-    return mse, psnr(mse), structural_similarity(guesses, truth) if ssim else None
 
 
 def _mse(guesses: Tensor, truth: Tensor) -> Tensor:
     return (guesses - truth).square().flatten(1).mean(dim=1)
-
-
-def _each(distance: Distance, guesses: Tensor, truth: Tensor) -> Tensor:
-    with torch.no_grad():
-        try:
-            values = torch.as_tensor(distance(guesses, truth)).flatten()
-        except Exception as error:
-            raise ValueError(
-                "Parameter `lpips` should take two batches of images. Found that it fails with"
-                f" `{first_line(error)}`."
-            ) from error
-    if len(values) != len(truth):
-        raise ValueError(
-            f"Parameter `lpips` should return one number for each of the {len(truth)} images. Found"
-            f" {len(values)}. Switch off its reduction."
-        )
-    return values
 
 
 def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Tensor:
@@ -240,11 +187,9 @@ def _to_pixels(inputs: Tensor, normalization: Dataset | NormalizationLike) -> Te
         normalization = resolve_normalization(normalization) or IDENTITY
     channels = inputs.shape[1] if inputs.dim() > 1 else 1
     if {len(normalization.mean), len(normalization.std)} - {1, channels}:
-        raise ValueError(
-            "Parameter `normalization` should hold one mean and one standard deviation, or one for"
-            f" each of the {channels} channels. Found {len(normalization.mean)} means and"
-            f" {len(normalization.std)} standard deviations. Use those of the data."
-        )
+        expected = f"hold one mean and standard deviation, or {channels}, one for each channel"
+        found = f"{len(normalization.mean)} means and {len(normalization.std)} deviations"
+        raise WrongValue("normalization", expected, found, "Use those of the data.")
     trailing = [1] * (inputs.dim() - 2)
     mean, std = (
         torch.tensor(numbers, dtype=inputs.dtype, device=inputs.device).reshape(-1, *trailing)
@@ -267,27 +212,22 @@ def _label_accuracy(guessed: Tensor | None, truth: Tensor | None) -> float | Non
     return float(torch.minimum(*both).sum()) / len(truth)
 
 
-def _parts(
-    batch: Guess | tuple[Tensor, Tensor] | Tensor, name: str
-) -> tuple[Tensor, Tensor | None]:
+def parts(batch: Guess | tuple[Tensor, Tensor] | Tensor, name: str) -> tuple[Tensor, Tensor | None]:
+    """The inputs and the labels of what is to be scored."""
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         check_tensor(batch[1], name)
         return batch[0], batch[1]
     if isinstance(batch, (tuple, list)) or not hasattr(batch, "targets"):
-        raise TypeError(
-            f"Parameter `{name}` should be inputs, or a pair of inputs and labels. Found"
-            f" {type(batch).__name__}. Give tensors."
-        )
+        expected = "be inputs, or a pair of inputs and labels"
+        raise WrongType(name, expected, type(batch).__name__, "Give tensors.")
     return batch.inputs, batch.targets
 
 
-def _check(guesses: Tensor, truth: Tensor) -> None:
-    check_inputs(truth, "truth")
-    check_inputs(guesses, "reconstruction")
+def check_shapes(guesses: Tensor, truth: Tensor) -> None:
+    """Require a guess for each entry of the truth."""
     if guesses.shape != truth.shape:
-        raise ValueError(
-            "Parameter `reconstruction` should have the shape of `truth`. Found"
-            f" {tuple(guesses.shape)} instead of {tuple(truth.shape)}. Score each batch by itself."
-        )
+        found = f"{tuple(guesses.shape)} instead of {tuple(truth.shape)}"
+        advice = "Score each batch by itself."
+        raise WrongValue("reconstruction", "have the shape of `truth`", found, advice)

@@ -37,8 +37,9 @@ def noise_axis(name="noise", start=(-1.0, 0.0, 1.0)):
 class KnownLaboratory:
     moments = (0, 2, 4)
 
-    class releases:
-        rounds, delta, sample_rate = 100, 1e-5, 1.0
+    class settings:
+        class releases:
+            rounds, delta, sample_rate = 100, 1e-5, 1.0
 
 
 class KnownSearch:

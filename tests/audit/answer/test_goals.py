@@ -42,7 +42,6 @@ def test_the_worse_end_of_the_interval_decides_at_the_worst_moment():
     assert not Goal("error", 0.66).is_reached(one)
     assert Goal("identified", 0.25).value(one) == pytest.approx(0.25)
     assert Goal("loss", 0.15).value(one) == pytest.approx(0.15)
-    assert Goal("loss", 0.15).value(one, mean=True) == pytest.approx(0.1)
     worst = leak(0.7, 0.05).psnr
     assert Goal("psnr", 99.0).value(one) == pytest.approx(worst.high)
 

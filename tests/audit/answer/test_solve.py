@@ -5,8 +5,7 @@ import math
 import pytest
 
 from gradveil.audit import Goal
-from gradveil.audit.answer._curves import dominated
-from gradveil.audit.answer._solve import REFINED, Wish, solve_wishes
+from gradveil.audit.answer._solve import REFINED, Wish, dominated, solve_wishes
 
 from .made_up import KnownSearch, noise_axis, point
 

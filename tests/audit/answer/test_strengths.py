@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from gradveil.audit.answer._curves import COPY, NOTHING, hidden_of, next_strengths
+from gradveil.audit.answer._solve import COPY, NOTHING, hidden_of, next_strengths
 from gradveil.audit.measure._strengths import Axis
 from gradveil.catalog import Spec
 

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import Defended, Defense, NoDefense
 from gradveil.attacks import InvertingGradients
 from gradveil.audit import AuditResult, write_results
+from gradveil.audit.measure import Laboratory
 from gradveil.audit.measure._details import TIMINGS, _time_ratio, measure_defense
 
 from ..small import attacks, make_subject, small_audit, table, table_model
@@ -71,7 +72,7 @@ class Sign(Defense):
 
 
 def test_a_defense_without_a_mechanism_has_no_utility_no_bound_and_no_layers():
-    found = measure_defense(subject_of(nn.Linear(3, 2)), Sign(), seed=0)
+    found = measure_defense(Laboratory(subject_of(nn.Linear(3, 2))), Sign())
     assert (found.utility_first, found.utility_second) == (None, None)
     assert found.bound is None
     assert found.layers == ()

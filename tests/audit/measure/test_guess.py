@@ -10,10 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import Analytic, InvertingGradients
 from gradveil.audit import AuditResult
+from gradveil.audit.measure import blind_guess
 from gradveil.audit.measure._cells import Search
-from gradveil.audit.measure._guess import blind_guess
-from gradveil.audit.report import render_report
-from gradveil.audit.report._words import takeaways
+from gradveil.audit.report import render_report, undefended_words
 from gradveil.cli._audit_show import show_audit
 from tests.audit.small import image_model, images, make_subject, small_audit, table, table_model
 
@@ -44,8 +43,8 @@ def terminal(result: AuditResult) -> str:
 def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
     assert not unable.can_judge
     assert unable.frontier.undefended.leaks[0].gain.mean < 1
-    assert WORDS in takeaways(unable)[0]
-    assert "58 public examples" in takeaways(unable)[0]
+    assert WORDS in undefended_words(unable)
+    assert "58 public examples" in undefended_words(unable)
     for defense in unable.defenses[1:]:
         assert WORDS in defense.verdict
         assert "no further" not in defense.verdict

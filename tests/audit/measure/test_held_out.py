@@ -3,11 +3,10 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from gradveil.attacks import ThreatModel
 from gradveil.audit import Federation, Goal, Settings, Subject, run
-from gradveil.audit.measure._attacks import run_attacks
-from gradveil.audit.measure._guess import blind_guess, error_share
-from gradveil.catalog import build_attack, build_defense
+from gradveil.audit.measure import Laboratory
+from gradveil.audit.measure._attacks import beside_guess, run_attacks
+from gradveil.catalog import build_defense
 from gradveil.data import load_dataset
 from gradveil.models import build_fitting_model
 from tests.audit.small import make_subject
@@ -23,12 +22,9 @@ def shares(defense: str, attack: str, start: int):
         model, cross_entropy, data.batch(start, 8), batches=2, public=data.batch(1000, 2000),
         normalization=data, local=None, name="mnist",
     )  # fmt: skip
-    guess = blind_guess(subject, labels_known=True)
-    (result,), _ = run_attacks(
-        subject, build_defense(defense), {attack: build_attack(attack)},
-        ThreatModel(mechanism="known"), 1, 0, guess,
-    )  # fmt: skip
-    return error_share(result, guess)
+    laboratory = Laboratory(subject, settings=Settings(attacks=[attack]))
+    (result,), _ = run_attacks(laboratory, build_defense(defense))
+    return beside_guess(result, laboratory.guess)[0]
 
 
 @pytest.mark.slow

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradveil import GaussianPrior, GradientMessage, measure, utility
+from gradveil import GradientMessage, GradientNoise, GradientPruning, measure, utility
 from gradveil.audit import Settings
 from gradveil.audit._settings import MATCHED
-from gradveil.audit.measure._matching import make_budget, solve
-from gradveil.audit.measure._strengths import parse_defense
+from gradveil.audit.measure import Laboratory
+from gradveil.audit.measure._strengths import Budget, axes_of, matched, parse_defense, solve
 from gradveil.models import build_model
 from gradveil.theory import fisher_trace
 
-from ..small import images
+from ..small import image_model, images, make_subject
 
 NOISE = ("noise", "optimal noise", "noise with clamping", "optimal noise with clamping")
 PRUNING = ("pruning", "optimal pruning", "noisy pruning", "optimal noisy pruning")
@@ -25,12 +25,12 @@ def case():
     inputs, targets = images()
     message = GradientMessage(build_model("mlp", sizes=[36, 30, 3]), cross_entropy, targets[:2])
     moments = measure(message, inputs[:2], "exact")
-    return message(inputs[:2]), moments, GaussianPrior.fit(inputs[2:])
+    return message(inputs[:2]), moments
 
 
 def mechanisms(match, case, **options):
-    values, moments, prior = case
-    budget = make_budget(match, values, moments, prior, **options)
+    values, moments = case
+    budget = Budget(match, values, moments, **{"scale": 0.05, **options})
     solved = {}
     for text in ("no-defense", *MATCHED):
         spec, defense = parse_defense(text)
@@ -41,13 +41,13 @@ def mechanisms(match, case, **options):
 
 
 def test_equal_utility(case):
-    values, moments, _ = case
+    values, moments = case
     budget, _, planned = mechanisms("utility", case)
     found = {name: utility(values, mechanism) for name, mechanism in planned.items()}
     largest = max(float(square.max()) for square in moments.squared_values.values())
     for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
         assert found[name].second == pytest.approx(found["noise"].second, rel=1e-4), name
-    first = budget.least
+    first = budget.kept(GradientPruning(budget.ratio).plan(moments))
     for name in PRUNING:
         assert abs(found[name].first - first) <= largest, name
     assert first < found["no defense"].first
@@ -69,38 +69,35 @@ def test_equal_scale(case):
 
 
 def test_equal_error(case):
-    _, moments, prior = case
+    """The trace form depends on the defense by the trace of its information alone."""
+    _, moments = case
     budget, _, planned = mechanisms("error", case)
-    precisions = torch.linalg.eigvalsh(prior.covariance).flip(0).reciprocal()
-    examples = moments.input_size // len(precisions)
+    reference = fisher_trace(moments, GradientNoise(budget.scale).plan(moments))
     for name in (*NOISE, "noisy pruning", "optimal noisy pruning"):
-        trace = fisher_trace(moments, planned[name])
-        bound = (
-            max(  # the trace form along the k directions of largest variance
-                (examples * k) ** 2 / (trace + examples * float(precisions[:k].sum()))
-                for k in range(1, len(precisions) + 1)
-            )
-            / moments.input_size
-        )
-        assert bound == pytest.approx(budget.error, rel=1e-3), name
+        assert fisher_trace(moments, planned[name]) == pytest.approx(reference, rel=1e-3), name
 
 
 @pytest.mark.parametrize("match", ["utility", "error"])
 def test_what_no_scale_can_meet_is_an_error(case, match):
-    values, moments, prior = case
+    values, moments = case
     silent = {name: torch.zeros_like(value) for name, value in values.items()}
     still = replace(moments, squared_values=silent, squared_sensitivities=silent)
-    budget = make_budget(match, silent, still, prior, scale=0.1)
+    budget = Budget(match, silent, still, scale=0.1)
     spec, noise = parse_defense("gradient-noise")
     with pytest.raises(ValueError, match=rf"Found match='{match}'.*prune less"):
         solve(noise, spec.missing, budget, lambda one: one.plan(still))
 
 
-def test_the_default_scale_is_the_root_mean_square_of_the_message(case):
-    values, moments, prior = case
-    row = torch.cat([value.flatten() for value in values.values()])
-    budget = make_budget("utility", values, moments, prior)
+def test_the_default_scale_is_the_root_mean_square_of_the_message():
+    inputs, targets = images()
+    subject = make_subject(image_model(), cross_entropy, (inputs[:2], targets[:2]))
+    laboratory = Laboratory(subject, settings=Settings(match="utility"))
+    budget, _ = matched(axes_of(["gradient-noise"], subject), laboratory)
+    row = torch.cat(
+        [value.flatten() for value in subject.message(targets[:2])(inputs[:2]).values()]
+    )
     assert budget.scale == pytest.approx(float(row.square().mean().sqrt()), rel=1e-5)
+    assert budget.ratio == 0.9
 
 
 def test_an_unknown_match_is_an_error():

@@ -6,7 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, Moments, OptimalNoise, OptimalPruning, Public
 from gradveil._random import numbered_stream
-from gradveil.audit.measure._plans import PublicPlans
+from gradveil.audit import Settings
+from gradveil.audit.measure import Laboratory
 from tests.audit.small import make_subject, table, table_model
 
 DEFENSES = [
@@ -37,16 +38,20 @@ def audited():
     return make_subject(table_model(), cross_entropy, private, batches=1, local=None, **public)
 
 
+def laboratory(subject):
+    return Laboratory(subject, settings=Settings(seed=3))
+
+
 def test_each_defense_gets_the_moments_that_it_would_measure_itself(made):
     subject = audited()
-    plans, (inputs, targets) = PublicPlans(subject, 3), subject.batch(0)
+    plans, (inputs, targets) = laboratory(subject), subject.batch(0)
     like = dict(subject.model.named_parameters())
     private = Moments.of_values({n: p.detach() for n, p in like.items()}, 1)
     message = subject.message(targets)
     for defense in DEFENSES:
         shared, alone = (
-            each.of(defense).given(private, message, inputs, numbered_stream(3)).moments
-            for each in (plans, PublicPlans(subject, 3))
+            each.planned(defense).given(private, message, inputs, numbered_stream(3)).moments
+            for each in (plans, laboratory(subject))
         )
         for name in ("squared_values", "squared_sensitivities", "squared_example_values"):
             expected = getattr(alone, name)
@@ -56,7 +61,7 @@ def test_each_defense_gets_the_moments_that_it_would_measure_itself(made):
     assert len(made) == 3 + len(DEFENSES)  # the second has the needs of the first
     made.clear()
     for defense in DEFENSES:
-        plans.of(defense)
+        plans.planned(defense)
     assert not made
 
 
@@ -64,7 +69,7 @@ def test_one_plan_serves_all_clients_of_a_round(made):
     subject = audited()
     inputs, targets = subject.batch(0)
     message = GradientMessage(subject.model, cross_entropy, targets)
-    defense = PublicPlans(subject, 3).of(OptimalNoise(0.1), refresh_every=30)
+    defense = laboratory(subject).planned(OptimalNoise(0.1), refresh_every=30)
     assert len(made) == 1
     generator, plans = numbered_stream(0), []
     for call in range(61):

@@ -4,9 +4,8 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, OptimalPruning
-from gradveil.audit._settings import MATCHED
-from gradveil.audit.measure._matching import check_use
-from gradveil.audit.measure._strengths import axes_of, parse_defense
+from gradveil.audit._settings import MATCHED, Settings
+from gradveil.audit.measure._strengths import axes_of, check_use, parse_defense
 from gradveil.catalog import build_defense
 from tests.audit.small import make_subject, table, table_model
 
@@ -61,8 +60,8 @@ def test_amounts_that_are_given_stay():
 
 @pytest.mark.parametrize("spec", ["private-noise", "private-noise(clip=1.0)"])
 def test_a_guarantee_is_not_matched(spec):
-    with pytest.raises(ValueError, match=r"should have its amounts.*Found no .*noise_multiplier"):
-        check_use(axes(spec), [parse_defense(spec)[1]], "utility", None, None)
+    with pytest.raises(ValueError, match=r"have their amounts.*Found .* no .*noise_multiplier"):
+        check_use(axes(spec), [parse_defense(spec)[1]], Settings(match="utility"))
     (one,) = axes("private-noise(noise_multiplier=2.0, clip=0.5)")
     assert (one.name, one.open) == ("private noise", frozenset())
 

@@ -9,7 +9,7 @@ from gradveil.scoring import bootstrap_interval
 
 def run(values: list[float], batch: int = 0, seed: int = 0) -> RunResult:
     errors = tuple(values)
-    return RunResult(batch, seed, "finished", 1.0, errors, errors, errors, None, errors, None)
+    return RunResult(batch, seed, "finished", 1.0, errors, errors, errors, None, None)
 
 
 def test_four_images_of_one_batch_are_covered_nineteen_times_of_twenty():

@@ -49,7 +49,9 @@ class Pages:
         self.troubles: list[str] = []
         self.contexts: list[Any] = []
 
-    def open(self, path: Path, width: int = 1440, scheme: str = "light") -> Any:
+    def open(
+        self, path: Path, width: int = 1440, scheme: str = "light", charts: bool = True
+    ) -> Any:
         size = {"width": width, "height": 900}
         context = self.browser.new_context(viewport=size, color_scheme=scheme, offline=True)
         self.contexts.append(context)
@@ -58,7 +60,8 @@ class Pages:
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("request", self.requested)
         page.goto(path.as_uri())
-        page.wait_for_function("document.querySelectorAll('.chart .main-svg').length > 0")
+        if charts:
+            page.wait_for_function("document.querySelectorAll('.chart .main-svg').length > 0")
         return page
 
     def requested(self, request: Any) -> None:

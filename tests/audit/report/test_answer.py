@@ -19,12 +19,12 @@ from gradveil.audit.report import (
 )
 from gradveil.audit.report._charts import (
     Figure,
-    across,
+    edge_of,
     error_height,
     frontier_figures,
+    looks,
     metrics,
 )
-from gradveil.audit.report._facts import looks
 from gradveil.audit.report._tables import rounds_table
 from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
 from gradveil.scoring import Interval
@@ -33,7 +33,7 @@ from tests.audit.example_frontier import (
     frontier_result,
     unreached_result,
 )
-from tests.audit.example_result import example_result, tabular_result
+from tests.audit.example_result import example_result
 
 UNEXPLAINED = (" U1", " U2", "trace", "bare", "prior", "twin")
 
@@ -127,9 +127,9 @@ def test_rounds_are_a_table_of_the_answers():
     assert [cell.value for cell in table.rows[1][1:]] == errors
 
 
-def test_one_point_each_without_training_is_drawn_side_by_side():
-    drawn = frontier_figures(tabular_result())["attack"]["data"]
-    assert [trace["x"] for trace in drawn] == [*([place] for place in range(1, 9)), [0]]
+def test_without_training_there_is_no_chart():
+    assert frontier_figures(bare_frontier_result()) == {}
+    assert "Nothing was trained or attacked" in render_report(bare_frontier_result())
 
 
 def test_points_are_drawn_at_their_loss_and_leakage_with_intervals():
@@ -159,7 +159,7 @@ def test_the_worst_moment_counts():
 
 def test_a_training_that_diverged_is_drawn_at_the_edge_and_called_so():
     result = frontier_result()
-    edge = across(result).edge
+    edge = edge_of(result)
     trace = figure(result)["data"][5]
     assert trace["x"][-1] == edge
     assert trace["marker"]["symbol"][-1] == "triangle-right"

@@ -104,7 +104,7 @@ def test_hovering_a_mark_shows_its_defense(page: Any):
     for place in (1, 5, 8):
         text = hover(page, place)
         assert names[place] in text
-        assert "of a blind guess's error" in text
+        assert "Error left: " in text
 
 
 def test_a_defense_can_be_hidden(page: Any):

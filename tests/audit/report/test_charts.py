@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradveil.audit.report._facts import looks
+from gradveil.audit.report._charts import looks
 from tests.audit.example_result import example_result
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 import gradveil
-from gradveil.audit.report._answers import python_line, toml_line
+from gradveil.audit.report._words import python_line, toml_line
 from gradveil.catalog import build_defense
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML by itself")

@@ -84,7 +84,7 @@ def test_seeds_share_their_batches():
 
     def runs(seeds: int) -> list[RunResult]:
         return [
-            RunResult(b, s, "finished", 1.0, *[(float(b),) * 2] * 2, None, None, (1.0,), None)
+            RunResult(b, s, "finished", 1.0, *[(float(b),) * 2] * 2, None, None, None)
             for b in range(8)
             for s in range(seeds)
         ]

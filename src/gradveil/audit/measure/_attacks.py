@@ -1,67 +1,61 @@
 """Runs the attacks on one defense, and sums up what they reached."""
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
 from gradveil._random import numbered_stream
-from gradveil.attacks import (
-    INTERRUPTED,
-    Attack,
-    Observation,
-    Reconstruction,
-    ThreatModel,
-    observe,
-)
+from gradveil.attacks import INTERRUPTED, Observation, Reconstruction, ThreatModel, observe
 from gradveil.defenses import Defense
-from gradveil.scoring import bootstrap_interval, score, score_table, score_tokens
+from gradveil.scoring import (
+    AgainstGuess,
+    Interval,
+    against_guess,
+    bootstrap_interval,
+    gain_over_guess,
+    score,
+    score_table,
+    score_tokens,
+)
 
 from .._pictures import pictures
 from .._result import AttackResult, RunResult
 from .._subject import Audited
-from ._guess import BlindGuess, nested_runs
+from ._laboratory import BlindGuess, Laboratory
 
 
-def scored(
-    subject: Audited,
-    result: Reconstruction,
-    batch: int,
-    seed: int,
-    seconds: float,
-    guess: BlindGuess,
+def _scored(
+    laboratory: Laboratory, result: Reconstruction, batch: int, seed: int, seconds: float
 ) -> RunResult:
     """The errors of each example, and for tokens and tables with categories the share found."""
-    data, truth = subject.data, subject.batch(batch)
-    history = tuple((step, cost) for step, cost in result.history if math.isfinite(cost))
-    run = {"batch": batch, "seed": seed, "status": result.status, "seconds": seconds}
-    found: dict[str, Any] = {**run, "history": history, "label_accuracy": None}
-    if subject.tokens:
+    subject, data, pixels = laboratory.subject, laboratory.subject.data, laboratory.guess.pixels
+    truth = subject.batch(batch)
+    found: dict[str, Any] = {"label_accuracy": None}
+    if pixels is None:
         accuracy = score_tokens(result, truth[0]).accuracy
-        in_place = (result.inputs != truth[0]).double().mean(1)
         wrong = 1 - accuracy
-        names: dict[str, Any] = {"mse": wrong, "mse_pixels": wrong, "unmatched_mse": in_place}
-        names |= {"psnr": None, "ssim": None, "accuracy": accuracy}
+        names: dict[str, Any] = {"mse": wrong, "mse_pixels": wrong, "accuracy": accuracy}
+        names |= {"psnr": None, "ssim": None}
     else:
         scores = score(result, truth, normalization=data)
-        named = ("mse", "mse_pixels", "psnr", "ssim", "unmatched_mse")
-        names = {name: getattr(scores, name) for name in named}
+        names = {name: getattr(scores, name) for name in ("mse", "mse_pixels", "psnr", "ssim")}
         if data.layout is not None:
             names["accuracy"] = score_table(result, truth, data.layout).accuracy
-        assert guess.pixels is not None
         matched = data.to_pixels(result.inputs[scores.assignment])
-        guessed = guess.pixels[batch * subject.batch_size :][: len(matched)]
+        guessed = pixels[batch * subject.batch_size :][: len(matched)]
         found["mixed"] = best_mix(matched.clamp(0, 1), guessed, data.to_pixels(truth[0]))
         found["pictures"] = pictures(matched) if batch == seed == 0 else ()
         found["label_accuracy"] = scores.label_accuracy
     found |= {n: None if each is None else tuple(each.tolist()) for n, each in names.items()}
-    return RunResult(**found)
+    return RunResult(batch, seed, result.status, seconds, **found)
 
 
 def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]:
@@ -81,43 +75,30 @@ def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]
     return tuple((weight * step - needed).square().flatten(1).mean(1).tolist())
 
 
-def run_attacks(
-    subject: Audited,
-    defense: Defense,
-    attacks: Mapping[str, Attack],
-    threat: ThreatModel,
-    seeds: int,
-    seed: int,
-    guess: BlindGuess,
-) -> tuple[list[AttackResult], list[str]]:
+def run_attacks(laboratory: Laboratory, defense: Defense) -> tuple[list[AttackResult], list[str]]:
     """Every attack on every batch and seed: those that gave something, and notes on the others.
 
-    Args:
-        subject: Model and data.
-        defense: With its plan made.
-        attacks: By specification.
-        threat: What attackers are granted; those that do not use the defense are not told of it.
-        seeds: How many times each batch is defended and attacked.
-        seed: Of everything random.
-        guess: What an attacker has who sees no message.
+    Each batch is defended as often as there are seeds; attacks that do not use the defense are not
+    told of it.
     """
+    threat, seeds, seed = (getattr(laboratory.settings, n) for n in ("threat", "seeds", "seed"))
     results, notes = [], []
-    for spec, attack in attacks.items():
+    for spec, attack in laboratory.attacks.items():
         if attack.knows_defense and attack.needs_defense and threat.mechanism == "unknown":
             notes.append(f"`{spec}` was left out: the threat model does not tell the mechanism.")
             continue
         told = threat if attack.knows_defense else replace(threat, mechanism="unknown")
-        places = [(batch, draw) for batch in range(subject.batches) for draw in range(seeds)]
         runs = []
-        for batch, draw in places:
-            observation = _observed(subject, defense, told, (seed, 1, batch, draw), batch)
+        for batch, draw in product(range(laboratory.subject.batches), range(seeds)):
+            stream = numbered_stream(seed, 1, batch, draw)
+            observation = _observed(laboratory.subject, defense, told, stream, batch)
             start = time.perf_counter()
             try:
                 found = attack(observation, numbered_stream(seed, 2, batch, draw))
                 if found.status == INTERRUPTED:
                     raise KeyboardInterrupt  # what is not whole is not kept
                 seconds = time.perf_counter() - start
-                runs.append(scored(subject, found, batch, draw, seconds, guess))
+                runs.append(_scored(laboratory, found, batch, draw, seconds))
             except Exception as error:  # one of the user's may raise anything: the rest is kept
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 reason = " ".join(str(error).split())
@@ -128,7 +109,7 @@ def run_attacks(
 
 
 def _observed(
-    subject: Audited, defense: Defense, threat: ThreatModel, seed: tuple[int, ...], batch: int
+    subject: Audited, defense: Defense, threat: ThreatModel, stream: Generator, batch: int
 ) -> Observation:
     """The same message for every attack: only what it is told differs."""
     return observe(
@@ -141,7 +122,7 @@ def _observed(
         input_range=subject.input_range,
         local=subject.local,
         layout=subject.data.layout,
-        generator=numbered_stream(*seed),
+        generator=stream,
     )
 
 
@@ -150,9 +131,7 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
     known = [run.label_accuracy for run in runs if run.label_accuracy is not None]
     names = ("mse", "mse_pixels", "psnr", "ssim", "accuracy")
     intervals: dict[str, Any] = {
-        name: bootstrap_interval(nested_runs(runs, attrgetter(name)), generator=numbered_stream(0))
-        if getattr(runs[0], name) is not None
-        else None
+        name: None if getattr(runs[0], name) is None else _interval(runs, attrgetter(name))
         for name in names
     }
     return AttackResult(
@@ -163,3 +142,42 @@ def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> 
         runs=tuple(runs),
         **intervals,
     )
+
+
+Values = Callable[[RunResult], Any]
+"""One value of each image."""
+
+
+def _nested(runs: Sequence[RunResult], values: Values) -> Tensor | list[list[Tensor]]:
+    """Batches outside: all seeds share them. Of one batch, images, each the mean over seeds."""
+    rows = {(run.batch, run.seed): torch.tensor(values(run)).double() for run in runs}
+    batches = sorted({batch for batch, _ in rows})
+    if len(batches) == 1:
+        return torch.stack([*rows.values()]).mean(0)
+    return [[row for (place, _), row in rows.items() if place == batch] for batch in batches]
+
+
+def _interval(runs: Sequence[RunResult], values: Values) -> Interval:
+    return bootstrap_interval(_nested(runs, values), generator=numbered_stream(0))
+
+
+def beside_guess(attack: AttackResult, guess: BlindGuess) -> tuple[Interval, AgainstGuess]:
+    """The squared error over the guess's, of the best mix of both; and the gain over the guess.
+
+    Example by example: one with no further error than the guess has 1, whether it is easy to guess
+    or not.
+    """
+    errors = guess.errors.double().clamp(min=1e-12).cpu()
+
+    def guessed(run: RunResult) -> Tensor:
+        return errors[run.batch * len(run.mse_pixels) :][: len(run.mse_pixels)]
+
+    def shares(run: RunResult) -> Any:
+        mixed = torch.tensor(run.mixed or run.mse_pixels, dtype=torch.float64)
+        return (mixed / guessed(run)).tolist()
+
+    def gains(run: RunResult) -> Any:
+        return gain_over_guess(torch.tensor(run.mse_pixels), guessed(run)).tolist()
+
+    gained = against_guess(_nested(attack.runs, gains), numbered_stream(0))
+    return _interval(attack.runs, shares), gained

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
@@ -18,10 +19,10 @@ from gradveil.sensitivity import measure
 from gradveil.theory import gain_over_isotropic
 
 from .._result import Promise
-from .._subject import POPULATION, Audited, Batch
-from ._bounds import population_of
+from .._settings import Settings
+from .._subject import POPULATION, Audited
 from ._details import candidate_choice, identified, promise_of
-from ._plans import PublicPlans, planned
+from ._laboratory import Laboratory, with_public_plan
 from ._strengths import axes_of
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
@@ -57,7 +58,7 @@ class BoundStudy:
     """
 
     def __init__(self, subject: Audited, spec: str | Defense, seed: int) -> None:
-        self.subject, self.seed = subject, seed
+        self.laboratory = Laboratory(subject, settings=Settings(seed=seed))
         (axis,) = axes_of([spec], subject)
         middle = axis.start[len(axis.start) // 2]
         self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
@@ -69,13 +70,11 @@ class BoundStudy:
             generator=numbered_stream(seed),
             judged=True,
         )
-        self._plans, self._population = PublicPlans(subject, seed), population_of(subject)
 
     def point(self, defense: Defense | None = None) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
         defense = self.defense if defense is None else defense
-        public = self._plans.of(defense)
-        promise, found = promise_of(self.subject, public, self.seed, self._population)
+        promise, found = promise_of(self.laboratory, self.laboratory.planned(defense))
         gain = math.inf
         if promise["bound"] is not None and isinstance(found.mechanism, Mechanism):
             judged = self.moments.judged()  # the plan's own estimates would flatter it
@@ -91,11 +90,10 @@ class BoundStudy:
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
-        samples, labels = self.subject.public or (self.subject.data.inputs[:0], None)
-        learned = LearnedPriors.fit(
-            samples, labels, generator=numbered_stream(self.seed, LEARNING), progress=progress
-        )
-        self.subject = replace(self.subject, learned=learned)
+        subject, stream = self.laboratory.subject, numbered_stream(self.laboratory.seed, LEARNING)
+        samples, labels = subject.public or (subject.data.inputs[:0], None)
+        learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
+        self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64, rest: str = "known"
@@ -104,63 +102,54 @@ class BoundStudy:
 
         They are of one class where one has enough, and others than the plan was made from.
         """
-        subject = self.subject
-        examples = _not_planned_from(subject)
+        subject = self.laboratory.subject
+        examples = subject.known
+        left = len(examples[0]) - POPULATION * subject.batch_size
+        if subject.public is not None and 2 * left > len(examples[0]):
+            examples = examples[0][:left], examples[1][:left]  # plans are made from the others
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        stream = numbered_stream(self.seed, CANDIDATES)
         count = count if candidates is None else candidates
+        stream = numbered_stream(self.laboratory.seed, CANDIDATES)
         options = {"trials": trials, "per_draw": 4, "rest": rest}
-        defense = planned(subject, self.defense)
+        defense = with_public_plan(subject, self.defense)
         return identified(subject, defense, examples, count, one_class, stream, **options)
 
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
         defense = self.defense
+        amounts: list[dict[str, Any]]
         if isinstance(defense, PruningDefense):
-            return [
-                replace(defense, ratio=r, utility_budget=None, target_error=None) for r in RATIOS
-            ]
-        if not isinstance(defense, NoiseDefense):
+            amounts = [{"ratio": ratio} for ratio in RATIOS]
+        elif isinstance(defense, NoiseDefense):
+            laboratory, public = self.laboratory, self.laboratory.planned(defense)
+            inputs, targets = laboratory.subject.batch(0)
+            message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
+            std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
+            own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
+            amounts = [{"scale": own * factor} for factor in FACTORS]
+        else:
             return []
-        (inputs, targets), public = self.subject.batch(0), self._plans.of(defense)
-        message, stream = self.subject.message(targets), numbered_stream(self.seed)
-        std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
-        own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
-        return [
-            replace(defense, scale=own * f, utility_budget=None, target_error=None) for f in FACTORS
-        ]
+        others: dict[str, Any] = {"utility_budget": None, "target_error": None}
+        return [replace(defense, **{**others, **amount}) for amount in amounts]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
     """The bounds over the amount, as a picture."""
     figure = new_figure(6, 4)
-    axis = figure.subplots()
-    shown = [p for p in points if p.bound is not None]
-    amounts = [p.amount or 0.0 for p in shown]
-    method = shown[0].bound.method if shown and shown[0].bound else "full"
-    fails = "" if all(p.bound.holds for p in shown if p.bound) else ", no guarantee"
-    errors = [p.bound.mse for p in shown if p.bound]
-    axis.plot(amounts, errors, "o-", label=f"{method} bound{fails}")
-    if method != "trace":
-        axis.plot(amounts, [p.bound.trace_mse for p in shown if p.bound], "s--", label="trace")
-    ratio = points[0].amount_name == "ratio"
+    axis, ratio = figure.subplots(), points[0].amount_name == "ratio"
+    bounds = [(p.amount or 0.0, p.bound) for p in points if p.bound]
+    for style, name in (("o-", "mse"), ("s--", "trace_mse")):
+        errors = [getattr(bound, name) for _, bound in bounds]
+        holds = all(bound.holds for _, bound in bounds)
+        label = f"{'trace' if name != 'mse' else 'best'} bound{'' if holds else ', no guarantee'}"
+        axis.plot([amount for amount, _ in bounds], errors, style, label=label)
     axis.set(
         xlabel="share of entries pruned" if ratio else "scale of the noise",
         ylabel="least mean squared error per entry",
         title=shown_name(points[0].defense),
         xscale="linear" if ratio else "log",
-        yscale="log" if shown else "linear",
+        yscale="log" if bounds else "linear",
     )
-    if shown:
-        axis.legend(title=shown[0].bound.prior if shown[0].bound else None)
+    axis.legend(title=bounds[0][1].prior if bounds else None)
     save_figure(figure, path, dpi=120, tight=True)
-
-
-def _not_planned_from(subject: Audited) -> Batch:
-    """The public examples but for the last, of which plans are made; the private without any."""
-    if subject.public is None:
-        return subject.data.inputs, subject.data.targets
-    inputs, targets = subject.public
-    left = len(inputs) - POPULATION * subject.batch_size
-    return (inputs[:left], targets[:left]) if 2 * left > len(inputs) else (inputs, targets)

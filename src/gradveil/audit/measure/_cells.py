@@ -8,119 +8,24 @@ makes points of what they find.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
 
 from gradveil._random import numbered_stream
 from gradveil._runner import Cell, CellFunction, Failure, Runner, Settings, Stop
-from gradveil.attacks import Attack, ThreatModel
 from gradveil.catalog import build_defense
-from gradveil.defenses import Defense
-from gradveil.federated import Federation
 from gradveil.scoring import Interval, bootstrap_interval
 
-from .._result import AttackResult, Leak, Point, Releases, ToldApart, privacy_of, restore
-from .._subject import Audited
-from ._attacks import run_attacks
-from ._bounds import Population, guarantee_of, population_of
-from ._details import CANDIDATES, measure_defense, told_apart
-from ._fingerprint import fingerprint
-from ._guess import BlindGuess, beats_guess, blind_guess, error_share
-from ._plans import STILL, PublicPlans
+from .._result import AttackResult, Leak, Point, ToldApart, privacy_of, restore
+from ._attacks import beside_guess, run_attacks
+from ._details import CANDIDATES, guarantee_of, measure_defense, told_apart
+from ._laboratory import Laboratory
 from ._strengths import Axis
 from ._training import DivergedError, evaluate_on, make_pool, trained_model
 
 PLAIN = "no-defense"
-TRIALS = 128
-"""Messages by which the exact attacker is measured. A plan that depends on the batch is made for
-each message and candidate: then eight times fewer."""
-
-
-@dataclass(frozen=True)
-class Laboratory:
-    """A subject, how it is measured, and what is known of it whatever the defense."""
-
-    subject: Audited
-    federation: Federation
-    attacks: Mapping[str, Attack]
-    """By their specifications."""
-    threat: ThreatModel
-    releases: Releases
-    seeds: int
-    training_seeds: int
-    seed: int
-
-    @property
-    def moments(self) -> tuple[int, ...]:
-        """The rounds at which models are attacked: the first, the middle and the last."""
-        rounds = self.federation.rounds
-        return tuple(dict.fromkeys((0, rounds // 2, rounds)))
-
-    def cell(self, kind: str, defense: str, moment: int = 0) -> Cell:
-        """One measurement of a defense, named by what it depends on; see `KINDS`."""
-        function, _, uses = KINDS[kind]
-        uses = ("gradveil", "subject", "seed", *uses, *(("federation",) if moment else ()))
-        shared = {name: self._named[name] for name in uses}
-        return Cell(function, {"defense": defense, "round": moment, **shared})
-
-    @cached_property
-    def _named(self) -> dict[str, Any]:
-        """What cells may depend on, as JSON."""
-        from gradveil import __version__
-
-        return {
-            "gradveil": __version__,
-            "subject": fingerprint(self.subject),
-            "federation": asdict(self.federation),
-            "attacks": list(self.attacks),
-            "threat": asdict(self.threat),
-            "seeds": self.seeds,
-            "training_seeds": self.training_seeds,
-            "seed": self.seed,
-        }
-
-    def cells(self, defense: str, moment: int = 0) -> list[Cell]:
-        """All cells of one point; later moments are attacked only."""
-        kinds = {
-            "attack": bool(self.attacks),
-            "identify": True,
-            "train": self.training_seeds and not moment,
-            "bound": not moment,
-        }
-        return [self.cell(kind, defense, moment) for kind, wanted in kinds.items() if wanted]
-
-    def after(self, defense: str, rounds: int) -> "Laboratory":
-        """The same for the model after some rounds of training under a defense."""
-        if not rounds:
-            return self
-        own = self.defense(defense, training=True)
-        model = trained_model(self.subject, own, self.federation, 0, rounds)
-        return replace(self, subject=replace(self.subject, model=model))
-
-    @cached_property
-    def population(self) -> Population:
-        """Over which bounds are averaged."""
-        return population_of(self.subject)
-
-    @cached_property
-    def guess(self) -> BlindGuess:
-        """What an attacker has who sees no message."""
-        return blind_guess(self.subject, self.threat.labels == "known")
-
-    @cached_property
-    def _plans(self) -> PublicPlans:
-        return PublicPlans(self.subject, self.seed)
-
-    def defense(self, text: str, training: bool = False) -> Defense:
-        """A defense with its public plan made; in a training it serves for 20 rounds.
-
-        Import paths are those of the user's own objects.
-        """
-        calls = 20 * self.federation.clients if training else STILL
-        return self._plans.of(build_defense(text, allow_imports=True), calls)
 
 
 def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
@@ -131,7 +36,7 @@ def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     subject, federation = laboratory.subject, laboratory.federation
     held_out = make_pool(subject, federation.clients).held_out
     found: list[tuple[float, float | None]] = []
-    for seed in range(laboratory.training_seeds):
+    for seed in range(laboratory.settings.training_seeds):
         own = laboratory.defense(settings["defense"], training=True)
         try:
             model = trained_model(subject, own, federation, seed, federation.rounds)
@@ -150,19 +55,14 @@ def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
 def attack(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """Every attack on the messages of the private batches, at one moment of the training."""
     now = laboratory.after(settings["defense"], settings["round"])
-    defense = now.defense(settings["defense"])
-    results, notes = run_attacks(
-        now.subject, defense, now.attacks, now.threat, now.seeds, now.seed, now.guess
-    )
+    results, notes = run_attacks(now, now.defense(settings["defense"]))
     return {"attacks": [asdict(result) for result in results], "notes": notes}
 
 
 def identify(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """What the exact attacker reaches, at one moment of the training."""
     now = laboratory.after(settings["defense"], settings["round"])
-    defense = now.defense(settings["defense"])
-    trials = TRIALS // 8 if defense.about.private else TRIALS
-    found = told_apart(now.subject, defense, now.seed, trials)
+    found = told_apart(now, now.defense(settings["defense"]))
     return {"told_apart": None if found is None else asdict(found)}
 
 
@@ -174,16 +74,13 @@ def bound(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     defense = laboratory.defense(settings["defense"])
     if defense.about.private or defense.about.formal_privacy is not None:
         return {"bound": None, "reason": "not computed"}
-    population, seed = laboratory.population, laboratory.seed
-    found = guarantee_of(laboratory.subject, defense, seed, population, full=False)
+    found = guarantee_of(laboratory, defense, full=False)
     return {"bound": found.bound and found.bound.trace_mse, "reason": found.reason}
 
 
 def detail(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """Everything that is measured of one defense without attacks and training."""
-    defense = laboratory.defense(settings["defense"])
-    population = laboratory.population
-    return asdict(measure_defense(laboratory.subject, defense, laboratory.seed, population))
+    return asdict(measure_defense(laboratory, laboratory.defense(settings["defense"])))
 
 
 class Kind(NamedTuple):
@@ -204,7 +101,6 @@ KINDS = {
     "detail": Kind(detail, 5.0),
 }
 
-
 Progress = Callable[[str, float], None]
 """Called with (what is running, the share of the whole audit that is done)."""
 
@@ -218,7 +114,6 @@ class Search:
     Args:
         laboratory: What all cells share.
         runner: Of the cells.
-        expected: About how much work there will be in all, in units of `KINDS`.
         progress: To be told of it.
         time_budget: Seconds for all cells.
     """
@@ -227,13 +122,12 @@ class Search:
         self,
         laboratory: Laboratory,
         runner: Runner,
-        expected: float = 1.0,
         progress: Progress | None = None,
         time_budget: float | None = None,
     ) -> None:
-        self.laboratory, self._runner = laboratory, runner
-        self._expected, self._done, self._progress = expected, 0.0, progress
-        self._deadline = None if time_budget is None else time.monotonic() + time_budget
+        self.laboratory, self._runner, self._progress = laboratory, runner, progress
+        self.expected, self._done = 1.0, 0.0
+        self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
         self._results: dict[Cell, Mapping[str, Any]] = {}
         self._points: dict[str, Point] = {}
         self._strengths: dict[str, set[float]] = {}
@@ -242,6 +136,23 @@ class Search:
         """What cells noted."""
         self.stopped: Stop | None = None
 
+    def cell(self, kind: str, defense: str, moment: int = 0) -> Cell:
+        """One measurement of a defense, named by what it depends on; see `KINDS`."""
+        function, _, uses = KINDS[kind]
+        uses = ("gradveil", "subject", "seed", *uses, *(("federation",) if moment else ()))
+        shared = {name: self.laboratory.named[name] for name in uses}
+        return Cell(function, {"defense": defense, "round": moment, **shared})
+
+    def cells(self, defense: str, moment: int = 0) -> list[Cell]:
+        """All cells of one point; later moments are attacked only."""
+        kinds = {
+            "attack": bool(self.laboratory.attacks),
+            "identify": True,
+            "train": self.laboratory.settings.training_seeds and not moment,
+            "bound": not moment,
+        }
+        return [self.cell(kind, defense, moment) for kind, wanted in kinds.items() if wanted]
+
     def measure(
         self, what: str, wanted: Sequence[tuple[Axis, float]], moments: Sequence[int] = (0,)
     ) -> None:
@@ -249,8 +160,7 @@ class Search:
         for axis, strength in wanted:
             self._strengths.setdefault(axis.name, set()).add(strength)
         texts = [axis.at(strength) for axis, strength in wanted]
-        cells = self.laboratory.cells
-        self.run(what, [cell for text in texts for m in moments for cell in cells(text, m)])
+        self.run(what, [cell for text in texts for m in moments for cell in self.cells(text, m)])
 
     def run(self, what: str, cells: Sequence[Cell]) -> None:
         """Run cells; only those that are done are read once the search was stopped."""
@@ -269,12 +179,13 @@ class Search:
         def settled(cell: Cell | None) -> None:
             self._done += 0.0 if cell is None else KINDS[cell.name].work
             if self._progress is not None:
-                self._progress(what, min(1.0, self._done / self._expected))
+                self._progress(what, min(1.0, self._done / self.expected))
 
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        left = max(0.0, self._deadline - time.monotonic())
         try:
             settled(None)
-            outcome = self._runner.run(cells, time_budget=left, progress=settled)
+            budget = left if math.isfinite(left) else None
+            outcome = self._runner.run(cells, time_budget=budget, progress=settled)
         except KeyboardInterrupt:  # before the first cell
             self.stopped = "interrupted"
             return
@@ -283,12 +194,12 @@ class Search:
 
     def found(self, kind: str, defense: str, moment: int = 0) -> Mapping[str, Any] | None:
         """What a cell found; `None` if it is not done."""
-        return self._results.get(self.laboratory.cell(kind, defense, moment))
+        return self._results.get(self.cell(kind, defense, moment))
 
     def attacks(self, defense: str, moment: int = 0) -> list[AttackResult]:
         """The attacks on one setting at one moment."""
-        found = self.found("attack", defense, moment)
-        return [] if found is None else [restore(AttackResult, one) for one in found["attacks"]]
+        found = self.found("attack", defense, moment) or {"attacks": ()}
+        return [restore(AttackResult, one) for one in found["attacks"]]
 
     def points(self, axis: Axis) -> dict[float, Point]:
         """What is known of a defense: points that were attacked, by strength."""
@@ -308,7 +219,7 @@ class Search:
         trained, free = self.found("train", defense), self.found("train", PLAIN)
         bound = self.found("bound", defense) or {"bound": None, "reason": "not computed"}
         built = build_defense(defense, allow_imports=True)
-        privacy = privacy_of(built, self.laboratory.releases, CANDIDATES)
+        privacy = privacy_of(built, self.laboratory.settings.releases, CANDIDATES)
         kind = "attack" if self.laboratory.attacks else "identify"
         moments = [m for m in self.laboratory.moments if self.found(kind, defense, m) is not None]
         return Point(
@@ -330,20 +241,20 @@ class Search:
         told_apart = None if told is None else restore(ToldApart, told)
         if not attacks:
             return Leak(moment, "", False, None, None, told_apart)
-        errors = {attack: error_share(attack, guess) for attack in attacks}
-        strongest = min(attacks, key=lambda attack: errors[attack].mean)
-        rated = [beats_guess(attack, guess) for attack in attacks]
-        best = max(rated, key=lambda one: (one.works, one.gain.mean))
+        rated = [(attack, *beside_guess(attack, guess)) for attack in attacks]
+        strongest, error, _ = min(rated, key=lambda one: one[1].mean)
+        gains = [gain for _, _, gain in rated]
+        best = max(gains, key=lambda gain: (gain.works, gain.gain.mean))
         psnrs = [attack.psnr for attack in attacks if attack.psnr is not None]
         return Leak(
             round=moment,
             attack=strongest.attack,
             knows_defense=strongest.knows_defense,
-            error=errors[strongest],
+            error=error,
             psnr=max(psnrs, key=lambda psnr: psnr.high, default=None),
             told_apart=told_apart,
             pictures=strongest.runs[0].pictures,
-            copies=max(one.copies for one in rated),
+            copies=max(gain.copies for gain in gains),
             examples=best.examples,
             gain=best.gain,
             works=best.works,

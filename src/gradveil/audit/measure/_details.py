@@ -1,7 +1,8 @@
 """What one defense guarantees and costs, without attacking it by hand."""
 
+import math
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,26 +10,29 @@ from gradveil._batches import task_of
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
-from gradveil._typing import Tensors
 from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.defenses import Defended, Defense
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
 from gradveil.shapes import ModelSource
-from gradveil.theory import utility
+from gradveil.theory import Bound, BoundCase, Prior, mean_bound, utility
 
-from .._result import Detail, LayerResult, ToldApart
+from .._result import PLACE_BY_PLACE, BoundResult, Detail, LayerResult, ToldApart
 from .._subject import Audited, Batch
-from ._bounds import Guarantee, Population, guarantee_of
+from ._laboratory import Laboratory
 
 CANDIDATES, FEWEST = 32, 8
 """How many there are to choose from; of one class where a class has at least the fewest."""
 
-TRIALS, LEAST_TRIALS = 24, 6
-"""Messages in all, and for a very large model."""
+TRIALS, LEAST_TRIALS = 128, 6
+"""Messages in all, and for a very large model. A plan that depends on the batch is made for each
+message and candidate: then eight times fewer."""
 
 MOST_WORK = 2**29
 """Trials times candidates times entries of the message: some seconds."""
+
+FULL_LIMIT = 2**30
+"""Up to how many batches times input entries times message entries the full bound is computed."""
 
 STREAM = 5
 """The place of its random numbers in those of an audit."""
@@ -37,31 +41,33 @@ TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
 
 
-def told_apart(
-    subject: Audited, defense: Defense, seed: int, trials: int = TRIALS
-) -> ToldApart | None:
+class Guarantee(NamedTuple):
+    """What the theory says of a defense."""
+
+    bound: BoundResult | None
+    """`None`: there is none."""
+    reason: str
+    """Why there is none, or why the number is no guarantee; empty where it is one."""
+
+
+def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
     """The rate and the bits for one defense; `None` where they cannot be computed.
 
-    Candidates are public examples where there are any, of one class where one has enough. A
-    defense that does not state what it does as a mechanism with a likelihood has no such number.
-
-    Args:
-        subject: Model and data.
-        defense: What the client does to its message.
-        seed: Of the candidates, the same for all defenses, and the noise.
-        trials: Messages in all; fewer for large models.
+    Candidates are public examples where there are any, of one class where one has enough, and the
+    same for all defenses. One that does not state what it does as a mechanism with a likelihood
+    has no such number.
     """
+    subject = laboratory.subject
     count, one_class = candidate_choice(subject.known[1], subject.batch_size)
     if count < 2:
         return None
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
+    trials = TRIALS // 8 if defense.about.private else TRIALS
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
-    stream = numbered_stream(seed, STREAM)
+    stream = numbered_stream(laboratory.seed, STREAM)
+    options = {"trials": trials, "per_draw": -(-trials // 2)}
     try:
-        report = identified(
-            subject, defense, subject.known, count, one_class, stream,
-            trials=trials, per_draw=-(-trials // 2),
-        )  # fmt: skip
+        report = identified(subject, defense, subject.known, count, one_class, stream, **options)
     except TypeError:  # no mechanism, or one without a likelihood
         return None
     return ToldApart(
@@ -105,62 +111,44 @@ def candidate_choice(
 ) -> tuple[int, bool]:
     """How many candidates, and whether all of one class; other targets have none."""
     left = len(targets) - (batch_size - 1)
-    if task_of(targets) != "classification":
-        return min(most, left), False
-    largest = min(int(torch.bincount(targets).max()), left)
-    if largest >= FEWEST:
-        return min(most, largest), True
+    if task_of(targets) == "classification":
+        largest = min(int(torch.bincount(targets).max()), left)
+        if largest >= FEWEST:
+            return min(most, largest), True
     return min(most, left), False
 
 
-def measure_defense(
-    subject: Audited, defense: Defense, seed: int, population: Population | None = None
-) -> Detail:
+def measure_defense(laboratory: Laboratory, defense: Defense) -> Detail:
     """Plan on the first batch and read everything off the mechanism."""
-    promise, (values, mechanism, sent) = promise_of(subject, defense, seed, population)
+    promise, (values, mechanism, sent) = promise_of(laboratory, defense)
     named = values if mechanism is not None else {}
     return Detail(
         **promise,
         bytes_sent=size_in_bytes(sent),
-        time_ratio=_time_ratio(subject, defense),
+        time_ratio=_time_ratio(laboratory.subject, defense),
         layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
     )
 
 
-def promise_of(
-    subject: Audited, defense: Defense, seed: int, population: Population | None = None
-) -> tuple[dict[str, Any], Defended]:
-    """The fields of a `Promise`, and the defended message of the first batch that they are of.
-
-    Args:
-        subject: Model and data.
-        defense: With its amounts.
-        seed: Of everything random.
-        population: `population_of(subject)`, which saves time where several defenses are measured.
-    """
-    inputs, targets = subject.batch(0)
-    found = deepcopy(defense).respond(subject.message(targets), inputs, numbered_stream(seed))
-    first, second = _utilities(found.values, found.mechanism)
-    guarantee = guarantee_of(subject, defense, seed, population)
+def promise_of(laboratory: Laboratory, defense: Defense) -> tuple[dict[str, Any], Defended]:
+    """The fields of a `Promise`, and the defended message of the first batch that they are of."""
+    inputs, targets = laboratory.subject.batch(0)
+    message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
+    found = deepcopy(defense).respond(message, inputs, stream)
+    kept: tuple[float, float] | tuple[None, None] = None, None
+    if found.mechanism is not None:
+        power = float(total(value.square() for value in found.values.values()))
+        first, second = utility(found.values, found.mechanism)
+        kept = (first / power, second / power) if power else (1.0, 0.0)
+    guarantee = guarantee_of(laboratory, defense)
     promise = {
-        "utility_first": first,
-        "utility_second": second,
+        "utility_first": kept[0],
+        "utility_second": kept[1],
         "bound": guarantee.bound,
         "no_guarantee": guarantee.reason,
         "formal_privacy": _formal_privacy(defense, guarantee),
     }
     return promise, found
-
-
-def _utilities(
-    values: Tensors, mechanism: AnyMechanism | None
-) -> tuple[float, float] | tuple[None, None]:
-    """U1 and U2 over the squared norm of the message; nothing without a mechanism."""
-    if mechanism is None:
-        return None, None
-    power = float(total(value.square() for value in values.values()))
-    first, second = utility(values, mechanism)
-    return (first / power, second / power) if power else (1.0, 0.0)
 
 
 def _formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
@@ -198,3 +186,99 @@ def _time_ratio(subject: Audited, defense: Defense) -> float:
     ratios = time_ratios(lambda: values_of(message, inputs), jobs, TIMINGS)
     plan = max(0.0, ratios.get("planned", 0.0) - ratios["kept"])
     return ratios["kept"] + plan / every
+
+
+def guarantee_of(laboratory: Laboratory, defense: Defense, full: bool = True) -> Guarantee:
+    """The bound with the information averaged over batches.
+
+    The full form where it is wanted and can be computed, beside the trace form. Where the plan is
+    private, each batch has its own, and the bound (the trace form) counts what the plan itself
+    reveals. Both are for errors after matching, as attacks are scored; where none is known, the
+    reason says so.
+    """
+    subject, seed = laboratory.subject, laboratory.seed
+    if subject.tokens:
+        return Guarantee(None, "bounds are on the error of numbers, and tokens are none")
+    cases, known = _cases(laboratory, defense), [known for _, known in laboratory.population]
+    if cases is None:
+        return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
+    private = defense.about.private
+    prior: Prior | None = subject.prior
+    if subject.learned is not None:
+        prior = subject.learned.covering(cases, numbered_stream(seed))
+    trace = mean_bound(
+        cases,
+        prior,
+        "trace",
+        planned_by=defense if private and _has_levels(cases) else None,
+        public_plan=not private,
+        generator=numbered_stream(seed),
+        known=known,
+    )
+    if not 0 < trace.total < math.inf:
+        return Guarantee(None, trace.reason)
+    place = "" if trace.matched else PLACE_BY_PLACE
+    best, why = trace, "; ".join(part for part in (trace.reason, place) if part)
+    if full and prior is not None and _size(cases) <= FULL_LIMIT and not private:
+        whole = mean_bound(
+            cases,
+            prior,
+            public_plan=True,
+            probes=2,  # where the inputs are large, each is a linear system to solve
+            generator=numbered_stream(seed),
+            known=known,
+        )
+        best = max(whole, trace, key=lambda one: one.matched)
+    return Guarantee(_result(subject, best, trace, why), why)
+
+
+def _cases(laboratory: Laboratory, defense: Defense) -> list[BoundCase] | None:
+    """What the defense does to each batch of the population; `None` if it does not say.
+
+    A plan that does not depend on the private batch is made once for all of them.
+    """
+    cases: list[BoundCase] = []
+    varies = defense.about.private or not defense.about.usual
+    for place, (inputs, known) in enumerate(laboratory.population):
+        message, mechanism = known.message, cases[0].mechanism if cases and not varies else None
+        if mechanism is None:
+            generator = numbered_stream(laboratory.seed, place)
+            mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
+        if mechanism is None:
+            return None
+        cases.append(BoundCase(defense.prepared(message), inputs, mechanism))
+    return cases
+
+
+def _has_levels(cases: list[BoundCase]) -> bool:
+    """Whether every mechanism adds noise, whose levels tell of the batch."""
+    stds = (getattr(case.mechanism, "std", None) for case in cases)
+    return all(isinstance(std, dict) and any(bool(s.any()) for s in std.values()) for std in stds)
+
+
+def _size(cases: list[BoundCase]) -> int:
+    """Numbers in the Jacobians of all cases."""
+    message = cases[0].message
+    entries = sum(p.numel() for p in message.parameters.values())  # type: ignore[attr-defined]
+    return len(cases) * cases[0].inputs.numel() * entries
+
+
+def _result(subject: Audited, best: Bound, trace: Bound, reason: str) -> BoundResult:
+    """For errors after matching; where no bound on these is known, place by place."""
+    shown = best.matched or best.per_entry
+    in_units, taken = shown * min(subject.data.std) ** 2, best.per_entry - shown
+    ends = best.interval and (max(0.0, best.interval[0] - taken), best.interval[1] - taken)
+    return BoundResult(
+        method=best.method,
+        prior=best.prior,
+        mse=shown,
+        mse_standard_error=best.standard_error * best.per_entry / best.total,
+        trace_mse=trace.matched or trace.per_entry,
+        psnr_ceiling=-10 * math.log10(in_units) if subject.is_image else None,
+        counts_plan=best.counts_plan,
+        mse_pixels=in_units,
+        batches=best.batches,
+        reason=reason,
+        mse_interval=ends,
+        unmatched_mse=best.per_entry,
+    )

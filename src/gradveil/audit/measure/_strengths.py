@@ -1,17 +1,34 @@
-"""The strength of a defense as one number, from nearly nothing to far too much."""
+"""Strengths of defenses: one number, from nearly nothing to far too much, or what is equal."""
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from gradveil._checks import WrongType, WrongValue
+from gradveil._random import numbered_stream
 from gradveil._tensors import flatten
+from gradveil._typing import Tensors
 from gradveil.catalog import Spec, build_defense, spec_of
-from gradveil.defenses import Defense
+from gradveil.defenses import (
+    Defense,
+    GradientNoise,
+    GradientPruning,
+    NoiseDefense,
+    PruningDefense,
+)
+from gradveil.mechanisms import Mechanism
 from gradveil.messages import values_of
+from gradveil.sensitivity import Moments, measure_with_values
+from gradveil.theory import fisher_trace, utility
 
+from .._settings import Settings
 from .._subject import Audited
+from ._laboratory import Laboratory
 
 RATIO, CLAMPED = 0.9, 0.01
 """The share that pruning cuts with noise beside it, and the share of entries that is clamped."""
@@ -52,8 +69,8 @@ class Axis:
     def amount(self, strength: float) -> float:
         """The amount at a strength, in three digits."""
         if self.swept == "ratio":
-            return round(1 - float(f"{10**-strength:.3g}"), 9)
-        return float(f"{10**strength:.3g}")
+            return round(1 - digits(10**-strength), 9)
+        return digits(10**strength)
 
     def strength(self, amount: float) -> float:
         """The strength of an amount."""
@@ -75,8 +92,16 @@ class Axis:
         return min(max(strength, low), high)
 
 
-@dataclass(frozen=True)
-class Usual:
+def digits(value: float, count: int = 3) -> float:
+    """A number rounded to so many significant digits.
+
+    >>> digits(0.012345), digits(0.012345678, 6)
+    (0.0123, 0.0123457)
+    """
+    return float(f"{value:.{count}g}")
+
+
+class Usual(NamedTuple):
     """Usual amounts for a model, from public examples where there are any."""
 
     scale: float
@@ -89,22 +114,18 @@ class Usual:
 
 def usual_amounts(subject: Audited) -> Usual:
     """From the messages of a few public batches (the private ones where there are no others)."""
+
+    def row(inputs: Tensor, targets: Tensor) -> Tensor:
+        return flatten(values_of(subject.message(targets), inputs)).double()
+
     batches = subject.population(4)
-    rows = [_row(subject, x, y) for x, y in batches]
+    rows = singles = [row(x, y) for x, y in batches]
     if subject.local is None:
-        inputs, targets = batches[0]
-        singles = zip(inputs.split(1), targets.split(1), strict=True)
-        norms = [_row(subject, x, y).norm() for x, y in singles]
-    else:
-        norms = [row.norm() for row in rows]
-    whole = torch.cat(rows).abs()
+        singles = [row(x, y) for x, y in zip(*(p.split(1) for p in batches[0]), strict=True)]
+    whole, norms = torch.cat(rows).abs(), torch.stack([single.norm() for single in singles])
     clamp = float(whole.kthvalue(max(1, round((1 - CLAMPED) * len(whole)))).values)
-    scale, norm = float(whole.square().mean().sqrt()), float(torch.stack(norms).median())
-    return Usual(scale or 1.0, clamp or 1.0, norm or 1.0)
-
-
-def _row(subject: Audited, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return flatten(values_of(subject.message(targets), inputs)).double()
+    scale = float(whole.square().mean().sqrt())
+    return Usual(scale or 1.0, clamp or 1.0, float(norms.median()) or 1.0)
 
 
 def axes_of(requested: Sequence[str | Defense], subject: Audited) -> list[Axis]:
@@ -128,10 +149,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 def parse_defense(asked: str | Defense) -> tuple[Spec, Defense]:
     """The specification, and the defense, with placeholders for amounts that are left out."""
     if not isinstance(asked, (str, Defense)):
-        raise TypeError(
-            "Parameter `defenses` should hold defenses or their specifications. Found"
-            f" {type(asked).__name__}."
-        )
+        raise WrongType("defenses", "hold defenses or specifications", type(asked).__name__)
     spec = Spec.parse(asked if isinstance(asked, str) else spec_of(asked), "defense").named()
     return spec, build_defense(spec.completed(), allow_imports=not isinstance(asked, str))
 
@@ -139,39 +157,36 @@ def parse_defense(asked: str | Defense) -> tuple[Spec, Defense]:
 def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
     spec, defense = parse_defense(asked)
     missing = spec.missing
-    filled = _filled(spec.completed(), missing, subject, usual)
+    spec = spec.completed().with_(**_filled(spec, missing, subject, usual))
     swept = next((amount for amount in SWEPT if amount in missing), "")
-    axis = Axis(_name(defense), filled, swept, open=missing)
+    axis = Axis(_name(defense), spec, swept, open=missing)
     if not swept:
         return axis
     if swept == "ratio":
         return replace(axis, start=PRUNED)
-    middle = math.log10(_middle(swept, subject, usual, filled))
-    starts = dict.fromkeys(axis.within(middle + power) for power in START)
-    return replace(axis, start=tuple(starts))
+    middle = usual.scale  # noise is about as large as the message
+    if swept == "noise_multiplier":
+        divisor = 1 if subject.local is not None else subject.batch_size
+        middle *= divisor / spec.options["clip"]
+    powers = [math.log10(middle) + power for power in START]
+    return replace(axis, start=tuple(dict.fromkeys(map(axis.within, powers))))
 
 
-def _filled(spec: Spec, missing: frozenset[str], subject: Audited, usual: Usual) -> Spec:
+def _filled(
+    spec: Spec, missing: frozenset[str], subject: Audited, usual: Usual
+) -> dict[str, object]:
+    """Usual values for what is not varied."""
     values: dict[str, object] = {}
     private = "noise_multiplier" in missing
     if "clip" in missing:
-        values["clip"] = float(f"{usual.norm if private else usual.clamp:.3g}")
+        values["clip"] = digits(usual.norm if private else usual.clamp)
     if "noise" in missing and "ratio" in missing:
         values["ratio"] = RATIO
     if private and subject.local is not None:
         values["unit"] = "client"
     elif private:
-        values["batch_size"] = spec.options.get("batch_size", subject.batch_size)
-    return spec.with_(**values) if values else spec
-
-
-def _middle(swept: str, subject: Audited, usual: Usual, spec: Spec) -> float:
-    """The amount at which noise is about as large as the message."""
-    if swept != "noise_multiplier":
-        return usual.scale
-    divisor = 1 if subject.local is not None else subject.batch_size
-    clip: float = spec.options["clip"]
-    return usual.scale * divisor / clip
+        values["batch_size"] = spec.completed().options.get("batch_size", subject.batch_size)
+    return values
 
 
 def _name(defense: Defense) -> str:
@@ -184,3 +199,147 @@ def _name(defense: Defense) -> str:
     }
     extra = [word for word, applies in words.items() if applies]
     return f"{defense.about.label} ({', '.join(extra)})" if extra else defense.about.label
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """What is held equal at a message, read off two references: noise and magnitude pruning.
+
+    - "utility": noise has the second-order utility U2 of isotropic noise of `scale`, pruning the
+      first-order utility U1 of magnitude pruning of `ratio`, noisy pruning both.
+    - "scale": all noise has `scale`, all pruning `ratio`.
+    - "error": all noise is such that the trace bound is that of isotropic noise of `scale`; all
+      pruning has `ratio`.
+    """
+
+    match: str
+    values: Tensors
+    """The message."""
+    moments: Moments
+    """Of the message."""
+    scale: float
+    ratio: float = RATIO
+
+    def of_noise(self, mechanism: Mechanism) -> float:
+        """What is to be equal among mechanisms with noise; it rises with the squared scale."""
+        if self.match == "utility":
+            return -utility(self.values, mechanism).second
+        trace = fisher_trace(self.moments.judged(), mechanism)
+        return 1 / trace if trace > 0 else math.inf
+
+    def kept(self, mechanism: Mechanism) -> float:
+        """How much a pruned message keeps of a step."""
+        return utility(self.values, mechanism).first
+
+
+def matched(axes: Sequence[Axis], laboratory: Laboratory) -> tuple[Budget, list[Axis]]:
+    """The defenses with their open amounts solved for at the first private batch.
+
+    The reference's scale is the root mean square of the message's entries unless it is given.
+    """
+    settings, seed = laboratory.settings, laboratory.seed
+    match = settings.equal or "utility"
+    defenses = [build_defense(axis.spec, allow_imports=True) for axis in axes]
+    check_use(axes, defenses, settings)
+    inputs, targets = laboratory.subject.batch(0)
+    message = laboratory.subject.message(targets)
+    values, moments = measure_with_values(
+        message, inputs, "auto", generator=numbered_stream(seed), judged=match == "error"
+    )
+    scale = settings.scale
+    if scale is None:
+        scale = digits(float(flatten(values).double().square().mean().sqrt()), 6)
+    ratio = RATIO if settings.ratio is None else settings.ratio
+    budget, solved = Budget(match, values, moments, scale, ratio), []
+    for axis, defense in zip(axes, defenses, strict=True):
+        if axis.open:
+            plan = _planner(laboratory.planned(defense), moments, message, inputs, seed)
+            defense = solve(defense, axis.open, budget, plan)
+        solved.append(Axis(axis.name, Spec.parse(spec_of(defense), "defense")))
+    return budget, solved
+
+
+Planner = Callable[[Any], Mechanism]
+"""What a defense, of a kind whatever its amount, does to the message."""
+
+
+def _planner(planned: Defense, moments: Moments, message: Any, inputs: Any, seed: int) -> Planner:
+    """Shaped by the plan, or by the message itself for a private one."""
+    if planned.about.private or not planned.about.needs.moments:
+        return lambda defense: defense.plan(moments)
+    given = planned.given(moments, message, inputs, numbered_stream(seed))
+    return lambda defense: defense.mechanism(given.shape, given.moments)
+
+
+def solve(defense: Any, missing: frozenset[str], budget: Budget, plan: Planner) -> Defense:
+    """The defense with its open amounts found, as a plain scale and ratio.
+
+    Args:
+        defense: With placeholders for what is open.
+        missing: Of "scale", "ratio" and "noise" (the scale of a pruning defense's noise).
+        budget: What is to be met.
+        plan: What a defense does to the message.
+    """
+    if "ratio" in missing:
+        defense = replace(defense, ratio=_ratio(defense, budget, plan))
+    if "scale" in missing:
+        defense = replace(defense, scale=_scale(lambda s: plan(replace(defense, scale=s)), budget))
+    if "noise" in missing:
+        pruned, noise = defense, defense.noise
+        found = _scale(lambda s: plan(replace(pruned, noise=replace(noise, scale=s))), budget)
+        defense = replace(pruned, noise=replace(noise, scale=found))
+    solved: Defense = defense
+    return solved
+
+
+def _ratio(defense: PruningDefense, budget: Budget, plan: Planner) -> float:
+    """The largest ratio at which enough is left, to whole entries."""
+    if budget.match != "utility":
+        return budget.ratio
+    size = budget.moments.size
+
+    def left(kept: int) -> float:
+        return budget.kept(plan(replace(defense, ratio=1 - kept / size)))
+
+    counts = range(1, size + 1)
+    least = budget.kept(GradientPruning(budget.ratio).plan(budget.moments))
+    return 1 - counts[min(bisect_left(counts, least, key=left), size - 1)] / size
+
+
+def _scale(at: Callable[[float], Mechanism], budget: Budget) -> float:
+    """The scale, in six digits, at which noise does what the reference does."""
+    if budget.match == "scale" or budget.scale == 0:
+        return budget.scale
+    reference = GradientNoise(budget.scale).plan(budget.moments)
+    wanted, found = budget.of_noise(reference), budget.of_noise(at(budget.scale))
+    if not (0 < wanted < math.inf and 0 < found < math.inf):
+        met = f"match='{budget.match}' and a defense that does at no scale what the reference does"
+        advice = "Give a larger `scale`, or prune less."
+        raise WrongValue("match", "be one that these defenses can meet", met, advice)
+    return digits(budget.scale * math.sqrt(wanted / found), 6)
+
+
+def check_use(axes: Sequence[Axis], defenses: Sequence[Defense], settings: Settings) -> None:
+    """Require that amounts of the references are of use: some defense leaves its own open."""
+    for axis, defense in zip(axes, defenses, strict=True):
+        if axis.open and not isinstance(defense, (NoiseDefense, PruningDefense)):
+            raise WrongValue(
+                "defenses",
+                "have their amounts but for noise and pruning, which are matched to others",
+                f"`{axis.name}` with no {' and no '.join(sorted(axis.open))}",
+                "Write for example private-noise(noise_multiplier=1.0, clip=1.0).",
+            )
+    amounts = {amount for axis in axes for amount in axis.open}
+    match = None if settings.match == "utility" else settings.match
+    uses = (
+        ("scale", settings.scale, {"scale", "noise"}),
+        ("ratio", settings.ratio, {"ratio"}),
+        ("match", match, {"scale", "noise", "ratio"}),
+    )
+    for name, value, needed in uses:
+        if value is not None and not amounts & needed:
+            raise WrongValue(
+                name,
+                "be left out where no defense leaves an amount open that depends on it",
+                f"`{name} = {value}` with {[axis.name for axis in axes]}",
+            )

@@ -69,26 +69,15 @@ def trained_model(
     for number in range(1, rounds + 1):
         asked = sample_clients(range(len(batches)), federation.fraction, 0, number)
         drawn = {client: next(batches[client]) for client in asked}
-        _check_sound(moved, drawn[asked[0]])
+        finite = all(bool(w.isfinite().all()) for w in model.parameters())
+        if not finite or not math.isfinite(evaluate_on(moved, model, drawn[asked[0]])[0]):
+            raise DivergedError("weights or a loss that are not finite")
         sent = {k: own[k](moved.message(y), x, noise) for k, (x, y) in drawn.items()}
         replies = [(k, Reply(values, subject.batch_size)) for k, values in sent.items()]
         _, refused = server.step(replies)
         if refused:
             raise DivergedError(refused[0].reason)
     return model
-
-
-def _check_sound(subject: Audited, batch: Batch) -> None:
-    """Require a model that still computes something."""
-    weights = subject.model.parameters()
-    if all(bool(w.isfinite().all()) for w in weights) and math.isfinite(
-        evaluate_on(subject, subject.model, batch)[0]
-    ):
-        return
-    raise DivergedError(
-        "A training under a defense should stay finite. Found weights or a loss that are not: the"
-        " defense is too strong for this optimizer, or its rate too large."
-    )
 
 
 @torch.no_grad()

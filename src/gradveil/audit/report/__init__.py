@@ -1,7 +1,6 @@
 """The only room that writes sentences: an audit's result as report, tables and pictures."""
 
-from ._answers import answer_of
-from ._numbers import estimate, number, plural, share
+from ._numbers import number, plural, share
 from ._tables import (
     Cell,
     Column,
@@ -11,20 +10,19 @@ from ._tables import (
     summary_table,
 )
 from ._words import (
+    answer_of,
     audited,
     dominated,
     equal_words,
     first_sentences,
     headline,
     notes,
-    reading_points,
     undefended_words,
     verdict,
 )
 from ._write import (
     check_folder,
     csv_text,
-    output_folder,
     render_report,
     write_report,
     write_results,

@@ -41,15 +41,6 @@ def interval(value: Interval | None) -> str:
     return f"[{number(value.low)}, {number(value.high)}]"
 
 
-def estimate(value: Interval | None) -> str:
-    """The mean and, where there is one, its interval.
-
-    >>> estimate(Interval(0.5, 0.41, 0.6))
-    '0.500 [0.410, 0.600]'
-    """
-    return ABSENT if value is None else f"{number(value.mean)} {interval(value)}".strip()
-
-
 def share(value: float | None) -> str:
     """A share in percent.
 
@@ -68,12 +59,9 @@ def size(count: int) -> str:
     """A number of bytes.
 
     >>> size(512), size(478120), size(3_200_000)
-    ('512 B', '478 kB', '3.20 MB')
+    ('0.512 kB', '478 kB', '3,200 kB')
     """
-    for power, unit in ((2, "MB"), (1, "kB")):
-        if count >= 1000**power:
-            return f"{number(count / 1000**power)} {unit}"
-    return f"{count} B"
+    return f"{number(count / 1000)} kB"
 
 
 def plural(count: int, noun: str) -> str:

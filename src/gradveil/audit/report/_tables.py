@@ -1,9 +1,11 @@
-"""The tables, for the report and the terminal: what cells say, and what they are sorted by."""
+"""The tables, for the report, the terminal and the chart's marks, each described once."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradveil.attacks import FINISHED
+from gradveil.catalog import shown_name
 from gradveil.scoring import Interval
 
 from .._result import (
@@ -13,16 +15,8 @@ from .._result import (
     Curve,
     DefenseResult,
     Frontier,
-    LayerResult,
     Point,
-)
-from ._facts import (
-    answered,
-    attack_names,
-    every_point,
-    main_answer,
-    most_told,
-    strongest_leak,
+    Releases,
 )
 from ._numbers import ABSENT, interval, named, number, plural, setting, share, size
 
@@ -55,6 +49,10 @@ class Column:
     """Whether the terminal has room for the notes of its cells."""
 
 
+Row = dict[Column, Cell | None]
+"""What is said of one item, its heading first."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows whose first cell is their heading."""
@@ -65,125 +63,68 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
+def _table(name: str, caption: str, rows: Sequence[Row]) -> Table:
+    """A table of these rows; a column of which no row says anything is left out."""
+    shown = [column for column in rows[0] if any(row[column] for row in rows)] if rows else []
+    cells = tuple(tuple(row[column] or Cell(ABSENT) for column in shown) for row in rows)
+    return Table(name, caption, tuple(shown), cells)
+
+
 def summary_table(result: AuditResult) -> Table:
     """One row for each defense: what it keeps, what is proved about it, what it costs."""
-    image = result.setup.is_image
+    rows = [_summary_row(result, defense) for defense in result.defenses]
+    return _table("summary", "What each defense keeps, guarantees and costs", rows)
+
+
+def _summary_row(result: AuditResult, defense: DefenseResult) -> Row:
+    bound, releases = defense.bound, result.setup.releases
+    plan = "yes" if bound and bound.counts_plan else "no"
+    ceiling = (
+        (_number(bound.psnr_ceiling) if bound else UNPROVED) if result.setup.is_image else None
+    )
+    return {
+        Column("Defense", words=True): _words(defense.name, setting(defense.defense)),
+        Column("Signal kept", "U1; 1 is all"): _number(defense.utility_first),
+        Column("Noise", "U2; 0 is none"): _number(defense.utility_second),
+        Column("Reference error", "theory, per entry", notes=False): _bound(bound),
+        Column("Reference PSNR", "theory, dB", brief=False): ceiling,
+        Column("Simple form", "trace; per entry", brief=False): (
+            _number(bound.trace_mse) if bound else UNPROVED
+        ),
+        Column("A limit for", "data that are", True, False): _words(
+            bound.prior if bound else ABSENT
+        ),
+        Column("Counts noise levels", "what they reveal", True, False): (
+            _words(plan if bound else ABSENT)
+        ),
+        **_privacy(result, defense, releases),
+        Column("Formal privacy", words=True, brief=False): _words(defense.formal_privacy),
+        Column("Message", "size"): Cell(size(defense.bytes_sent), float(defense.bytes_sent)),
+        Column("Time", "× undefended"): Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio),
+    }
+
+
+def _privacy(result: AuditResult, defense: DefenseResult, releases: Releases) -> Row:
+    """What is stated of ε and recognition; of nothing where no defense states it."""
     stated = next((d.privacy for d in result.defenses if d.privacy), None)
-    privacy: list[Column] = []
-    if stated is not None:
-        q = stated.sample_rate
-        privacy = [
-            Column("ε, one message", f"δ = {stated.delta:g}, secret noise", notes=False),
-            Column(
-                f"ε, {plural(stated.rounds, 'round')}",
-                "all in all" if q == 1 else f"Poisson sampling at {number(q)}",
-            ),
-            Column("Recognised at most", f"of {stated.candidates}, one message", notes=False),
+    if stated is None:
+        return {}
+    one, rate = defense.privacy, releases.sample_rate
+    cells = [UNPROVED] * 3
+    if one is not None:
+        most = f"{share(one.recognition_rounds)} with all rounds"
+        cells = [
+            replace(_number(one.epsilon), note=one.hides),
+            _number(one.epsilon_rounds),
+            Cell(share(one.recognition), one.recognition, most),
         ]
+    sampling = "all in all" if rate == 1 else f"Poisson sampling at {number(rate)}"
     columns = (
-        Column("Defense", words=True),
-        Column("Signal kept", "U1; 1 is all"),
-        Column("Noise", "U2; 0 is none"),
-        Column("Reference error", "theory, per entry", notes=False),
-        *([Column("Reference PSNR", "theory, dB", brief=False)] if image else []),
-        Column("Simple form", "trace; per entry", brief=False),
-        Column("A limit for", "data that are", words=True, brief=False),
-        Column("Counts noise levels", "what they reveal", words=True, brief=False),
-        *privacy,
-        Column("Formal privacy", words=True, brief=False),
-        Column("Message", "size"),
-        Column("Time", "× undefended"),
+        Column("ε, one message", f"δ = {releases.delta:g}, secret noise", notes=False),
+        Column(f"ε, {plural(releases.rounds, 'round')}", sampling),
+        Column("Recognised at most", f"of {stated.candidates}, one message", notes=False),
     )
-    rows = tuple(tuple(_summary_row(d, image, bool(privacy))) for d in result.defenses)
-    return Table("summary", "What each defense keeps, guarantees and costs", columns, rows)
-
-
-def _summary_row(defense: DefenseResult, image: bool, private: bool) -> list[Cell]:
-    bound, stated = defense.bound, defense.privacy
-    cells = [
-        Cell(defense.name, defense.name, setting(defense.defense)),
-        _cell(defense.utility_first),
-        _cell(defense.utility_second),
-        _bound(bound),
-    ]
-    if image:
-        cells.append(_cell(bound.psnr_ceiling) if bound else UNPROVED)
-    if bound is None:
-        cells += [UNPROVED, Cell(ABSENT), Cell(ABSENT)]
-    else:
-        plan = "yes" if bound.counts_plan else "no"
-        cells += [_cell(bound.trace_mse), Cell(bound.prior, bound.prior), Cell(plan, plan)]
-    if stated is not None:
-        most = f"{share(stated.recognition_rounds)} with all rounds"
-        cells += [
-            replace(_cell(stated.epsilon), note=stated.hides),
-            _cell(stated.epsilon_rounds),
-            Cell(share(stated.recognition), stated.recognition, most),
-        ]
-    elif private:
-        cells += [UNPROVED] * 3
-    return [
-        *cells,
-        Cell(defense.formal_privacy, defense.formal_privacy),
-        Cell(size(defense.bytes_sent), float(defense.bytes_sent)),
-        Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio),
-    ]
-
-
-def rounds_table(result: AuditResult) -> Table:
-    """The error left at each moment of the training: without a defense, and for each answer."""
-    frontier = result.frontier
-    shown = {"no defense": frontier.undefended}
-    for answer in frontier.answers:
-        if found := answered(frontier, answer):
-            shown[named(found[0].name, found[1].defense)] = found[1]
-    columns = (
-        Column("Defense", words=True),
-        *(Column(f"Round {moment}", "error left") for moment in frontier.moments),
-    )
-    rows = []
-    for name, point in shown.items():
-        errors = {leak.round: leak.error for leak in point.leaks}
-        rows.append((Cell(name, name), *(_share(errors.get(m)) for m in frontier.moments)))
-    caption = "What the strongest attack leaves to guess, over the rounds of a training"
-    return Table("rounds", caption, columns, tuple(rows))
-
-
-def attack_table(result: AuditResult) -> Table:
-    """One row for each defense and attack."""
-    setup, names = result.setup, attack_names(result)
-    pairs = [(d, a) for d in result.defenses for a in d.attacks]
-    found = any(attack.accuracy for _, attack in pairs)
-    labels = setup.threat.labels != "known"
-    columns = [
-        Column("Defense", words=True),
-        Column("Attack", words=True),
-        Column("Aware", "of the defense"),
-        Column("Error", "share wrong" if setup.tokens else "squared, per entry"),
-        *([Column("PSNR", "dB"), Column("SSIM", notes=False)] if setup.is_image else []),
-        *([Column("Tokens found" if setup.tokens else "Columns found")] if found else []),
-        *([Column("Labels found")] if labels else []),
-        Column("Seconds", "per batch", brief=False),
-        Column("Runs", brief=False),
-    ]
-    rows = []
-    for defense, attack in pairs:
-        name, aware = names[attack.attack], "yes" if attack.knows_defense else "no"
-        cells = [Cell(defense.name, defense.name), Cell(name, name), Cell(aware, aware)]
-        cells.append(_estimate(attack.mse))
-        cells += [_estimate(attack.psnr), _estimate(attack.ssim)] if setup.is_image else []
-        cells += [_share(attack.accuracy)] if found else []
-        cells += [Cell(share(attack.label_accuracy), attack.label_accuracy)] if labels else []
-        runs = len(attack.runs)
-        cells += [_cell(attack.seconds), Cell(str(runs), float(runs), _statuses(attack))]
-        rows.append(tuple(cells))
-    return Table("attacks", "What each attack reached", tuple(columns), tuple(rows))
-
-
-def _statuses(attack: AttackResult) -> str:
-    """What did not end as it should."""
-    ends = [run.status for run in attack.runs if run.status != FINISHED]
-    return ", ".join(f"{ends.count(status)} {status}" for status in dict.fromkeys(ends))
+    return dict(zip(columns, cells, strict=True))
 
 
 def _bound(bound: BoundResult | None) -> Cell:
@@ -193,85 +134,128 @@ def _bound(bound: BoundResult | None) -> Cell:
     ends = bound.mse_interval
     within = f" ({number(ends[0])} to {number(ends[1])})" if ends else ""
     note = f"{bound.method}{spread}, over {plural(bound.batches, 'batch')}{within}"
-    found = replace(_cell(bound.mse), note=note)
+    found = replace(_number(bound.mse), note=note)
     if bound.holds:
         return found
     return replace(found, text=f"{found.text} †", note=f"{found.note}, no guarantee here")
 
 
+def rounds_table(result: AuditResult) -> Table:
+    """The error left at each moment of the training: without a defense, and for each answer."""
+    frontier = result.frontier
+    shown = {"no defense": frontier.undefended}
+    for answer in frontier.answers:
+        if found := frontier.setting(answer):
+            shown[named(found[0].name, found[1].defense)] = found[1]
+    rows: list[Row] = []
+    for name, point in shown.items():
+        errors = {leak.round: leak.error for leak in point.leaks}
+        moments = {
+            Column(f"Round {m}", "error left"): _share(errors.get(m)) for m in frontier.moments
+        }
+        rows.append({Column("Defense", words=True): _words(name), **moments})
+    caption = "What the strongest attack leaves to guess, over the rounds of a training"
+    return _table("rounds", caption, rows)
+
+
+def attack_names(result: AuditResult) -> dict[str, str]:
+    """A short name for each attack's specification: without arguments where that is unique."""
+    specs = list(dict.fromkeys(a.attack for d in result.defenses for a in d.attacks))
+    short = [shown_name(spec) for spec in specs]
+    return {s: n if short.count(n) == 1 else s for s, n in zip(specs, short, strict=True)}
+
+
+def attack_table(result: AuditResult) -> Table:
+    """One row for each defense and attack."""
+    pairs = [(defense, attack) for defense in result.defenses for attack in defense.attacks]
+    rows = [_attack_row(result, defense, attack) for defense, attack in pairs]
+    return _table("attacks", "What each attack reached", rows)
+
+
+def _attack_row(result: AuditResult, defense: DefenseResult, attack: AttackResult) -> Row:
+    setup, runs = result.setup, len(attack.runs)
+    labels = Cell(share(attack.label_accuracy), attack.label_accuracy)
+    ends = [run.status for run in attack.runs if run.status != FINISHED]
+    others = ", ".join(f"{ends.count(status)} {status}" for status in dict.fromkeys(ends))
+    found = "Tokens found" if setup.tokens else "Columns found"
+    return {
+        Column("Defense", words=True): _words(defense.name),
+        Column("Attack", words=True): _words(attack_names(result)[attack.attack]),
+        Column("Aware", "of the defense"): _words("yes" if attack.knows_defense else "no"),
+        Column("Error", "share wrong" if setup.tokens else "squared, per entry"): (
+            _estimate(attack.mse)
+        ),
+        Column("PSNR", "dB"): _estimate(attack.psnr) if attack.psnr else None,
+        Column("SSIM", notes=False): _estimate(attack.ssim) if attack.ssim else None,
+        Column(found): _share(attack.accuracy) if attack.accuracy else None,
+        Column("Labels found"): labels if setup.threat.labels != "known" else None,
+        Column("Seconds", "per batch", brief=False): _number(attack.seconds),
+        Column("Runs", brief=False): Cell(str(runs), float(runs), others),
+    }
+
+
 def layer_table(result: AuditResult) -> Table:
     """One row for each tensor of the message: its noise and the share sent, by defense."""
-    layers = {d.name: {layer.name: layer for layer in d.layers} for d in result.defenses}
     sizes = {layer.name: layer.size for d in result.defenses for layer in d.layers}
-    columns = (Column("Tensor", words=True), *(Column(name) for name in layers))
-    rows = tuple(
-        (
-            Cell(name, name, plural(entries, "entry")),
-            *(_layer(by_name.get(name)) for by_name in layers.values()),
-        )
-        for name, entries in sizes.items()
-    )
-    return Table("layers", "Noise and share sent, by tensor and defense", columns, rows)
-
-
-def _layer(layer: LayerResult | None) -> Cell:
-    if layer is None:
-        return Cell(ABSENT)
-    kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
-    return Cell(number(layer.noise) if layer.noise else "no noise", layer.noise, kept)
+    rows: list[Row] = []
+    for name, entries in sizes.items():
+        row: Row = {Column("Tensor", words=True): _words(name, plural(entries, "entry"))}
+        for defense in result.defenses:
+            layer = next((one for one in defense.layers if one.name == name), None)
+            cell = None
+            if layer is not None:
+                kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
+                noise = number(layer.noise) if layer.noise else "no noise"
+                cell = Cell(noise, layer.noise, kept)
+            row[Column(defense.name)] = cell
+        rows.append(row)
+    return _table("layers", "Noise and share sent, by tensor and defense", rows)
 
 
 def points_table(result: AuditResult) -> Table:
     """One row for each defense and strength, the undefended message first."""
-    frontier, image = result.frontier, result.setup.is_image
-    told = next((t for p in every_point(frontier) if (t := most_told(p))), None)
-    alike = " of its class" if told and told.one_class else ""
-    picked = f"right one of {told.candidates}{alike}" if told else "not measured"
-    columns = [
-        Column("Defense", words=True),
-        Column("Strength", words=True),
-        Column("Error left", "in % of a blind guess's"),
-        *([Column("PSNR", "dB; less is safer", notes=False)] if image else []),
-        Column("Near copies", brief=False),
-        Column("Picked out", picked, notes=False),
-        Column("Loss", f"after {plural(result.setup.federation.rounds, 'round')}"),
-        Column("Extra loss", "over undefended", brief=False),
-        Column("Right classes", "on other examples", brief=False),
-        Column("Reference error", "theory, per entry", brief=False),
-        Column("ε", "promise"),
-    ]
-    rows = [_point_row(frontier, None, frontier.undefended, image)]
-    rows += [_point_row(frontier, curve, point, image) for curve, point in frontier.points()]
+    rows = [point_row(result, curve, point) for curve, point in result.frontier.all_points()]
     caption = "Every defense at every strength: what leaks, and what training loses"
-    return Table("points", caption, tuple(columns), tuple(map(tuple, rows)))
+    return _table("points", caption, rows)
 
 
-def _point_row(frontier: Frontier, curve: Curve | None, point: Point, image: bool) -> list[Cell]:
-    leak, told = strongest_leak(point), most_told(point)
-    name = curve.name if curve else "no defense"
-    beaten = "beaten" if curve and curve.dominated_by else ""
-    copies = Cell(f"{leak.copies} of {leak.examples}", float(leak.copies)) if leak else Cell(ABSENT)
-    holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
-    picked = _share(told.rate if told else None)
+def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
+    """What leaks at one strength, and what it costs."""
+    frontier, leak, told = result.frontier, point.strongest, point.told_apart
+    known = told or next((t for _, p in frontier.all_points() if (t := p.told_apart)), None)
+    alike = " of its class" if known and known.one_class else ""
+    picked = f"right one of {known.candidates}{alike}" if known else ""
+    rate = _share(told.rate if told else None)
     bits = f", {number(told.bits.mean)} bits" if told else ""
-    return [
-        Cell(name, name, beaten),
-        Cell(strength(curve, point), point.amount, _answers_at(frontier, point)),
-        _share(leak.error if leak else None),
-        *([_estimate(leak.psnr if leak else None)] if image else []),
-        copies,
-        replace(picked, note=f"{picked.note}{bits}"),
-        _loss(point),
-        _extra(point),
-        _share(point.accuracy),
-        Cell(number(point.bound), point.bound, holds),
-        Cell(number(point.epsilon), point.epsilon),
-    ]
+    holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
+    rounds = plural(result.setup.federation.rounds, "round")
+    goals = _answers_at(frontier, point)
+    return {
+        Column("Defense", words=True): _words(curve.name, "beaten" if curve.dominated_by else ""),
+        Column("Strength", words=True): Cell(strength(curve, point), point.amount, goals),
+        Column("Error left", "in % of a blind guess's"): _share(leak.error if leak else None),
+        Column("PSNR", "dB; less is safer", notes=False): (
+            _estimate(leak.psnr) if leak and leak.psnr else None
+        ),
+        Column("Near copies", brief=False): (
+            Cell(f"{leak.copies} of {leak.examples}", float(leak.copies)) if leak else None
+        ),
+        Column("Picked out", picked, notes=False): (
+            replace(rate, note=f"{rate.note}{bits}") if known else None
+        ),
+        Column("Loss", f"after {rounds}"): _loss(point),
+        Column("Extra loss", "over undefended", brief=False): _extra(point),
+        Column("Right classes", "on other examples", brief=False): _share(point.accuracy),
+        Column("Reference error", "theory, per entry", brief=False): (
+            Cell(number(point.bound), point.bound, holds)
+        ),
+        Column("ε", "promise"): Cell(number(point.epsilon), point.epsilon),
+    }
 
 
-def strength(curve: Curve | None, point: Point) -> str:
+def strength(curve: Curve, point: Point) -> str:
     """What was varied with its number; all numbers of the setting where nothing is said."""
-    if curve is None or point.amount is None or not curve.amount_name:
+    if point.amount is None or not curve.amount_name:
         return setting(point.defense) or ABSENT
     name = curve.amount_name.replace("_", " ").removeprefix("noise ")
     return f"{name} {point.amount:.3g}"
@@ -279,28 +263,19 @@ def strength(curve: Curve | None, point: Point) -> str:
 
 def _answers_at(frontier: Frontier, point: Point) -> str:
     """For which goals this is the setting."""
-    main, titles = main_answer(frontier), []
+    titles = []
     for answer in frontier.answers:
-        found = answered(frontier, answer)
+        found = frontier.setting(answer)
         if found and found[1] == point:
             title = answer.title if answer.reached else f"nearest: {answer.title}"
-            titles.append("recommended" if answer is main and answer.reached else title)
+            titles.append("recommended" if answer is frontier.main and answer.reached else title)
     return ", ".join(titles)
 
 
-def _cell(value: float | None) -> Cell:
-    return Cell(number(value), value if value is not None and math.isfinite(value) else None)
-
-
-def _estimate(value: Interval | None) -> Cell:
-    return replace(_cell(value.mean), note=interval(value)) if value else _cell(None)
-
-
-def _share(value: Interval | None) -> Cell:
-    if value is None:
-        return Cell(ABSENT)
-    low, high = (share(end).removesuffix(" %") for end in (value.low, value.high))
-    return Cell(share(value.mean), value.mean, f"[{low}, {high}]")
+def _loss(point: Point) -> Cell:
+    if point.loss and not math.isfinite(point.loss.mean):
+        return Cell("diverged", 1e300)
+    return _estimate(point.loss)
 
 
 def _extra(point: Point) -> Cell:
@@ -311,7 +286,20 @@ def _extra(point: Point) -> Cell:
     return Cell(f"{mean} %", extra.mean, f"[{low}, {high}]")
 
 
-def _loss(point: Point) -> Cell:
-    if point.loss and not math.isfinite(point.loss.mean):
-        return Cell("diverged", 1e300)
-    return _estimate(point.loss)
+def _words(text: str, note: str = "") -> Cell:
+    return Cell(text, text, note)
+
+
+def _number(value: float | None) -> Cell:
+    return Cell(number(value), value if value is not None and math.isfinite(value) else None)
+
+
+def _estimate(value: Interval | None) -> Cell:
+    return replace(_number(value.mean), note=interval(value)) if value else _number(None)
+
+
+def _share(value: Interval | None) -> Cell:
+    if value is None:
+        return Cell(ABSENT)
+    low, high = (share(end).removesuffix(" %") for end in (value.low, value.high))
+    return Cell(share(value.mean), value.mean, f"[{low}, {high}]")

@@ -1,25 +1,37 @@
 """The report's sentences, made from its numbers and nothing else."""
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from gradveil._runner import Cell, Failure
-from gradveil.catalog import shown_name
-from gradveil.scoring import CANNOT_JUDGE, MARGIN
+import gradveil
+from gradveil.catalog import DEFENSES, Spec, build_defense, shown_name
+from gradveil.scoring import MARGIN
 
-from .._result import AuditResult, BoundResult, Frontier, Point
-from ..measure import Budget
-from ._facts import (
-    COPY,
-    attack_names,
-    grade,
-    main_answer,
-    most_told,
-    strongest_leak,
-    twins,
-)
-from ._numbers import estimate, named, number, plural, share
+from .._result import Answer, AuditResult, BoundResult, Frontier, Point, Releases
+from .._settings import Goal
+from ..answer import Setting, Solved
+from ..measure import Budget, Laboratory, Search, with_public_plan
+from ._numbers import named, number, plural, share
+
+COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
+"""Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
+a near copy, up to `RECOGNISABLE` as recognisable, from `NOTHING` on as no further than the guess,
+in between as blurred. On MNIST a guess has about 12 dB, so these are about 22, 16 and 12 dB."""
+
+OUTCOMES = {
+    COPY: ("up to near copies of the images", "up to nearly all of the values"),
+    RECOGNISABLE: ("up to recognisable images", "up to much of the values"),
+    NOTHING: ("at most blurred or partial images", "at most a part of the values"),
+}
+"""By the largest error, of images and of values."""
+
+CANNOT_JUDGE = "These attacks cannot judge this model"
+
+KNOWS_MORE = "An attacker who knows more about the data may get further."
+"""What follows `no_further`: attacks without public examples say nothing of one who has them."""
 
 
 class Sentence(NamedTuple):
@@ -27,17 +39,6 @@ class Sentence(NamedTuple):
 
     asks: str
     text: str
-
-
-KNOWS_MORE = "An attacker who knows more about the data may get further."
-"""What follows `no_further`: attacks without public examples say nothing of one who has them."""
-
-OUTCOMES = {
-    "copy": ("up to near copies of the images", "up to nearly all of the values"),
-    "recognisable": ("up to recognisable images", "up to much of the values"),
-    "blurred": ("at most blurred or partial images", "at most a part of the values"),
-}
-"""By grade, of images and of values."""
 
 
 def no_further(strongest: str) -> str:
@@ -56,25 +57,26 @@ def recovered(point: Point, is_image: bool) -> str:
 
     By the worse end of the interval, as goals are: what cannot be excluded is said.
     """
-    leak = strongest_leak(point)
+    leak = point.strongest
     if leak is None or leak.error is None:
         return "No attack was run."
     numbers = f"{share(leak.error.mean)} of a blind guess's error"
     numbers += f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
-    level, attack = grade(leak.error.low), shown_name(leak.attack)
+    attack, low = shown_name(leak.attack), leak.error.low
+    outcome = next((words for most, words in OUTCOMES.items() if low <= most), None)
     if leak.copies:
         what = "images" if is_image else "examples"
-        outcome = f"rebuilds near copies of {leak.copies} of {leak.examples} {what}"
-    elif level == "nothing":
+        found = f"near copies of {leak.copies} of {leak.examples} {what}"
+    elif outcome is None:
         return f"{no_further(f'{attack}, {numbers}')}. {KNOWS_MORE}"
     else:
-        outcome = f"rebuilds {OUTCOMES[level][not is_image]}"
-    return f"The strongest attack, {attack}, {outcome} ({numbers})."
+        found = outcome[not is_image]
+    return f"The strongest attack, {attack}, rebuilds {found} ({numbers})."
 
 
 def picked_out(point: Point) -> str:
     """How often candidates are told apart; empty where that was not measured."""
-    told = most_told(point)
+    told = point.told_apart
     if told is None:
         return ""
     return (
@@ -83,20 +85,15 @@ def picked_out(point: Point) -> str:
     )
 
 
-def training_words(point: Point, undefended: Point) -> str:
-    """What training loses; empty where nothing was trained."""
-    if point.loss is None:
-        return ""
-    if not math.isfinite(point.loss.mean):
-        return "Training under it fails: the loss is no longer finite."
-    instead = f" instead of {number(undefended.loss.mean)}" if undefended.loss else ""
-    extra = f" ({100 * point.extra_loss.mean:+.0f} %)" if point.extra_loss else ""
-    return f"Training ends with a loss of {number(point.loss.mean)}{instead}{extra}."
-
-
 def what_it_does(point: Point, undefended: Point, is_image: bool) -> str:
     """What leaks under a setting, and what it costs."""
-    costs = training_words(point, undefended)
+    costs = ""
+    if point.loss is not None and not math.isfinite(point.loss.mean):
+        costs = "Training under it fails: the loss is no longer finite."
+    elif point.loss is not None:
+        instead = f" instead of {number(undefended.loss.mean)}" if undefended.loss else ""
+        extra = f" ({100 * point.extra_loss.mean:+.0f} %)" if point.extra_loss else ""
+        costs = f"Training ends with a loss of {number(point.loss.mean)}{instead}{extra}."
     return joined(recovered(point, is_image), picked_out(point), costs)
 
 
@@ -127,36 +124,27 @@ def verdict(
         no_guarantee: Why the theory promises nothing, where it does not.
         able: Whether the attacks can judge this model.
     """
-    promise = _guarantee(bound, no_guarantee, guess_error, is_image)
-    if strongest_leak(point) is None:
+    what = "images" if is_image else "values"
+    promise = f"Nothing is guaranteed: {no_guarantee}".removesuffix(": ") + "."
+    if bound is not None and bound.holds:
+        near = bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error
+        promise = (
+            f"Its Gaussian reference error is {bound.mse:.2g} per entry: a limit if the data were"
+            f" Gaussian, not a guarantee for {what}"
+            f"{f'; it does not exclude near copies of the {what}' if near else ''}."
+        )
+    if point.strongest is None:
         return f"Not attacked in this run. {promise}"
     if not able:
         blind = "without a defense they are no better than a blind guess."
         told = picked_out(point) or "Nothing was measured that could."
-        return f"{_capital(CANNOT_JUDGE)}: {blind} {told} {promise}"
+        return f"{CANNOT_JUDGE}: {blind} {told} {promise}"
     return f"{recovered(point, is_image)} {promise}"
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
-
-
-def _guarantee(bound: BoundResult | None, reason: str, guess_error: float, is_image: bool) -> str:
-    if bound is None or not bound.holds:
-        return f"Nothing is guaranteed: {reason}." if reason else "Nothing is guaranteed."
-    what = "images" if is_image else "values"
-    text = (
-        f"Its Gaussian reference error is {bound.mse:.2g} per entry: a limit if the data were"
-        f" Gaussian, not a guarantee for {what}"
-    )
-    if bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error:
-        text += f"; it does not exclude near copies of the {what}"
-    return f"{text}."
 
 
 def headline(result: AuditResult) -> str:
     """The answer as a heading."""
-    answer = main_answer(result.frontier)
+    answer = result.frontier.main
     if answer is None:
         return "What leaks, what is guaranteed, what it costs"
     if not answer.reached:
@@ -166,7 +154,7 @@ def headline(result: AuditResult) -> str:
 
 def first_sentences(result: AuditResult) -> list[Sentence]:
     """What leaks without a defense, what to use or what was compared, and how sure that is."""
-    frontier, answer = result.frontier, main_answer(result.frontier)
+    frontier, answer = result.frontier, result.frontier.main
     plain, image = frontier.undefended, result.setup.is_image
     found = [Sentence("Without a defense", recovered(plain, image))]
     if answer is None:
@@ -201,50 +189,7 @@ def audited(result: AuditResult) -> str:
     weights = setup.weights if known else f"weights of {setup.weights}"
     text = f"{setup.model} ({setup.parameters:,} parameters, {weights}) on {setup.data}"
     version = setup.versions.get("gradveil", "")
-    return " · ".join(
-        part for part in (text, setup.date, version and f"gradveil {version}") if part
-    )
-
-
-def reading_points(result: AuditResult) -> list[Sentence]:
-    """How to read the table of points."""
-    frontier, setup = result.frontier, result.setup
-    federation, releases = setup.federation, setup.releases
-    told, moments = most_told(frontier.undefended), ", ".join(map(str, frontier.moments))
-    psnr = "" if frontier.guess_psnr is None else f", {number(frontier.guess_psnr)} dB"
-    before = "" if frontier.loss_before is None else f"; before it was {frontier.loss_before:.3g}"
-    found = [
-        Sentence(
-            "Error left",
-            f"the strongest attack's squared error over a blind guess's ({frontier.guess}{psnr});"
-            " 0 % is a copy, 100 % is no further than the guess",
-        ),
-        Sentence(
-            "Loss",
-            f"on other examples, after {plural(federation.rounds, 'round')} with"
-            f" {federation.optimizer}, rate {federation.lr:g},"
-            f" {plural(federation.clients, 'client')}, {plural(setup.training_seeds, 'seed')},"
-            f" trained on {frontier.trained_on} examples{before}",
-        ),
-        Sentence(
-            "Reference error",
-            "what no attacker would go below if the data were Gaussian; real data are easier",
-        ),
-        Sentence(
-            "ε",
-            f"the promise of differential privacy over {plural(releases.rounds, 'round')},"
-            f" δ = {releases.delta:g}, with secret noise (these trainings had seeds) and one"
-            " example or client replaced by an empty one; the smaller, the stronger; –: none",
-        ),
-        Sentence("Beaten", "another defense costs less at equal leakage"),
-        Sentence("Beside a number", "its 95 % interval"),
-    ]
-    if told is not None:
-        picks = "how often an attacker who knows the rest of the batch picks the right one of"
-        found.insert(1, Sentence("Picked out", f"{picks} {told.candidates} candidates"))
-    if len(frontier.moments) > 1:
-        found.insert(1, Sentence("Moments", f"rounds {moments} were attacked; the worst counts"))
-    return found
+    return " · ".join(filter(None, (text, setup.date, version and f"gradveil {version}")))
 
 
 RANGE_NOTE = (
@@ -262,47 +207,43 @@ STOPPED = {
 }
 
 
-def notes(
-    said: Sequence[str],
-    failures: Mapping[Cell, Failure],
-    stopped: str | None,
-    *,
-    private_plan: bool,
-    range_hidden: bool,
-) -> list[str]:
+def notes(search: Search, frontier: Frontier) -> tuple[str, ...]:
     """What a reader should know of this run: what was left out, what the bounds do not count."""
-    found = [PLAN_NOTE] if private_plan else []
-    if stopped is not None:
-        found.append(f"{STOPPED[stopped]} The same command goes on where it stopped.")
-    for cell, failure in failures.items():
+    found = [PLAN_NOTE] if any(curve.plan == "private" for curve in frontier.curves) else []
+    if search.stopped is not None:
+        found.append(f"{STOPPED[search.stopped]} The same command goes on where it stopped.")
+    for cell, failure in search.failures.items():
         reason = " ".join(f"{failure.error}: {failure.message}".split())
         found.append(f"`{cell.name}` failed on {cell.settings['defense']}: {reason}")
-    return [*found, *said, *([RANGE_NOTE] if range_hidden else [])]
+    hidden = [] if search.laboratory.subject.range_is_public else [RANGE_NOTE]
+    return (*found, *search.notes, *hidden)
+
+
+EQUAL = {
+    "curves": (
+        "Each defense was run over strengths; what it protects is compared with the loss after a"
+        " real training."
+    ),
+    "given": "Nothing: all amounts were given.",
+    "scale": "All noise has the scale {scale:.3g}, all pruning cuts {ratio:.0%}.",
+    "error": (
+        "Wherever there is noise, the reference error (in its simple form) is that of isotropic"
+        " noise of scale {scale:.3g}; all pruning cuts {ratio:.0%}."
+    ),
+    "utility": (
+        "Noise, with clamping or without, makes a training step vary as much as isotropic noise of"
+        " scale {scale:.3g} does (equal U2). Pruning keeps as much of a step as magnitude pruning"
+        " of {ratio:.0%} (equal U1). Noisy pruning has both. What training loses in the end, the"
+        " loss, need not be equal."
+    ),
+}
+"""What is equal among the defenses, by what was matched."""
 
 
 def equal_words(match: str, budget: Budget | None) -> str:
     """What is equal among the defenses, in one or two sentences."""
-    if match == "curves":
-        return (
-            "Each defense was run over strengths; what it protects is compared with the loss after"
-            " a real training."
-        )
-    if budget is None:
-        return "Nothing: all amounts were given."
-    noise, pruning = f"isotropic noise of scale {budget.scale:.3g}", f"{budget.ratio:.0%}"
-    if budget.match == "scale":
-        return f"All noise has the scale {budget.scale:.3g}, all pruning cuts {pruning}."
-    if budget.match == "error":
-        return (
-            f"Wherever there is noise, the reference error (in its simple form) is that of"
-            f" {noise}, {budget.error:.3g} per entry; all pruning cuts {pruning}."
-        )
-    return (
-        f"Noise, with clamping or without, makes a training step vary as much as {noise} does"
-        f" (equal U2). Pruning keeps as much of a step as magnitude pruning of {pruning} (equal"
-        " U1). Noisy pruning has both. What training loses in the end, the loss, need not be"
-        " equal."
-    )
+    given = {} if budget is None else {"scale": budget.scale, "ratio": budget.ratio}
+    return EQUAL[match].format(**given)
 
 
 def undefended_words(result: AuditResult) -> str:
@@ -314,108 +255,173 @@ def undefended_words(result: AuditResult) -> str:
     gain = leak.gain
     ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
     unit = "share of wrong tokens" if result.setup.tokens else "squared error"
-    numbers = (
-        f"ithout a defense the strongest attack, {shown_name(leak.attack)}, leaves"
+    judged = "" if leak.works else f"{CANNOT_JUDGE}. "
+    needed = (
+        f" At least {MARGIN:g} dB in the mean and an interval above 0 are needed, or a near copy."
+    )
+    return (
+        f"{judged}Without a defense the strongest attack, {shown_name(leak.attack)}, leaves"
         f" {share(leak.error.mean)} of the {unit} of a blind guess ({frontier.guess}):"
-        f" {gain.mean:+.1f}{ends} dB, example by example"
-    )
-    if leak.works:
-        return f"W{numbers}."
-    return (
-        f"{_capital(CANNOT_JUDGE)}: w{numbers}. At least {MARGIN:g} dB in the mean and an interval"
-        " above 0 are needed, or a near copy."
+        f" {gain.mean:+.1f}{ends} dB, example by example.{'' if leak.works else needed}"
     )
 
 
-def takeaways(result: AuditResult) -> list[str]:
-    """The few things to remember."""
-    texts = [
-        undefended_words(result),
-        _gains(result),
-        _below(result),
-        _formal(result),
-    ]
-    return [text for text in texts if text]
-
-
-def _gains(result: AuditResult) -> str:
-    """The bounds of optimal defenses over their twins'; equal utility only where losses agree."""
-    pairs = [
-        (classical, optimal, optimal.bound.trace_mse / classical.bound.trace_mse)
-        for classical, optimal in twins(result)
-        if classical.bound and optimal.bound and classical.bound.trace_mse > 0
-    ]
-    if not pairs:
-        return ""
-    ratios = [f"{optimal.name} {number(ratio)} ×" for _, optimal, ratio in pairs]
-    text = f"reference error over that of the classical form: {_list(ratios)}."
-    if result.setup.match != "utility":
-        return f"The {text}"
-    losses = [(classical.loss, optimal.loss) for classical, optimal, _ in pairs]
-    if all(a and b and a.low <= b.high and b.low <= a.high for a, b in losses):
-        return f"At equal utility, the {text}"
-    told = [f"{a.name} {estimate(a.loss)}, {b.name} {estimate(b.loss)}" for a, b, _ in pairs]
-    return (
-        f"Where as much of a step is kept (U1) and noise makes it vary as much (U2), the {text}"
-        f" The loss after training is not equal: {_list(told)}."
-    )
-
-
-def _below(result: AuditResult) -> str:
-    names = [
-        d.name
-        for d in result.defenses
-        if d.bound and any(a.mse.high < d.bound.mse for a in d.attacks)
-    ]
-    if not names:
+def below_reference(result: AuditResult) -> str:
+    """For which defenses an attack went below the reference error; empty if for none."""
+    bounded = [(d, d.bound) for d in result.defenses if d.bound]
+    below = [d.name for d, bound in bounded if any(a.mse.high < bound.mse for a in d.attacks)]
+    if not below:
         return ""
     return (
-        f"An attack went below the reference error for {_list(names)}. That error is a limit for"
+        f"An attack went below the reference error for {_list(below)}. That error is a limit for"
         f" Gaussian data, not a guarantee for {'images' if result.setup.is_image else 'inputs'}:"
         " these are easier to guess, so it does not protect them."
     )
 
 
-def _formal(result: AuditResult) -> str:
-    carriers = [d.name for d in result.defenses if d.is_formal]
-    if carriers:
-        return f"Formal privacy is stated for {_list(carriers)} only; see Guarantees."
-    return "None of this carries a formal (ε, δ) privacy guarantee."
-
-
-def _list(parts: Iterable[str]) -> str:
+def _list(parts: Sequence[str]) -> str:
     """Words with commas and "and"."""
-    *most, last = parts
-    return f"{', '.join(most)} and {last}" if most else last
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-LABELS = {
-    "known": "the labels of the batch",
-    "counts": "how often each class occurs in the batch, not which image has which label",
-    "unknown": "no labels: it has to find them",
-}
-TOLD = {
-    "known": "Know the defense and its settings, but not the noise that was drawn",
-    "realised": "Know the defense and the very noise levels or mask, which nobody sends",
-    "unknown": "Made for a known defense, but not told of it",
-}
+MEANINGLESS = 20.0
+"""ε above which a promise is none."""
+
+UNJUDGED = (
+    "This goal cannot be judged: without a defense the attacks are no better than a blind guess, so"
+    " that they get no further behind one says nothing. Give a goal on who is identified, or on ε,"
+    " or a stronger attack."
+)
+NOT_REACHED = "Nothing is promised: no setting that was measured reaches the goal."
+MORE = "A stronger attack, other data or a later round may reveal more."
 
 
-def threat_model(result: AuditResult) -> list[str]:
-    """What the attacker has, one line each."""
-    setup, names = result.setup, attack_names(result)
-    threat = setup.threat
-    what = "one gradient" if setup.federation.local is None else "one weight update"
-    knows = "knows" if threat.statistics else "does not know"
-    lines = [
-        f"It sees {what} of a batch as it was sent, after the defense; it follows the protocol.",
-        "It knows the model with its weights, the loss, the batch size and the inputs' shape.",
-        f"It is given {LABELS[threat.labels]}.",
-        f"It {knows} the data's mean, standard deviation and range.",
+def python_line(defense: str, plan: str) -> str:
+    """A line that makes the defense in Python.
+
+    >>> python_line("optimal-noise(scale=0.012)", "model")
+    'defense = gradveil.OptimalNoise(scale=0.012)'
+    """
+    made = _call(Spec.parse(defense))
+    if plan == "public":
+        public = "source=gradveil.Public((public_inputs, public_targets))"
+        made = f"{made.removesuffix(')')}, {public})"
+    return f"defense = {made}"
+
+
+def toml_line(defense: str) -> str:
+    """A line for a configuration that names a defense; a string of JSON is one of TOML.
+
+    >>> toml_line("gradient-noise(scale=0.012)")
+    'defense = "gradient-noise(scale=0.012)"'
+    """
+    return f"defense = {json.dumps(defense)}"
+
+
+def _call(spec: Spec) -> str:
+    name = spec.name.replace(":", ".")
+    if name in DEFENSES:
+        made = DEFENSES[name].build.__name__
+        name = f"gradveil.{made}" if made in gradveil.__all__ else f"gradveil.defenses.{made}"
+    items = [
+        _text(value) if isinstance(key, int) else f"{key}={_text(value)}"
+        for key, value in spec.arguments.items()
     ]
-    for aware, phrase in ((True, TOLD[threat.mechanism]), (False, "Do not know the defense")):
-        found = (a for d in result.defenses for a in d.attacks if a.knows_defense is aware)
-        attackers = list(dict.fromkeys(names[a.attack] for a in found))
-        if attackers:
-            lines.append(f"{phrase}: {_list(attackers)}.")
-    return lines
+    return f"{name}({', '.join(items)})"
+
+
+def _text(value: Any) -> str:
+    return _call(value) if isinstance(value, Spec) else repr(value)
+
+
+def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
+    """The answer to one wish."""
+    goals = tuple(map(str, solved.wish.goals))
+    answer = Answer(solved.wish.title, goals, solved.best is not None, UNJUDGED)
+    if not solved.judged:
+        return answer
+    shown = solved.best or solved.nearest or solved.within_cost
+    if shown is None:
+        sentence, rests_on = _none_reaches(solved, plain), _rests_on(laboratory, plain)
+        return replace(answer, sentence=sentence, rests_on=rests_on, not_promised=NOT_REACHED)
+    text, subject = shown.point.defense, laboratory.subject
+    defense, use = with_public_plan(subject, build_defense(text, allow_imports=True)), _named(shown)
+    found = f"Use {use}." if answer.reached else f"{_missed(solved)} The nearest is {use}."
+    return replace(
+        answer,
+        sentence=joined(found, what_it_does(shown.point, plain, subject.is_image)),
+        name=shown.axis.name,
+        defense=text,
+        python=python_line(text, defense.about.source),
+        toml=toml_line(text),
+        rests_on=_rests_on(laboratory, shown.point),
+        not_promised=_not_promised(shown.point, laboratory.settings.releases),
+        equal=solved.equal,
+    )
+
+
+def _named(setting: Setting) -> str:
+    return named(setting.axis.name, setting.point.defense)
+
+
+def _missed(solved: Solved) -> str:
+    """By how much goals on leakage and on the loss cannot both be met."""
+    wish, parts = solved.wish, []
+    for setting, goals, merit in (
+        (solved.nearest, wish.of_cost, "reaches the goal on leakage"),
+        (solved.within_cost, wish.of_leakage, "keeps the loss"),
+    ):
+        missed = [g for g in goals if setting is not None and not g.is_reached(setting.point)]
+        parts += [_says(goal, setting, merit) for goal in missed if setting is not None]
+    return joined(f"No setting reaches {' and '.join(map(str, wish.goals))}.", *parts)
+
+
+def _says(goal: Goal, setting: Setting, merit: str) -> str:
+    value = goal.value(setting.point)
+    if value is None:
+        return ""
+    return (
+        f"The best that {merit}, {_named(setting)}, has {goal.shown(value)} (worse end of the"
+        f" interval) where {goal.shown(goal.limit)} is asked."
+    )
+
+
+def _none_reaches(solved: Solved, plain: Point) -> str:
+    which = " and ".join(map(str, solved.wish.goals))
+    reasons = []
+    for goal in solved.wish.goals:
+        if goal.is_formal:
+            reasons.append("An ε is solved for with private noise, its strength left open.")
+        elif goal.is_cost and plain.loss is None:
+            reasons.append("Nothing was trained.")
+        elif goal.value(plain) is None:
+            reasons.append(f"`{goal.measure}` could not be measured on these data.")
+        elif goal in solved.closest:
+            reasons.append(_says(goal, solved.closest[goal], "comes nearest"))
+    return joined(f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons))
+
+
+def _rests_on(laboratory: Laboratory, point: Point) -> str:
+    subject, federation = laboratory.subject, laboratory.federation
+    seeds = laboratory.settings.training_seeds
+    trained = f"; {seeds} trainings of {federation.rounds} rounds with {federation.clients} clients"
+    return (
+        f"{len(laboratory.attacks)} attack(s) on {plural(subject.batches, 'batch')} of"
+        f" {subject.batch_size} {'images' if subject.is_image else 'examples'}, the models after"
+        f" {', '.join(str(leak.round) for leak in point.leaks)} rounds{trained if seeds else ''}."
+        " A goal counts as reached where the worse end of the 95 % interval is within it."
+    )
+
+
+def _not_promised(point: Point, releases: Releases) -> str:
+    if point.epsilon is None:
+        return f"There is no (ε, δ) guarantee. {MORE}"
+    if point.epsilon > MEANINGLESS:
+        return f"Its ε is above {MEANINGLESS:g}: differential privacy promises nothing here. {MORE}"
+    return (
+        f"ε = {point.epsilon:.3g} at δ = {releases.delta:g} holds for any attacker over"
+        f" {releases.rounds} rounds, each example (or client) in a share"
+        f" {releases.sample_rate:g} of them and one replaced by an empty one, with secure"
+        " random numbers; these were simulations with seeds. The measured numbers hold for the"
+        " attacks that were run."
+    )

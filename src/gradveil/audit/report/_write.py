@@ -4,9 +4,9 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from gradveil._extras import require
@@ -14,19 +14,24 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import across, frontier_figures, metrics
-from ._facts import attack_names, every_point, looks, main_answer
+from ._charts import edge_of, frontier_figures, is_beyond, looks, metrics
 from ._gallery import first_strips, gallery
-from ._numbers import estimate, number, plural
-from ._tables import attack_table, layer_table, points_table, rounds_table, summary_table
+from ._numbers import number
+from ._tables import (
+    attack_names,
+    attack_table,
+    layer_table,
+    points_table,
+    rounds_table,
+    summary_table,
+)
 from ._words import (
     audited,
+    below_reference,
     dominated,
     first_sentences,
     headline,
-    reading_points,
-    takeaways,
-    threat_model,
+    undefended_words,
 )
 
 FILE = "report.html"
@@ -55,19 +60,19 @@ def render_report(result: AuditResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, estimate=estimate)
+    environment.filters["number"] = number
     return environment.get_template(FILE).render(_context(result))
 
 
 def _context(result: AuditResult) -> Mapping[str, Any]:
-    frontier, axis = result.frontier, across(result)
-    charts = frontier_figures(result)
-    drawn = any(figure["data"] for figure in charts.values())
+    frontier, edge = result.frontier, edge_of(result)
+    charts, names = frontier_figures(result), attack_names(result)
+    points = [point for _, point in frontier.all_points()]
+    knows = {a.attack: a.knows_defense for d in result.defenses for a in d.attacks}
     return {
         "result": result,
         "setup": result.setup,
         "frontier": frontier,
-        "main": main_answer(frontier),
         "swept": bool(frontier.answers) or any(len(c.points) > 1 for c in frontier.curves),
         "headline": headline(result),
         "audited": audited(result),
@@ -75,22 +80,19 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "strips": first_strips(result),
         "dominated": dominated(frontier),
         "metrics": metrics(result),
-        "trained": axis.trained,
-        "edge": any(map(axis.beyond, every_point(frontier))),
+        "edge": any(is_beyond(point, edge) for point in points),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
-        "reading": reading_points(result),
-        "takeaways": takeaways(result),
+        "takeaways": [t for t in (undefended_words(result), below_reference(result)) if t],
         "summary": summary_table(result),
         "attacks": attack_table(result),
-        "names": attack_names(result),
+        "names": names,
         "looks": looks(result),
         "gallery": gallery(result),
         "layers": layer_table(result),
-        "threat": threat_model(result),
+        "attackers": {w: [names[a] for a in knows if knows[a] is w] for w in (True, False)},
         "charts": charts,
-        "plotly": _plotly_bundle() if drawn else None,
-        "plural": plural,
+        "plotly": _plotly_bundle() if any(one["data"] for one in charts.values()) else None,
     }
 
 
@@ -102,38 +104,23 @@ def _plotly_bundle() -> Any:
     return Markup(get_plotlyjs().replace("</script", "<\\/script"))
 
 
-@contextmanager
-def output_folder(folder: Path, keep: bool = True) -> Iterator[None]:
-    """A folder that can be written, for the work inside; if that fails, it leaves no trace."""
-    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
-    probe = folder / ".writable"
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(probe, "")
-            probe.unlink()
-        except OSError as error:
-            file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
-            found = f"that `{file}` is a file" if file else f"`{error.strerror}` for `{folder}`"
-            raise type(error)(
-                f"Parameter `out` should be a folder that can be written. Found {found}. Choose"
-                " another."
-            ) from error
-        yield
-    except Exception:
-        keep = False
-        raise
-    finally:
-        if not keep:
-            with suppress(OSError):  # something is in it, or it was never made
-                for path in made:
-                    path.rmdir()
-
-
 def check_folder(folder: Path) -> None:
     """Require a folder that can be made and written, before hours of work; it is left as it was."""
-    with output_folder(folder, keep=False):
-        pass
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+        found = f"that `{file}` is a file" if file else f"`{error.strerror}` for `{folder}`"
+        raise type(error)(
+            f"Parameter `out` should be a folder that can be written. Found {found}. Choose"
+            " another."
+        ) from error
+    finally:
+        for path in (path for path in made if path.exists()):
+            path.rmdir()
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:
@@ -160,7 +147,8 @@ def write_results(result: AuditResult, folder: Path) -> Path:
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line for each row; nothing but a header without any."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["name"])
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, fieldnames=[*names] or ["name"])
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
