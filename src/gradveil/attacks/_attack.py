@@ -99,6 +99,19 @@ class Attack(ABC):
         return replace(self, **changes) if changes else self
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search(Attack):
+    """An attack that takes its time, and can be told how much it has.
+
+    Args:
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps in all, best own cost so far).
+    """
+
+    time_budget: float | None = None
+    progress: Progress | None = None
+
+
 def check_settings(
     attack: object,
     *,

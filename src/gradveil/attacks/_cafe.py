@@ -17,7 +17,7 @@ from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, Reconstruction, Search, check_settings
 from ._descent import Watch, clamp
 from ._lbfgs import minimise_lbfgs
 from ._observation import Observation, ThreatModel, observe
@@ -113,7 +113,7 @@ class VerticalObservation:
 
 
 @dataclass(frozen=True)
-class CAFE(Attack):
+class CAFE(Search):
     """Three steps for each worker, from its first fully connected layer u = W h + b down.
 
     With S (iterations × examples) the known indices, 1 where iteration t used example n, v_n the
@@ -134,8 +134,6 @@ class CAFE(Attack):
     Args:
         steps: L-BFGS iterations of step 3.
         total_variation: λ.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of the present worker's block.
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import NoDefense
@@ -154,8 +152,6 @@ class CAFE(Attack):
 
     steps: int = 200
     total_variation: float = 1e-6
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps",), not_negative=("total_variation",))

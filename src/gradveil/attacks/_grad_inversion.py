@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gradveil._random import generator_or_fresh
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, INTERRUPTED, Progress, Reconstruction, Search, check_settings
 from ._descent import (
     Cost,
     Descent,
@@ -31,7 +31,7 @@ from ._targets import labels_of
 
 
 @dataclass(frozen=True)
-class GradInversion(Attack):
+class GradInversion(Search):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on
@@ -56,8 +56,6 @@ class GradInversion(Attack):
         batch_norm: α_bn.
         group: α_group, from a quarter of the steps on.
         rounds: How often the consensus is renewed.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost).
 
     >>> GradInversion(steps=5, seeds=2)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
@@ -72,8 +70,6 @@ class GradInversion(Attack):
     batch_norm: float = 1.0
     group: float = 1e-2
     rounds: int = 16
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         weights = ("total_variation", "l2", "batch_norm", "group")

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._checks import check_choice, check_kind
 from gradveil._random import named_stream, seed_from
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
 from ._descent import (
     SETTLED,
     Cost,
@@ -40,7 +40,7 @@ TRIAL = 0.2
 
 
 @dataclass(frozen=True)
-class InvertingGradients(Attack):
+class InvertingGradients(Search):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
     D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
@@ -70,8 +70,6 @@ class InvertingGradients(Attack):
             less cost.
         relative: Whether total variation is weighed in units of the root of the distance that
             random inputs have, where that is below 1.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
     """
 
     steps: int = 1000
@@ -82,8 +80,6 @@ class InvertingGradients(Attack):
     restarts: int = 1
     distance: str = "cosine"
     finish: Finish | None = None
-    time_budget: float | None = None
-    progress: Progress | None = None
     peel: Peel | None = None
     unpool: Unpool | None = None
     regress: Regress | None = None
@@ -242,7 +238,7 @@ class InvertingGradients(Attack):
         sent, start, end = sent_row(observation), self.total_variation, self._end
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
-            weight = _between(start, end, min(1.0, progress / SETTLED))
+            weight = between(start, end, min(1.0, progress / SETTLED))
             return measure(message(inputs, labels), sent) + unit * weight * total_variation(inputs)
 
         return cost
@@ -279,7 +275,7 @@ def fits_better(
     return own < its if min(own, its) < 0.5 * max(own, its) else None
 
 
-def _between(start: float, end: float, share: float) -> float:
+def between(start: float, end: float, share: float) -> float:
     """From start to end, geometrically where both are above 0."""
     if start > 0 and end > 0:
         return start * math.exp(share * math.log(end / start))

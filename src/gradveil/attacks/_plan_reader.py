@@ -13,7 +13,7 @@ from gradveil._tensors import flatten
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
-from ._attack import Attack, Progress, Reconstruction, check_settings
+from ._attack import Reconstruction, Search, check_settings
 from ._channel import estimator_for
 from ._descent import Descent, Minimum, Watch, minimise, sent_row
 from ._model_layers import Call, features_of, linear_calls, random_inputs
@@ -276,7 +276,7 @@ def read_image(run: Run, steps: int) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class PlanReader(Attack):
+class PlanReader(Search):
     """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
 
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
@@ -291,8 +291,6 @@ class PlanReader(Attack):
     Args:
         steps: For inverting features.
         polish: Steps on the likelihood with the levels as a function of the candidate.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
     >>> PlanReader(steps=100).polish
     40
@@ -302,8 +300,6 @@ class PlanReader(Attack):
 
     steps: int = 600
     polish: int = 40
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps", "polish"))

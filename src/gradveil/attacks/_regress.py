@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
-from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
 from ._descent import Watch
 from ._model_layers import random_examples
 from ._observation import Observation
@@ -85,7 +85,7 @@ class _Sketch:
 
 
 @dataclass(frozen=True)
-class Regress(Attack):
+class Regress(Search):
     """The inputs as a linear function of the message, fitted to messages of random inputs.
 
     The attacker knows the model and can make messages itself. It draws random images with the
@@ -102,8 +102,6 @@ class Regress(Attack):
 
     Args:
         samples: How many messages are simulated, each at the price of one gradient.
-        time_budget: Seconds after which it makes do with the samples that it has.
-        progress: Called with (sample, samples, 1.0).
 
     >>> from gradveil.attacks import InvertingGradients
     >>> InvertingGradients(regress=Regress(samples=100)).regress.samples
@@ -111,8 +109,6 @@ class Regress(Attack):
     """
 
     samples: int = 300
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("samples",))

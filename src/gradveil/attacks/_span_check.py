@@ -17,7 +17,7 @@ from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient
 
-from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
 from ._channel import plan_channel
 from ._descent import Watch
 from ._matching import Evidence, euclidean_evidence
@@ -395,7 +395,7 @@ class TokenSearch:
 
 
 @dataclass(frozen=True)
-class SpanCheck(Attack):
+class SpanCheck(Search):
     """Tokens whose inputs of the first attention layer lie in the span of its gradient.
 
     For queries, keys and values u_n = W x_n, the gradient ∂L/∂W = Σ_n δ_n x_nᵀ has its rows in the
@@ -417,8 +417,6 @@ class SpanCheck(Attack):
     Args:
         width: How many tokens are tried in each place where spans do not decide.
         sweeps: Of the last search, over all places.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost) between the parts of the attack.
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import NoDefense
@@ -437,8 +435,6 @@ class SpanCheck(Attack):
 
     width: int = 8
     sweeps: int = 3
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("width",))

@@ -11,7 +11,7 @@ from gradveil._checks import check_kind
 from gradveil._random import generator_or_fresh
 from gradveil.data import TableLayout
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, Reconstruction, Search, check_settings
 from ._channel import plan_channel
 from ._descent import (
     Descent,
@@ -47,7 +47,7 @@ class TableReconstruction(Reconstruction):
 
 
 @dataclass(frozen=True)
-class TabLeak(Attack):
+class TabLeak(Search):
     """Gradient matching over rows z, where the model sees softmax(z) for each group of categories.
 
     One-hot groups are relaxed: the search goes over logits, so that all candidates are mixtures of
@@ -66,8 +66,6 @@ class TabLeak(Attack):
         steps: Of each start.
         starts: How many, from N(0, I).
         lr: Of Adam.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import NoDefense
@@ -89,8 +87,6 @@ class TabLeak(Attack):
     steps: int = 500
     starts: int = 16
     lr: float = 0.06
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         if self.layout is not None:
