@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import check_choice, check_count, check_flag, check_kind
+from gradveil._checks import WrongValue, check_choice, check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh, named_stream, seed_from
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
@@ -27,6 +27,8 @@ Examples = tuple[Tensor, Tensor]
 
 TREND = (8, 32, 128, 256)
 """Numbers of candidates of the trend, as far as they are below the one asked for."""
+
+FEWER = "Ask for fewer candidates, or use one_class=False."
 
 PLANS_ANEW = (
     "the plan is made from the private batch with random probes, so the likelihood of what was"
@@ -74,11 +76,8 @@ class Population(NamedTuple):
         chosen = order[pool][:needed]
         rest = order[~torch.isin(order, chosen)][:others]
         if len(chosen) < needed or len(rest) < others:
-            raise ValueError(
-                f"Parameter `examples` should hold at least {needed + others} examples, for"
-                f" the candidates and the rest of the batch. Found {len(order)}. Ask for fewer"
-                " candidates."
-            )
+            expected = f"hold at least {needed + others} examples, candidates and rest of the batch"
+            raise WrongValue("examples", expected, str(len(order)), FEWER)
         picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
         return Draw(chosen, picked.tolist(), rest)
 
@@ -94,10 +93,8 @@ class Population(NamedTuple):
             fitting = free & (labels[order] == labels[own]) if self.one_class else free
             others = fitting.nonzero().flatten()[: count - 1]
             if not len(others):
-                raise ValueError(
-                    "Parameter `examples` should hold more than the candidates, for the other"
-                    " places of the batch. Found none that is left. Ask for fewer candidates."
-                )
+                expected = "hold more than the candidates, for the other places of the batch"
+                raise WrongValue("examples", expected, "none that is left", FEWER)
             free[others] = False
             sets.append(torch.cat([own[None], order[others]]))
         return sets
@@ -108,11 +105,8 @@ def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
     counts = torch.bincount(labels)
     enough = (counts[labels] >= needed).nonzero().flatten()
     if not len(enough):
-        raise ValueError(
-            f"Parameter `examples` should hold at least {needed} examples of one class. Found at"
-            f" most {int(counts.max())}. Ask for fewer candidates, or use"
-            " one_class=False."
-        )
+        expected = f"hold at least {needed} examples of one class"
+        raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
     place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
     return int(labels[enough[int(place)]])
 
@@ -309,11 +303,9 @@ def identify_trials(
     check_choice(rest, "rest", ("known", "unknown"))
     work = candidates * neighbours ** (batch_size - 1)
     if rest == "unknown" and work > 2**16:
-        raise ValueError(
-            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
-            f" {2**16} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
-            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
-        )
+        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
+        found = f"{candidates}, {neighbours} and {batch_size}: {work}"
+        raise WrongValue("candidates", expected, found, "Ask for fewer, or use rest='known'.")
     population = Population(
         *_checked(examples, num_classes, one_class), candidates, batch_size, one_class
     )
@@ -332,7 +324,8 @@ def identify_trials(
         rests = [draw.rest]
         if rest == "unknown" and batch_size > 1:
             own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
-            rests = combinations(population.neighbours(draw, neighbours, own))
+            sets = population.neighbours(draw, neighbours, own)
+            rests = [torch.stack(chosen) for chosen in product(*sets)]
         found = marginal(population, draw, messages, rests, generator)
         for one, batch, place in zip(found, batches, draw.places, strict=True):
             for size in sizes:
@@ -353,10 +346,8 @@ def _checked(examples: Examples, num_classes: int, one_class: bool) -> Examples:
     tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
     inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
     if one_class and task_of(targets) != "classification":
-        raise ValueError(
-            "Parameter `one_class` should be False where targets are not one class label for each"
-            f" example. Found True with targets that are {task_of(targets)}."
-        )
+        expected = "be False where targets are not one class label for each example"
+        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
     return inputs, targets
 
 
@@ -373,11 +364,6 @@ def marginal(
     found = [Identify(candidates, rest).many(messages, generator) for rest in known]
     logs = torch.stack([torch.stack([one.log_likelihoods for one in each]) for each in found])
     return [Identification(row, candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
-
-
-def combinations(sets: list[Tensor]) -> list[Tensor]:
-    """The rests of the batch with one example of each set."""
-    return [torch.stack(chosen) for chosen in product(*sets)]
 
 
 def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:

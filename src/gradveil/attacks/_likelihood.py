@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_structure, check_values
+from gradveil._checks import WrongType, check_structure, check_values
 from gradveil._typing import Level, Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
@@ -104,24 +104,19 @@ def _doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
     return Doubt(levels, shared)
 
 
-def log_likelihood(
-    mechanism: Any, values: Tensors, sent: Tensors, doubt: Doubt | None = None
-) -> Tensor:
-    """log p(sent | values), a float64 number, with all terms that depend on the mechanism.
-
-    Args:
-        mechanism: That was applied, or planned again.
-        values: What the message would be.
-        sent: What left the client.
-        doubt: `None` if this very mechanism was applied; otherwise how well it is known.
-    """
-    return log_likelihoods(mechanism, [values], [sent], doubt)[0, 0]
-
-
 def log_likelihoods(
     mechanism: Any, values: Sequence[Tensors], sent: Sequence[Tensors], doubt: Doubt | None = None
 ) -> Tensor:
-    """`log_likelihood` of all messages (rows) under all values (columns)."""
+    """log p(sent | values) of all messages (rows) under all values (columns), in float64.
+
+    With all terms that depend on the mechanism.
+
+    Args:
+        mechanism: That was applied, or planned again.
+        values: What the messages would be.
+        sent: What left the client.
+        doubt: `None` if this very mechanism was applied; otherwise how well it is known.
+    """
     for one in values:
         check_values(one)
     for one in sent:
@@ -158,10 +153,8 @@ def _table(
     elif isinstance(mechanism, SignMechanism):
         pair = partial(_signs)
     else:
-        raise TypeError(
-            "A mechanism should have a likelihood that tells candidates apart. Found"
-            f" {type(mechanism).__name__}. Plan a Mechanism or a RoundingMechanism."
-        )
+        expected, advice = "have a likelihood", "Plan a Mechanism or a RoundingMechanism."
+        raise WrongType("mechanism", expected, type(mechanism).__name__, advice)
     return torch.stack([torch.stack([pair(y, v) for v in values]) for y in sent])
 
 
