@@ -19,7 +19,6 @@ from ._descent import (
     Minimum,
     consensus,
     message_of,
-    minimise,
     noise_start,
     sent_row,
 )
@@ -274,11 +273,10 @@ class _Posterior:
         decay: str = "steps",
     ) -> Minimum:
         """With a share of the unaware attack's steps, at this multiple of its rate."""
-        unaware, seen = self.attack.unaware, self.run.observation
-        steps, left = max(1, round(share * unaware.steps)), self.run.watch.left()
+        unaware, run = self.attack.unaware, replace(self.run, progress=self.attack.progress)
+        steps, left = max(1, round(share * unaware.steps)), run.watch.left()
         descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
-        told = self.attack.progress
-        return minimise(cost, start, descent, low=seen.low, high=seen.high, progress=told)
+        return run.minimise(cost, start, descent)
 
 
 def _planned(run: Run, estimate: Tensor) -> Channel:

@@ -18,7 +18,6 @@ from ._descent import (
     Descent,
     Minimum,
     Watch,
-    minimise,
     noise_start,
     parts_of,
     sent_row,
@@ -214,8 +213,7 @@ class InvertingGradients(Search):
     def _minimise(self, run: Run, cost: Cost, start: Tensor, time_budget: float | None) -> Minimum:
         settled = 0.0 if self.total_variation_end is None else SETTLED
         descent = Descent(self.steps, self.lr, time_budget=time_budget, settled=settled)
-        low, high = run.observation.low, run.observation.high
-        return minimise(cost, start, descent, low=low, high=high, progress=run.progress)
+        return run.minimise(cost, start, descent)
 
     def _unit(self, observation: Observation, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Of total variation's weight: 1, or the root of the median distance of random inputs.

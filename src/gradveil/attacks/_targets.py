@@ -15,7 +15,9 @@ from gradveil.messages import FunctionalLoss
 
 from ._attack import Progress
 from ._descent import (
+    Cost,
     Descent,
+    Minimum,
     Watch,
     clamp,
     message_of,
@@ -146,6 +148,11 @@ class Run:
     def clamp(self, inputs: Tensor) -> Tensor:
         """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
+
+    def minimise(self, cost: Cost, start: Tensor, descent: Descent) -> Minimum:
+        """Minimise within the range, and tell how far it is."""
+        low, high = self.observation.low, self.observation.high
+        return minimise(cost, start, descent, low=low, high=high, progress=self.progress)
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the message, relative to its size."""
