@@ -2,21 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradveil._random import generator_or_fresh
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED, INTERRUPTED, Progress, Reconstruction, Search, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
 from ._descent import (
     Cost,
     Descent,
-    Minimum,
-    Watch,
     consensus,
     message_of,
     minimise,
@@ -25,9 +21,9 @@ from ._descent import (
 )
 from ._matching import cosine_distance
 from ._model_layers import recorded
-from ._observation import Observation, check_observation
+from ._observation import Observation
 from ._priors import total_variation
-from ._targets import labels_of
+from ._targets import Run
 
 
 @dataclass(frozen=True)
@@ -80,44 +76,48 @@ class GradInversion(Search):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
-        check_observation(observation)
-        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        labels = labels_of(observation, generator)
-        cost, now = self._cost(observation, labels), noise_start(observation, self.seeds, generator)
+        run = Run.of(self, observation, generator)
+        cost, now = self._cost(run), noise_start(observation, self.seeds, run.generator)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
-        history: list[tuple[int, float]] = []
+        history, told = list[tuple[int, float]](), self.progress or (lambda *_: None)
         for number in range(self.rounds):
             before, rate = number * steps, whole.rate(number / self.rounds)
-            mean = consensus(now, labels)
+            mean = consensus(now, run.labels)
             drawn = torch.full_like(now.flatten(1)[:, 0], self.group * (4 * number >= self.rounds))
             minimum = minimise(
                 cost,
                 now,
-                Descent(steps, rate, decay="none", time_budget=watch.left()),
+                Descent(steps, rate, decay="none", time_budget=run.watch.left()),
                 data=(mean, drawn),
                 low=observation.low,
                 high=observation.high,
-                progress=self._told(before, self.rounds * steps),
+                progress=lambda k, _, own, before=before: told(
+                    before + k, self.rounds * steps, own
+                ),
             )
             history += [(before + step, float(costs.min())) for step, costs in minimum.history]
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
-        return self._picked(cost, minimum, labels, history)
+        best = int(minimum.costs.argmin())
+        inputs, own = now[best], float(minimum.costs[best])
+        if minimum.status != INTERRUPTED:
+            mean = consensus(now, run.labels)[best]
+            with torch.no_grad():
+                shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
+            if shared < own:
+                inputs, own = mean, shared
+        return Reconstruction(inputs, run.labels, own, history, minimum.status)
 
-    def _told(self, before: int, total: int) -> Progress | None:
-        """The whole attack's progress, seen from one round."""
-        told = self.progress
-        return told and (lambda step, _, cost: told(before + step, total, cost))
-
-    def _cost(self, observation: Observation, labels: Tensor) -> Cost:
-        message, sent = message_of(observation), sent_row(observation)
-        statistics = batch_norm_distance(observation) if self.batch_norm > 0 else None
+    def _cost(self, run: Run) -> Cost:
+        """(all terms, those without the group's) of one seed."""
+        message, sent = message_of(run.observation), sent_row(run.observation)
+        statistics = batch_norm_distance(run.observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = cosine_distance(message(inputs, labels), sent)
+            own = cosine_distance(message(inputs, run.labels), sent)
             own = own + self.total_variation * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics is not None:
@@ -125,20 +125,6 @@ class GradInversion(Search):
             return own + group * (inputs - mean).square().mean(), own
 
         return cost
-
-    def _picked(
-        self, cost: Cost, minimum: Minimum, labels: Tensor, history: list[tuple[int, float]]
-    ) -> Reconstruction:
-        """The best of the seeds and their consensus, by the cost without the group term."""
-        best = int(minimum.costs.argmin())
-        inputs, own = minimum.inputs[best], float(minimum.costs[best])
-        if minimum.status != INTERRUPTED:
-            mean = consensus(minimum.inputs, labels)[best]
-            with torch.no_grad():
-                shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
-            if shared < own:
-                inputs, own = mean, shared
-        return Reconstruction(inputs, labels, own, history, minimum.status)
 
 
 def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] | None:
@@ -160,15 +146,14 @@ def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] 
     def distance(inputs: Tensor) -> Tensor:
         with recorded(layers) as seen:
             loss.outputs(loss.parameters, inputs)
-        return torch.stack([_distance(layer, values) for _, layer, values in seen]).mean()
+        found = []
+        for _, layer, values in seen:
+            over = [0, *range(2, values.dim())]
+            spread = (layer.running_var.detach() + layer.eps).sqrt()  # type: ignore[union-attr]
+            mean, variance = values.mean(over), values.var(over, unbiased=False)
+            shift = (mean - layer.running_mean.detach()) / spread  # type: ignore[union-attr]
+            ratio = (variance + layer.eps).sqrt() / spread
+            found.append((shift.square() + (ratio - 1).square()).mean())
+        return torch.stack(found).mean()
 
     return distance if layers else None
-
-
-def _distance(layer: Any, values: Tensor) -> Tensor:
-    over = [0, *range(2, values.dim())]
-    spread = (layer.running_var.detach() + layer.eps).sqrt()
-    mean, variance = values.mean(over), values.var(over, unbiased=False)
-    shift = (mean - layer.running_mean.detach()) / spread
-    ratio = (variance + layer.eps).sqrt() / spread
-    return torch.as_tensor((shift.square() + (ratio - 1).square()).mean())
