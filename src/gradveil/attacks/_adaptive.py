@@ -26,7 +26,7 @@ from ._inverting_gradients import InvertingGradients, between
 from ._matching import Evidence
 from ._observation import Observation, check_known
 from ._plan_reader import PlanReader, plan_can_be_read
-from ._priors import Denoised, Energy, TotalVariation, check_prior, energy_of
+from ._priors import Denoised, Energy, TotalVariation, energy_of
 from ._refine import Finish, Refined, Stages, refine_one, split
 from ._targets import Run
 
@@ -78,7 +78,7 @@ class Adaptive(Search):
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("restarts",))
-        check_prior(self.prior)
+        energy_of(self.prior)
         parts = {"unaware": InvertingGradients, "reader": PlanReader, "finish": Finish}
         for name, kind in parts.items():
             if name == "unaware" or getattr(self, name) is not None:

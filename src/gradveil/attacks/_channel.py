@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradveil._checks import WrongType
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import (
@@ -98,11 +99,9 @@ def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
         levels = {name: _deviation(y, mechanism.levels) for name, y in sent.items()}
         return replace(channel, std=flatten(levels))
     if not isinstance(mechanism, Mechanism | LaplaceMechanism):
-        raise TypeError(
-            "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
-            f" that plans one. Found {type(mechanism).__name__}. Derive it from one of"
-            " `gradveil.mechanisms`."
-        )
+        expected = "have a Mechanism or a RoundingMechanism, or a defense that plans one"
+        found, advice = type(mechanism).__name__, "Derive it from one of `gradveil.mechanisms`."
+        raise WrongType("observation", expected, found, advice)
     std = flatten(as_tensors(mechanism.std, sent))
     if not realised and bool((std > 0).any()):
         std = std.clamp(min=float(std[std > 0].square().mean().sqrt()))
@@ -132,15 +131,12 @@ def _deviation(sent: Tensor, levels: int) -> Tensor:
     sizes = y.abs()[y != 0]
     if not sizes.numel():
         return torch.zeros_like(sent)
-    parts = next((n for n in range(1, levels + 1) if _on_grid(sizes * n / sizes.min(), n)), 1)
+    steps = ((n, sizes * n / sizes.min()) for n in range(1, levels + 1))
+    whole = (n for n, own in steps if bool(((own - own.round()).abs() <= 1e-3 * n).all()))
+    parts = next(whole, 1)  # whole numbers, up to rounding
     norm = levels * sizes.min() / parts
     variance = (y.square().sum() - norm**2).clamp(min=0) / y.numel()
     return variance.sqrt().to(sent.dtype).expand(sent.shape)
-
-
-def _on_grid(steps: Tensor, parts: int) -> bool:
-    """Whether all are whole numbers, up to rounding."""
-    return bool(((steps - steps.round()).abs() <= 1e-3 * parts).all())
 
 
 def open_channel(

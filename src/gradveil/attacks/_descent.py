@@ -145,7 +145,9 @@ def minimise(
         for step in range(descent.steps + 1):
             share = max(step / descent.steps, watch.share())
             gradient, own = evaluate(now, share, *data)
-            _keep_best(best, now, own, always=share <= descent.settled)
+            better = own.isfinite() if share <= descent.settled else own < best.costs
+            best.inputs = torch.where(better.view(-1, *[1] * (now.dim() - 1)), now, best.inputs)
+            best.costs = torch.where(better, own.to(best.costs), best.costs)
             if step % RECORDED == 0 or step == descent.steps:
                 best.history.append((step, best.costs.clone()))
             if progress is not None:
@@ -187,7 +189,11 @@ class _Update:
 
 
 def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Gradients and own costs of all candidates: one after the other, or from one batched pass."""
+    """Gradients and own costs of all candidates: one after the other, or from one batched pass.
+
+    On an accelerator the batched one is faster. On a processor the transforms cost more than they
+    save, but for many small candidates.
+    """
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         result = cost(candidate, share, *data)
@@ -201,7 +207,10 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
             return torch.autograd.grad(value, candidate)[0], own.detach()
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
-        if not _pays_to_batch(candidates):
+        many = len(candidates) > 1
+        if candidates.device.type == "cpu":
+            many = len(candidates) >= MANY and candidates[0].numel() <= SMALL
+        if not many:
             pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
             gradients, owns = zip(*pairs, strict=True)
             return torch.stack(gradients), torch.stack(owns)
@@ -213,24 +222,6 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
         return gradients, own.detach()
 
     return evaluate
-
-
-def _pays_to_batch(candidates: Tensor) -> bool:
-    """Whether one pass over all candidates is faster than one for each, by plain autograd.
-
-    On an accelerator it is. On a processor the transforms cost more than they save, but for many
-    small candidates.
-    """
-    if candidates.device.type != "cpu":
-        return len(candidates) > 1
-    return len(candidates) >= MANY and candidates[0].numel() <= SMALL
-
-
-def _keep_best(best: Minimum, now: Tensor, own: Tensor, always: bool) -> None:
-    better = own.isfinite() if always else own < best.costs
-    shape = (-1, *[1] * (now.dim() - 1))
-    best.inputs = torch.where(better.view(shape), now, best.inputs)
-    best.costs = torch.where(better, own.to(best.costs), best.costs)
 
 
 def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:

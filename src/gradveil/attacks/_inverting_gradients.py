@@ -187,11 +187,12 @@ class InvertingGradients(Search):
         noise, watch = noise_start(run.observation, self.restarts, run.generator), run.watch
         if self.regress is None:
             return [self._minimise(run, cost, noise, watch)]
-        regress = replace(self.regress, samples=min(self.regress.samples, self.steps))
-        estimate = regress.estimate(run, aside, watch.part(1 / (4 * self.restarts)))[None]
+        samples = min(self.regress.samples, self.steps)
+        regress, part = replace(self.regress, samples=samples, progress=None), 1 / self.restarts
+        estimate = regress.estimate(run, aside, watch.part(part / 4))[0][None]
         gentle = replace(self, lr=self.lr / 4)
         if self.restarts > 1:  # each start has its own part of a time budget
-            first = gentle._minimise(run, cost, estimate, watch.part(1 / self.restarts))
+            first = gentle._minimise(run, cost, estimate, watch.part(part))
             if first.status == INTERRUPTED:
                 return [first]
             return [first, self._minimise(run, cost, noise[1:], watch)]

@@ -1,8 +1,8 @@
 """Regression: inputs from a message as simulated messages of random inputs teach it."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -65,23 +65,22 @@ WIDTH = 8192
 two of them stay the same in the mean."""
 
 
-class _Sketch:
-    """Large tensors made small, by sums of entries with random signs."""
+def sketch_of(like: Tensors, generator: torch.Generator) -> Callable[[str, Tensor], Tensor]:
+    """(name, tensor) to a row; of large tensors it has sums of entries with random signs."""
+    maps: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, values in like.items():
+        if values.numel() > WIDTH:
+            drawn = normal_like(values.new_empty(2, values.numel()), generator)
+            places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
+            maps[name] = (places, drawn[1].sign())
 
-    def __init__(self, like: Tensors, generator: torch.Generator) -> None:
-        self._maps: dict[str, tuple[Tensor, Tensor]] = {}
-        for name, values in like.items():
-            if values.numel() > WIDTH:
-                drawn = normal_like(values.new_empty(2, values.numel()), generator)
-                places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
-                self._maps[name] = (places, drawn[1].sign())
-
-    def __call__(self, name: str, values: Tensor) -> Tensor:
-        """The tensor of that name as a row."""
-        if name not in self._maps:
+    def sketch(name: str, values: Tensor) -> Tensor:
+        if name not in maps:
             return values.flatten()
-        places, signs = self._maps[name]
+        places, signs = maps[name]
         return values.new_zeros(WIDTH).index_add_(0, places, values.flatten() * signs)
+
+    return sketch
 
 
 @dataclass(frozen=True)
@@ -118,25 +117,21 @@ class Regress(Search):
     ) -> Reconstruction:
         """Attack one observation; the middle of the range where the samples teach nothing."""
         run = Run.of(self, observation, generator)
-        inputs, count = self._regressed(run, run.generator, run.watch)
+        inputs, count = self.estimate(run, run.generator, run.watch)
         own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
         return Reconstruction(inputs, run.labels, own, [(count, own)], status)
 
-    def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> Tensor:
-        """The start of a descent.
+    def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
+        """The inputs, and from how many samples: as many as the time allows, at least 16.
 
-        Where the samples teach nothing this is their mean, which is still a better start than
-        noise: of BatchNorm in training mode noise in the start is noise in the end.
+        Where the samples teach nothing this is their mean, which is still a better start of a
+        descent than noise: of BatchNorm in training mode noise in the start is noise in the end.
         """
-        return replace(self, progress=None)._regressed(run, generator, watch)[0]
-
-    def _regressed(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
-        """The inputs, and from how many samples: as many as the time allows, at least 16."""
         seen, message = run.observation, run.observation.message(run.labels)
         size = seen.batch_size
         drawn = random_examples(seen, self.samples * size, generator).unflatten(0, (-1, size))
-        sketch, rows = _Sketch(seen.sent, generator), list[Tensors]()
+        sketch, rows = sketch_of(seen.sent, generator), list[Tensors]()
         for number, batch in enumerate(drawn):
             if number >= 16 and watch.is_over():
                 break
