@@ -58,7 +58,6 @@ class Adaptive(Search):
         reader: Reads plans that were made from one private example, where noise hides most of the
             message; `None`: does not.
 
-    >>> from gradveil import NoDefense
     >>> attack = Adaptive(InvertingGradients(steps=20), prior=None, finish=None)
     >>> known = replace(seen, defense=NoDefense())
     >>> attack(known, torch.Generator().manual_seed(0)).inputs.shape

@@ -33,9 +33,6 @@ class VerticalNet(nn.Module):
         workers: How many; for images whose number is a square, a grid, otherwise strips.
         hidden: Outputs of each worker's first fully connected layer.
         channels: Channels of a smooth 3x3 convolution before it; `None`: it reads the block itself.
-
-    >>> VerticalNet((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
-    torch.Size([2, 10])
     """
 
     def __init__(
@@ -135,8 +132,6 @@ class CAFE(Search):
         steps: L-BFGS iterations of step 3.
         total_variation: λ.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
     >>> generator = torch.Generator().manual_seed(0)
     >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
     >>> seen = CAFE.observe(

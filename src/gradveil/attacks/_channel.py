@@ -81,7 +81,6 @@ def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
 
     Args:
         mechanism: That was applied, or one like it. Laplace's noise is taken for normal.
-        sent: What left the client.
         realised: Whether this very mechanism was applied. One that was planned from an estimate
             has another mask, and small levels that are wrong by large factors: those below the
             root mean square are lifted to it, so that only noisier entries count less.
@@ -145,12 +144,7 @@ def open_channel(
     """The channel of a mechanism that the attacker knows or has planned itself.
 
     A pruned entry has |g_i| ≤ τ_i, where the defense prunes for reasons that show it.
-
-    Args:
-        observation: For the defense and for whether its plan is public.
-        sent: What was sent, in the order of the message's names.
-        mechanism: The mechanism.
-        sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
+    `sensitivities` are E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
     """
     channel = read(mechanism, sent, realised=observation.mechanism is not None)
     defense, pruned = observation.defense, channel.silent

@@ -254,13 +254,10 @@ class Identify:
         rest: The inputs and labels of the other examples in the client's order; `None` if there
             are none.
 
-    >>> from gradveil import GradientNoise
-    >>> from gradveil.attacks import ThreatModel
-    >>> from gradveil.attacks import observe
     >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
     >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
     >>> observation = observe(
-    ...     model, torch.nn.functional.cross_entropy, (images[1:], labels[1:]),
+    ...     model, cross_entropy, (images[1:], labels[1:]),
     ...     GradientNoise(1e-3), threat=ThreatModel(mechanism="known"), num_classes=2)
     >>> Identify((images, labels))(observation).best
     1

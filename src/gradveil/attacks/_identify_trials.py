@@ -113,11 +113,7 @@ def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """One message and what the attacker made of it.
-
-    >>> Trial(draw=0, rank=1.0, is_first=True, bits=2.0, error=0.1, prior_error=0.5).is_first
-    True
-    """
+    """One message and what the attacker made of it."""
 
     draw: int
     """Trials of one draw share their candidates and the rest of the batch."""
@@ -284,9 +280,6 @@ def identify_trials(
         local: FedAvg's local steps; gradients are sent if `None`.
         generator: For all draws.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.models import build_model
     >>> generator = torch.Generator().manual_seed(0)
     >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
     >>> report = identify_trials(

@@ -76,11 +76,7 @@ def if_trained(reading: Reading, unit: Tensor, total: int) -> list[Reading]:
     q_c even over the other classes, so D_c = ε (q_c - e_c) / B. ε is not known, and varies between
     examples with a variance of about ε (1 - ε) / 2: where a model is nearly always right its
     gradient says little of the labels, and the counts stay even.
-
-    Args:
-        reading: With D as it was evaluated.
-        unit: (q_c - e_c) / B, one row for each class.
-        total: The batch size.
+    `unit` is (q_c - e_c) / B, one row for each class.
     """
     found = []
     for mistake in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02):
@@ -121,10 +117,6 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
 
     References: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020; Wainakh
     et al., "User-Level Label Leakage from Gradients in Federated Learning", PoPETs 2022.
-
-    Args:
-        observation: What was sent.
-        generator: For the random inputs.
 
     >>> from dataclasses import replace
     >>> recover_labels(replace(seen, labels=None, label_counts=None))

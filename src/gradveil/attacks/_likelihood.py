@@ -38,9 +38,6 @@ class Doubt:
     Noise levels, steps and masks that follow from sensitivities are estimates. Who plans again
     gets nearly the same ones, and this says how nearly. With D_i = log Σ_ii - log Σ'_ii of two
     plans, D_i is a part that all entries of a tensor share, and a part of its own.
-
-    >>> Doubt(kept=0.9, pruned=0.1).kept
-    0.9
     """
 
     levels: Mapping[str, float] = field(default_factory=dict)
@@ -109,13 +106,7 @@ def log_likelihoods(
 ) -> Tensor:
     """log p(sent | values) of all messages (rows) under all values (columns), in float64.
 
-    With all terms that depend on the mechanism.
-
-    Args:
-        mechanism: That was applied, or planned again.
-        values: What the messages would be.
-        sent: What left the client.
-        doubt: `None` if this very mechanism was applied; otherwise how well it is known.
+    With all terms that depend on the mechanism; `doubt` is `None` if this very one was applied.
     """
     for one in values:
         check_values(one)

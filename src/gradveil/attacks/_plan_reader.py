@@ -83,11 +83,6 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     images: their range, and that many of their pixels lie at its ends, black and white: a quarter
     at each is expected. The factor is the likeliest one; then the shares of all values are fitted
     to the image itself (expectation maximisation), with a tenth of what was expected kept.
-
-    Args:
-        columns: Of the matrix that reads the pixels.
-        low: The least value of each pixel, one row.
-        high: The largest one.
     """
     places = torch.linspace(0, 1, 65).to(low)
     shares = torch.full_like(places, 0.5 / (len(places) - 2))

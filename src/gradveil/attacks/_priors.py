@@ -34,11 +34,8 @@ class Energy(Protocol):
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """Σ |x_i - x_j| over neighbours in the last two dimensions, divided by the number of entries.
 
-    Anisotropic. 0 for examples that are not images (fewer than two dimensions).
-
-    Args:
-        inputs: A batch.
-        corner: |t| is smoothed to √(t² + corner²) where this is above 0.
+    Anisotropic. 0 for examples that are not images (fewer than two dimensions). With a corner, |t|
+    is smoothed to √(t² + corner²).
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())

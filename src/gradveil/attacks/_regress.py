@@ -102,9 +102,8 @@ class Regress(Search):
     Args:
         samples: How many messages are simulated, each at the price of one gradient.
 
-    >>> from gradveil.attacks import InvertingGradients
-    >>> InvertingGradients(regress=Regress(samples=100)).regress.samples
-    100
+    >>> Regress(samples=20)(seen, torch.Generator().manual_seed(0)).inputs.shape
+    torch.Size([1, 3])
     """
 
     samples: int = 300

@@ -104,12 +104,7 @@ def span_of(inputs: LinearInput, sent: Tensors, rows: int, noise: Tensors) -> Te
     fewer inputs than the layer has inputs and outputs. With noise of standard deviation σ on an
     m × n matrix, singular values up to about σ (√m + √n) are noise; directions below that are left
     out.
-
-    Args:
-        inputs: The maps.
-        sent: What was sent.
-        rows: How many inputs there were, which is the largest rank.
-        noise: Standard deviations where they are known.
+    There were `rows` inputs, which is the largest rank.
     """
     gradients, levels = [], []
     for name, transposed in inputs.weights:
@@ -160,11 +155,7 @@ class Places(NamedTuple):
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
     """By the first layer's span, and by the rows of the table and of the last layer.
-
-    Args:
-        text: What was sent.
-        first: The span of the first layer's inputs, where that says something.
-        width: How many tokens to keep in a place that the span does not decide.
+    A place that the span does not decide keeps `width` tokens.
     """
     (size, length), count = text.blank.shape, text.tokens
     outside = torch.ones(count, length, dtype=torch.float64)
@@ -208,13 +199,7 @@ def assemble(
     of at most eight starts for each are taken; they count as found if their costs are within 1 of
     the best one's. Places that the first layer did not decide get their likeliest token, and are
     not looked at.
-
-    Args:
-        text: What was sent.
-        spans: By the number of the linear input; the first layer's is not needed.
-        places: The possible tokens of each place.
-        generator: For starts.
-        watch: Of the time.
+    Spans are by the number of the linear input; the first layer's is not needed.
     """
     choices = [
         t if known else t[:1] for t, known in zip(places.tokens, places.decided, strict=True)
@@ -268,12 +253,7 @@ def assemble(
 
 class TokenSearch:
     """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
-
-    Args:
-        text: What was sent.
-        start: The first estimate, at which a plan that is not known is made again.
-        generator: For probes and the order of places.
-        watch: Of the time.
+    A plan that is not known is made again at the start, the first estimate.
     """
 
     def __init__(self, text: Text, start: Tensor, generator: torch.Generator, watch: Watch) -> None:
@@ -368,15 +348,7 @@ class SpanCheck(Search):
         width: How many tokens are tried in each place where spans do not decide.
         sweeps: Of the last search, over all places.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import TokenTransformer
-    >>> _ = torch.manual_seed(0)
-    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
-    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> SpanCheck(time_budget=5)(seen, torch.Generator().manual_seed(0)).inputs
+    >>> SpanCheck(time_budget=5)(seen_text, torch.Generator().manual_seed(0)).inputs
     tensor([[3, 1, 4]])
     """
 

@@ -33,12 +33,7 @@ LOOSENESS = 3e-3
 
 @dataclass(frozen=True)
 class TableReconstruction(Reconstruction):
-    """Rows of a table, with what the starts agree on.
-
-    >>> row = torch.zeros(1, 4)
-    >>> TableReconstruction(row, torch.tensor([1]), loss=0.1, entropy=torch.zeros(1, 2)).entropy
-    tensor([[0., 0.]])
-    """
+    """Rows of a table, with what the starts agree on."""
 
     entropy: Tensor = field(default_factory=lambda: torch.empty(0))
     """The uncertainty of each column, shape (rows, columns), continuous ones first: of a category
@@ -67,10 +62,6 @@ class TabLeak(Search):
         starts: How many, from N(0, I).
         lr: Of Adam.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
     >>> layout = TableLayout.of(continuous=1, categories=[3])
     >>> row = layout.encode(torch.tensor([[0.5]]), torch.tensor([[2]]))
     >>> model = build_model("mlp", sizes=[4, 8, 2])

@@ -113,15 +113,7 @@ class TokenRows(Attack):
     S&P 2019, section 4.1; Gupta et al., "Recovering Private Text in Federated Learning of Language
     Models", NeurIPS 2022.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import TokenTransformer
-    >>> _ = torch.manual_seed(0)
-    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
-    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> sorted(TokenRows()(seen).inputs[0].tolist())
+    >>> sorted(TokenRows()(seen_text).inputs[0].tolist())
     [1, 3, 4]
     """
 
