@@ -1,7 +1,7 @@
 """Where Flower is missing, as on Python 3.10, its modules and their tests are left out.
 
-`seen` in the examples of attacks is the one that `gradveil.attacks.Observation` shows, `seen_text` that
-of the tokens 3, 1, 4 in a small transformer.
+`seen` in the examples of attacks is the one that `gradveil.attacks.Observation` shows,
+`seen_text` that of the tokens 3, 1, 4 in a small transformer.
 
 Each process of the tests has one thread: several that share the processors wait for each other.
 """
