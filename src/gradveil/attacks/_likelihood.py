@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal, StudentT
 
 from gradveil._checks import WrongType, check_structure, check_values
 from gradveil._typing import Level, Tensors
@@ -302,7 +303,8 @@ def _doubtful(
     full = torch.where(share > 0, level, _typical(level[share > 0]))
     if bool(((share == 0) & (level > 0)).any()):
         noise = torch.where(share == 0, level, _typical(level[share == 0]))
-        kept, pruned = _log_density(y - v, full, error, own), _log_density(y, noise, error, own)
+        kept = _density(full.hypot(error), own).log_prob(y - v)
+        pruned = _density(noise.hypot(error), own).log_prob(y)
         return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
     seen = sent != 0
     silent = ~seen & (full == 0) & (v.abs() <= error)
@@ -316,11 +318,12 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
     u is normal with the variance `shared`; Laplace's method at the most likely u, by Newton steps,
     which is exact up to 1/n for n entries.
     """
-    known, noisy = _log_density(misfit, level, error, own).sum(), level > 0
+    scale, noisy = level.hypot(error), level > 0
+    known = _density(scale, own).log_prob(misfit)
     if shared <= EXACT or not bool(noisy.any()):
-        return known
-    squares = (misfit.square() / (level.square() + error.square()))[noisy]
-    u, rate = 0.0, _rate(own)
+        return known.sum()
+    squares, u = (misfit / scale)[noisy].square(), 0.0
+    rate = 0.0 if own <= EXACT else 1 / (1 + 2 / own)
     for _ in range(12):
         shrunk = squares * math.exp(-u)
         part = 0.5 * (1 + rate) * shrunk / (1 + rate * shrunk)
@@ -330,34 +333,20 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
         u += step
         if abs(step) < 1e-3:
             break
-    moved = (_log_kernel(squares * math.exp(-u), own) - _log_kernel(squares, own)).sum()
-    moved = moved - 0.5 * u * len(squares) - 0.5 * u**2 / shared
-    return known + moved - 0.5 * math.log(shared * curvature)
+    moved = _density(scale[noisy] * math.exp(u / 2), own).log_prob(misfit[noisy]).sum()
+    unlikely = 0.5 * u**2 / shared + 0.5 * math.log(shared * curvature)
+    return known[~noisy].sum() + moved - unlikely
 
 
-def _log_density(misfit: Tensor, level: Tensor, error: Tensor, own: float) -> Tensor:
-    """log p of each misfit at the scale √(level² + error²), a log-variance known up to `own`.
+def _density(scale: Tensor, own: float) -> Normal | StudentT:
+    """Of misfits at this scale, whose log-variance is known up to `own`.
 
     A variance that is inverse-gamma makes the density Student's, with ν = 1 + 2/own degrees of
     freedom: trigamma(ν/2) ≈ own is the variance of its logarithm.
     """
-    variances, rate = level.square() + error.square(), _rate(own)
-    constant = -LOG_ROOT_TAU
-    if rate > 0:
-        constant = math.lgamma((1 / rate + 1) / 2) - math.lgamma(0.5 / rate)
-        constant -= 0.5 * math.log(math.pi / rate)
-    return constant - 0.5 * variances.log() + _log_kernel(misfit.square() / variances, own)
-
-
-def _log_kernel(squares: Tensor, own: float) -> Tensor:
-    """The part of a log-density that depends on the misfit, given its square over the scale's."""
-    rate = _rate(own)
-    return -0.5 * squares if rate == 0 else -0.5 * (1 + 1 / rate) * (rate * squares).log1p()
-
-
-def _rate(own: float) -> float:
-    """1/ν; 0 where the levels are known and the density is normal."""
-    return 0.0 if own <= EXACT else 1 / (1 + 2 / own)
+    if own <= EXACT:
+        return Normal(0.0, scale, validate_args=False)
+    return StudentT(1 + 2 / own, 0.0, scale, validate_args=False)
 
 
 def _typical(levels: Tensor) -> Tensor:
@@ -367,13 +356,13 @@ def _typical(levels: Tensor) -> Tensor:
 
 def same_noise(one: Any, other: Any) -> bool:
     """Whether both are Gaussian with the same levels, mask and thresholds."""
+
+    def same(level: Level | None, its: Level | None) -> bool:
+        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
+            return level is its or (isinstance(level, float | int) and level == its)
+        return level.keys() == its.keys() and all(torch.equal(t, its[n]) for n, t in level.items())
+
     if not isinstance(one, Mechanism) or not isinstance(other, Mechanism):
         return one is other
     pairs = ((one.std, other.std), (one.keep, other.keep), (one.clip, other.clip))
-    return all(_same_level(a, b) for a, b in pairs)
-
-
-def _same_level(one: Level | None, other: Level | None) -> bool:
-    if one is other or not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return one is other or (isinstance(one, float | int) and one == other)
-    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+    return all(level is its or same(level, its) for level, its in pairs)
