@@ -10,11 +10,10 @@ from gradveil._checks import check_kind
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
-from ._attack import FINISHED, Progress, Reconstruction, Search, check_settings, shorter
+from ._attack import FINISHED, Progress, Reconstruction, Search, check_settings
 from ._channel import Channel, depends_on_inputs, plan_channel
 from ._descent import (
     SETTLED,
-    Cost,
     Descent,
     Minimum,
     consensus,
@@ -102,7 +101,8 @@ class Adaptive(Search):
         posterior = _Posterior(self, run, _planned(run, warm.inputs))
         if posterior.is_solved_by(warm):
             return warm
-        searched = posterior.search()
+        noise = noise_start(run.observation, self.restarts, run.generator)
+        searched = posterior.descend(noise, 1.0, 2.0, annealed=True)
         candidates = torch.cat([warm.inputs[None], searched.inputs])
         costs = posterior.costs(candidates)
         best = candidates[costs.argmin()]
@@ -110,7 +110,7 @@ class Adaptive(Search):
             return replace(warm, inputs=best, loss=float(costs.min()), status=searched.status)
         if depends_on_inputs(run.observation):
             posterior = replace(posterior, channel=_planned(run, best))
-        polished = posterior.settle(candidates, 0.25, 0.1)
+        polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
         history = [(step, float(past.min())) for step, past in polished.history]
         return Reconstruction(end.inputs, run.labels, end.cost, history, end.status)
@@ -137,12 +137,8 @@ class Adaptive(Search):
         progress: Progress | None = None,
     ) -> "Adaptive":
         """The attack with other settings: the steps are those of the unaware one."""
-        return replace(
-            self,
-            unaware=self.unaware.configured(steps=steps, progress=progress),
-            progress=progress or self.progress,
-            time_budget=shorter(self.time_budget, time_budget),
-        )
+        own = super().configured(None, time_budget, progress)
+        return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
 
 LOOSENESS = (3e-2, 3e-3)
@@ -197,30 +193,23 @@ class _Posterior:
         found = [evidence.misfit(self.values(x)) + self.energy(x) for x in candidates]
         return torch.stack(found).detach()
 
-    def search(self) -> Minimum:
-        """From noise, annealed.
+    def descend(self, start: Tensor, share: float, rate: float, annealed: bool = False) -> Minimum:
+        """With a share of the unaware attack's steps, at this multiple of its rate.
 
-        The rate is twice the unaware attack's, and stays high for longer: a likelihood has more
-        narrow valleys than a cosine, and that steps over more of them.
+        Annealed, the rate stays high for longer: a likelihood has more narrow valleys than a
+        cosine, and that steps over more of them.
         """
-        run = self.run
-        message = message_of(run.observation)
-        start = noise_start(run.observation, self.attack.restarts, run.generator)
+        run, unaware = replace(self.run, progress=self.attack.progress), self.attack.unaware
+        message, final = message_of(run.observation), self.evidence()
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
-            evidence = self.evidence(min(1.0, progress / SETTLED))
+            evidence = self.evidence(min(1.0, progress / SETTLED)) if annealed else final
             return evidence.misfit(message(inputs, run.labels)) + self.energy(inputs)
 
-        return self._descend(cost, start, 1.0, 2.0, SETTLED, "cosine")
-
-    def settle(self, candidates: Tensor, share: float, rate: float) -> Minimum:
-        """A descent of all candidates in which nothing is annealed any more."""
-        evidence, message = self.evidence(), message_of(self.run.observation)
-
-        def cost(inputs: Tensor, progress: float) -> Tensor:
-            return evidence.misfit(message(inputs, self.run.labels)) + self.energy(inputs)
-
-        return self._descend(cost, candidates, share, rate)
+        decay, settled = ("cosine", SETTLED) if annealed else ("steps", 0.0)
+        steps, left = max(1, round(share * unaware.steps)), run.watch.left()
+        descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
+        return run.minimise(cost, start, descent)
 
     def finish(self, polished: Minimum) -> Refined:
         """Second-order steps from the candidates, the likeliest first, until one explains it."""
@@ -255,27 +244,12 @@ class _Posterior:
         if not near:
             return end
         mean = consensus(torch.stack([end.inputs, *near]), self.run.labels)[0]
-        found = self.settle(mean[None], 0.5, 0.5)
+        found = self.descend(mean[None], 0.5, 0.5)
         inputs, cost = found.inputs[0], found.costs[0]
         if self.unexplained(inputs) > WRONG:
             inputs = (inputs + mean) / 2
             cost = self.costs(inputs[None])[0]
         return Refined(inputs, float(cost), found.status)
-
-    def _descend(
-        self,
-        cost: Cost,
-        start: Tensor,
-        share: float,
-        rate: float,
-        settled: float = 0.0,
-        decay: str = "steps",
-    ) -> Minimum:
-        """With a share of the unaware attack's steps, at this multiple of its rate."""
-        unaware, run = self.attack.unaware, replace(self.run, progress=self.attack.progress)
-        steps, left = max(1, round(share * unaware.steps)), run.watch.left()
-        descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
-        return run.minimise(cost, start, descent)
 
 
 def _planned(run: Run, estimate: Tensor) -> Channel:

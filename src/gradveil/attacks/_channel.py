@@ -55,12 +55,14 @@ class Channel:
         """
         variance = self.std.square() + looseness * self.signal / (2 * inputs)
         weight = variance.clamp(min=torch.finfo(variance.dtype).tiny).reciprocal()
-        return Evidence(
-            _towards(self.sent, self.low, opening),
-            _towards(self.sent, self.high, opening),
-            torch.where(self.silent, (1 - opening) * weight, weight),
-            self.clip,
-        )
+
+        def towards(end: Tensor) -> Tensor:
+            """Part of the way; an infinite end is reached at once."""
+            way = torch.where(end.isinf(), 0.0, end - self.sent)
+            return torch.where(end.isinf(), end, self.sent + opening * way)
+
+        weight = torch.where(self.silent, (1 - opening) * weight, weight)
+        return Evidence(towards(self.low), towards(self.high), weight, self.clip)
 
     def unexplained(self, evidence: Evidence, values: Tensor) -> float:
         """The share of the signal's power by which values miss the evidence, beyond the noise."""
@@ -68,12 +70,6 @@ class Channel:
         misses = evidence.residual(values).square() * (evidence.weight > 0)
         expected = noise.sum() + 3 * (2 * noise.square().sum()).sqrt()
         return float(((misses.sum() - expected) / self.signal).clamp(min=0))
-
-
-def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:
-    """Part of the way; an infinite end is reached at once."""
-    way = torch.where(end.isinf(), 0.0, end - start)
-    return torch.where(end.isinf(), end, start + share * way)
 
 
 def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
