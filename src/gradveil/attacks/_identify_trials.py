@@ -72,7 +72,14 @@ class Population(NamedTuple):
         labels = self.targets.cpu()[order]
         pool = torch.ones(len(order), dtype=torch.bool)
         if self.one_class:
-            pool = labels == _label(labels, needed, generator)
+            # that of a random example whose class has enough: means over draws are means over data
+            counts = torch.bincount(labels)
+            enough = (counts[labels] >= needed).nonzero().flatten()
+            if not len(enough):
+                expected = f"hold at least {needed} examples of one class"
+                raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
+            place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
+            pool = labels == labels[enough[int(place)]]
         chosen = order[pool][:needed]
         rest = order[~torch.isin(order, chosen)][:others]
         if len(chosen) < needed or len(rest) < others:
@@ -100,17 +107,6 @@ class Population(NamedTuple):
         return sets
 
 
-def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
-    """That of a random example whose class has enough: means over draws are means over the data."""
-    counts = torch.bincount(labels)
-    enough = (counts[labels] >= needed).nonzero().flatten()
-    if not len(enough):
-        expected = f"hold at least {needed} examples of one class"
-        raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
-    place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-    return int(labels[enough[int(place)]])
-
-
 @dataclass(frozen=True)
 class Trial:
     """One message and what the attacker made of it."""
@@ -136,10 +132,6 @@ class IdentificationReport:
     Where it `holds`, no attacker's mean squared error over the data is below `error`, and none is
     right more often than `rate`. Place by place: after the examples of a batch were matched to the
     truth errors may be smaller.
-
-    >>> trials = [Trial(n, 1.0, n > 0, bits=2.0, error=0.1, prior_error=0.5) for n in range(4)]
-    >>> IdentificationReport(candidates=8, trials=tuple(trials)).rate.mean
-    0.75
     """
 
     candidates: int
@@ -258,15 +250,13 @@ def identify_trials(
     without candidates can do, and never above it. Where the likelihood is an estimate (a plan from
     the private batch), the report says so in `reason`.
 
+    What `observe` takes, too, is as there.
+
     Args:
-        model: The model that the server sent out.
-        loss_fn: The loss of the training.
         examples: Inputs and targets to draw from, an independent sample of the population; inputs
             may be the ids of tokens.
         defense: What the client does to its message; the attacker knows it with its settings.
-        num_classes: Of the data.
         candidates: N, how many there are to choose from.
-        batch_size: Examples in the client's batch.
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
@@ -276,9 +266,6 @@ def identify_trials(
         neighbours: How many, or as many as are left.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
             Classes with fewer than N examples are left out of the mean over the data.
-        public_mechanism: As for `observe`.
-        local: FedAvg's local steps; gradients are sent if `None`.
-        generator: For all draws.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
@@ -299,9 +286,14 @@ def identify_trials(
         expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
         found = f"{candidates}, {neighbours} and {batch_size}: {work}"
         raise WrongValue("candidates", expected, found, "Ask for fewer, or use rest='known'.")
-    population = Population(
-        *_checked(examples, num_classes, one_class), candidates, batch_size, one_class
-    )
+    check_classes(num_classes)
+    check_flag(one_class, "one_class")
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+    if one_class and task_of(targets) != "classification":
+        expected = "be False where targets are not one class label for each example"
+        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
+    population = Population(inputs, targets, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
     draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
@@ -330,18 +322,6 @@ def identify_trials(
         for size in sizes
     )
     return replace(whole, fewer=tuple(fewer))
-
-
-def _checked(examples: Examples, num_classes: int, one_class: bool) -> Examples:
-    """Require examples of numbers or tokens, of classes where these are to be alike."""
-    check_classes(num_classes)
-    check_flag(one_class, "one_class")
-    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
-    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
-    if one_class and task_of(targets) != "classification":
-        expected = "be False where targets are not one class label for each example"
-        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
-    return inputs, targets
 
 
 def marginal(

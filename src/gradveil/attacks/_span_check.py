@@ -103,8 +103,7 @@ def span_of(inputs: LinearInput, sent: Tensors, rows: int, noise: Tensors) -> Te
     ∂L/∂W = Σ_n δ_n x_nᵀ has all inputs x_n in its row space, if the δ_n are independent; that takes
     fewer inputs than the layer has inputs and outputs. With noise of standard deviation σ on an
     m × n matrix, singular values up to about σ (√m + √n) are noise; directions below that are left
-    out.
-    There were `rows` inputs, which is the largest rank.
+    out. There were `rows` inputs, which is the largest rank.
     """
     gradients, levels = [], []
     for name, transposed in inputs.weights:
@@ -155,6 +154,7 @@ class Places(NamedTuple):
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
     """By the first layer's span, and by the rows of the table and of the last layer.
+
     A place that the span does not decide keeps `width` tokens.
     """
     (size, length), count = text.blank.shape, text.tokens
@@ -253,6 +253,7 @@ def assemble(
 
 class TokenSearch:
     """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
+
     A plan that is not known is made again at the start, the first estimate.
     """
 
@@ -265,20 +266,21 @@ class TokenSearch:
             channel = plan_channel(observation, text.targets(start), start, generator)
             parts = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
             self._evidence = Evidence(*(part.double() for part in parts))  # type: ignore[union-attr]
-        self.ids, self.cost, self.status = start, self._cost(start), FINISHED
+        self.ids, self.status = start, FINISHED
+        self.cost, self.exact = self._seen(start)
 
     def improve(self, places: Places, sweeps: int) -> None:
         """Rounds of trials, each taken where it costs less, until one round takes none."""
-        for _ in range(0 if self._is_exact() else sweeps):
+        for _ in range(0 if self.exact else sweeps):
             before = self.cost
             for trial in self._trials(places):
                 if self._watch.is_over():
                     self.status = TIME_BUDGET
                     return
-                cost = self._cost(trial)
+                cost, exact = self._seen(trial)
                 if cost < self.cost:
                     self.ids, self.cost = trial, cost
-                    if self._is_exact():
+                    if exact:
                         return
             if not self.cost < before:
                 return
@@ -311,17 +313,12 @@ class TokenSearch:
                     trial[place], trial[other] = theirs, mine
                     yield trial
 
-    def _is_exact(self) -> bool:
-        """Whether nothing but rounding is left to explain."""
-        return float(self._exact.misfit(self._row(self.ids))) < 1e-6
-
-    def _cost(self, ids: Tensor) -> float:
-        return float(self._evidence.misfit(self._row(ids)))
-
-    def _row(self, ids: Tensor) -> Tensor:
+    def _seen(self, ids: Tensor) -> tuple[float, bool]:
+        """The cost, and whether nothing but rounding is left to explain."""
         message = self._text.observation.message(self._text.targets(ids))
         values = message.values(ids)  # type: ignore[attr-defined]
-        return flatten({name: values[name] for name in self._names}).double()
+        row = flatten({name: values[name] for name in self._names}).double()
+        return float(self._evidence.misfit(row)), float(self._exact.misfit(row)) < 1e-6
 
 
 @dataclass(frozen=True)
@@ -379,9 +376,8 @@ class SpanCheck(Search):
         tell(1, 2, search.cost)
         search.improve(places, self.sweeps)
         tell(2, 2, search.cost)
-        return Reconstruction(
-            search.ids, text.targets(search.ids), search.cost, status=search.status
-        )
+        ids, status = search.ids, search.status
+        return Reconstruction(ids, text.targets(ids), search.cost, status=status)
 
 
 def _spans(text: Text) -> dict[int, Tensor]:
