@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from gradveil._batches import check_batch, check_shape
-from gradveil._checks import check_count, check_kind
+from gradveil._checks import WrongValue, check_count, check_kind
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil._typing import Tensors
@@ -50,7 +50,7 @@ class VerticalNet(nn.Module):
             check_count(value, name)
         check_shape(input_shape, "input_shape")
         if not input_shape:
-            raise ValueError("Parameter `input_shape` should be (C, H, W) or (F,). Found ().")
+            raise WrongValue("input_shape", "be (C, H, W) or (F,)", "()")
         self.blocks = [(slice(None), *own) for own in split_blocks(tuple(input_shape), workers)]
         self.features, self.first = nn.ModuleList(), nn.ModuleList()
         for block in self.blocks:
@@ -81,10 +81,9 @@ def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[tuple[slice
     axes, ends = [], input_shape[-len(counts) :]
     for length, count in zip(ends, counts, strict=True):
         if count > length:
-            raise ValueError(
-                "Parameter `workers` should leave at least one entry for each. Found"
-                f" {count} parts of {length} entries. Use fewer workers."
-            )
+            found = f"{count} parts of {length} entries"
+            expected = "leave at least one entry for each"
+            raise WrongValue("workers", expected, found, "Use fewer workers.")
         edges = [round(i * length / count) for i in range(count + 1)]
         axes.append([slice(a, b) for a, b in pairwise(edges)])
     leading = (slice(None),) * (len(input_shape) - len(counts))
@@ -181,10 +180,9 @@ class CAFE(Search):
             for chosen in order
         )  # fmt: skip
         if (rank := int(torch.linalg.matrix_rank(usage))) < len(inputs):
-            raise ValueError(
-                f"Parameter `iterations` should determine {len(inputs)} examples. Found"
-                f" {iterations} batches whose indices have rank {rank}. Observe more iterations."
-            )
+            found = f"{iterations} batches whose indices have rank {rank}"
+            expected = f"determine {len(inputs)} examples"
+            raise WrongValue("iterations", expected, found, "Observe more iterations.")
         return VerticalObservation(model, observations, usage)
 
     def __call__(

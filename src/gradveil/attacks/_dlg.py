@@ -65,8 +65,12 @@ class DLG(Search):
             start = torch.cat(
                 [0.1 * normal_like(part, generator).flatten() for part in (blank, soft)]
             )
-            how = {"steps": self.steps, "tolerance": self.tolerance, "progress": self.progress}
-            points.append(minimise_lbfgs(cost, start, watch=watch, **how))
+            points.append(
+                minimise_lbfgs(
+                    cost, start, steps=self.steps, watch=watch, tolerance=self.tolerance,
+                    progress=self.progress,
+                )
+            )  # fmt: skip
             if points[-1].cost <= self.tolerance or points[-1].status != FINISHED:
                 break
         best = min(points, key=lambda point: point.cost)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,11 +80,16 @@ class GradInversion(Search):
         run = Run.of(self, observation, generator)
         cost, now = self._cost(run), noise_start(observation, self.seeds, run.generator)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
-        history, told = list[tuple[int, float]](), self.progress or (lambda *_: None)
+        history = list[tuple[int, float]]()
         for number in range(self.rounds):
             before, rate = number * steps, whole.rate(number / self.rounds)
             mean = consensus(now, run.labels)
             drawn = torch.full_like(now.flatten(1)[:, 0], self.group * (4 * number >= self.rounds))
+
+            def tell(step: int, _: int, own: float, before: int = before) -> None:
+                if self.progress is not None:
+                    self.progress(before + step, self.rounds * steps, own)
+
             minimum = minimise(
                 cost,
                 now,
@@ -91,9 +97,7 @@ class GradInversion(Search):
                 data=(mean, drawn),
                 low=observation.low,
                 high=observation.high,
-                progress=lambda k, _, own, before=before: told(
-                    before + k, self.rounds * steps, own
-                ),
+                progress=tell,
             )
             history += [(before + step, float(costs.min())) for step, costs in minimum.history]
             now = minimum.inputs
@@ -147,11 +151,12 @@ def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] 
         with recorded(layers) as seen:
             loss.outputs(loss.parameters, inputs)
         found = []
+        layer: Any
         for _, layer, values in seen:
             over = [0, *range(2, values.dim())]
-            spread = (layer.running_var.detach() + layer.eps).sqrt()  # type: ignore[union-attr]
+            spread = (layer.running_var.detach() + layer.eps).sqrt()
             mean, variance = values.mean(over), values.var(over, unbiased=False)
-            shift = (mean - layer.running_mean.detach()) / spread  # type: ignore[union-attr]
+            shift = (mean - layer.running_mean.detach()) / spread
             ratio = (variance + layer.eps).sqrt() / spread
             found.append((shift.square() + (ratio - 1).square()).mean())
         return torch.stack(found).mean()

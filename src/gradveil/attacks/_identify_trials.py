@@ -284,8 +284,8 @@ def identify_trials(
     work = candidates * neighbours ** (batch_size - 1)
     if rest == "unknown" and work > 2**16:
         expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
-        found = f"{candidates}, {neighbours} and {batch_size}: {work}"
-        raise WrongValue("candidates", expected, found, "Ask for fewer, or use rest='known'.")
+        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
+        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
     check_classes(num_classes)
     check_flag(one_class, "one_class")
     tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens

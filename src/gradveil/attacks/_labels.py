@@ -128,12 +128,10 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
         return observation.labels
     if observation.task != "classification":
         expected = "be of class labels where these are read off the last layer"
-        found = f"targets that are {observation.task}"
         advice = (
-            "Grant them (`ThreatModel(labels='known')`), or use an attack that looks for them, as"
-            " `DLG`."
+            "Grant them (`ThreatModel(labels='known')`), or use one that looks for them: `DLG`."
         )
-        raise WrongValue("observation", expected, found, advice)
+        raise WrongValue("observation", expected, f"targets that are {observation.task}", advice)
     counts = observation.label_counts
     if counts is None:
         counts = _estimated_counts(observation, generator_or_fresh(generator))

@@ -319,7 +319,7 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
     which is exact up to 1/n for n entries.
     """
     scale, noisy = level.hypot(error), level > 0
-    known = _density(scale, own).log_prob(misfit)
+    known: Tensor = _density(scale, own).log_prob(misfit)
     if shared <= EXACT or not bool(noisy.any()):
         return known.sum()
     squares, u = (misfit / scale)[noisy].square(), 0.0
@@ -333,7 +333,7 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
         u += step
         if abs(step) < 1e-3:
             break
-    moved = _density(scale[noisy] * math.exp(u / 2), own).log_prob(misfit[noisy]).sum()
+    moved: Tensor = _density(scale[noisy] * math.exp(u / 2), own).log_prob(misfit[noisy]).sum()
     unlikely = 0.5 * u**2 / shared + 0.5 * math.log(shared * curvature)
     return known[~noisy].sum() + moved - unlikely
 

@@ -115,7 +115,8 @@ def span_of(inputs: LinearInput, sent: Tensors, rows: int, noise: Tensors) -> Te
     edge = (sum(levels) / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
     _, sizes, vectors = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((sizes > max(edge, 3e-6 * float(sizes[0]))).sum())
-    return vectors[: min(rank, rows)]
+    span: Tensor = vectors[: min(rank, rows)]
+    return span
 
 
 class Places(NamedTuple):

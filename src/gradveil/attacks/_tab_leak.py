@@ -93,8 +93,8 @@ class TabLeak(Search):
         start = noise_start(observation, self.starts, generator)
         layout = self.layout or observation.layout
         if layout is None:
-            expected, found = "say which entries of a row are which columns", "`None`"
-            raise WrongValue("layout", expected, found, "Use `TableLayout.of(3, [2, 5])`.")
+            expected = "say which entries of a row are which columns"
+            raise WrongValue("layout", expected, "`None`", "Use `TableLayout.of(3, [2, 5])`.")
         layout.check(start[0], "observation.input_shape")
         labels = labels_of(observation, generator)
         sent, message = sent_row(observation), message_of(observation)
