@@ -196,5 +196,5 @@ def depends_on_inputs(observation: Observation) -> bool:
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
-    private = defense is not None and not observation.plan_is_public
-    return private and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]
+    hidden = defense is not None and not observation.plan_is_public
+    return hidden and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -71,13 +71,19 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
 
     Nothing is planned of signs and of levels of quantisation: nobody is in doubt about them.
     """
-    if isinstance(one, RoundingMechanism):
-        return _doubt_on_levels(as_tensors(one.step, like), as_tensors(other.step, like))
-    if not isinstance(one, (Mechanism, LaplaceMechanism)):
+    if not isinstance(one, (Mechanism, LaplaceMechanism, RoundingMechanism)):
         return Doubt()
-    doubt = _doubt_on_levels(as_tensors(one.std, like), as_tensors(other.std, like))
-    if isinstance(one, LaplaceMechanism) or one.keep is None or other.keep is None:
-        return doubt
+    kind = "step" if isinstance(one, RoundingMechanism) else "std"
+    first, second = (as_tensors(getattr(plan, kind), like) for plan in (one, other))
+    levels, shared = {}, {}
+    for name, level in first.items():
+        both = (level > 0) & (second[name] > 0)  # entries count that have noise in both
+        differences = 2 * (level[both].double().log() - second[name][both].double().log())
+        some = differences if differences.numel() else torch.zeros(1)
+        shared[name] = float(some.mean().square())
+        levels[name] = float((some - some.mean()).square().mean())
+    if not isinstance(one, Mechanism) or one.keep is None or other.keep is None:
+        return Doubt(levels, shared)
     own, its = as_tensors(one.keep, like), as_tensors(other.keep, like)
     pairs = [(own[name].double(), its[name].double()) for name in own]
 
@@ -87,19 +93,7 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
         return (both + 0.5) / (all_of_it + 1)
 
     kept = share([(a * b, a) for a, b in pairs])
-    return replace(doubt, kept=kept, pruned=share([((1 - a) * b, 1 - a) for a, b in pairs]))
-
-
-def _doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Doubt:
-    """From √Σ_ii of two plans; entries count that have noise in both."""
-    levels, shared = {}, {}
-    for name, level in one.items():
-        both = (level > 0) & (other[name] > 0)
-        differences = 2 * (level[both].double().log() - other[name][both].double().log())
-        some = differences if differences.numel() else torch.zeros(1)
-        shared[name] = float(some.mean().square())
-        levels[name] = float((some - some.mean()).square().mean())
-    return Doubt(levels, shared)
+    return Doubt(levels, shared, kept, share([((1 - a) * b, 1 - a) for a, b in pairs]))
 
 
 def log_likelihoods(

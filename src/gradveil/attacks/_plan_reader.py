@@ -18,7 +18,7 @@ from gradveil.sensitivity import Moments, draw_probes
 from ._attack import Reconstruction, Search, check_settings
 from ._channel import estimator_for
 from ._descent import Cost, Descent, Minimum, Watch, sent_row
-from ._model_layers import Call, features_of, linear_calls, random_inputs
+from ._model_layers import features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known
 from ._priors import TotalVariation
 from ._targets import Run
@@ -36,10 +36,6 @@ class Columns:
     """E[u_j | y]."""
     spread: Tensor
     """The standard deviation of u_j given y."""
-
-    def costs(self, values: Tensor) -> Tensor:
-        """-log p(y_j | u_j = value) of each column (rows) and each value (columns)."""
-        return _costs(self.squares, values, self.rows)
 
 
 def read_columns(sent: Tensor) -> Columns:
@@ -89,27 +85,28 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     shares[0] = shares[-1] = 0.25
     values = low[:, None] + (high - low)[:, None] * places
     logs = torch.linspace(-9, 9, 181).to(values)
-    table = columns.costs(logs.exp())
+    table = _costs(columns.squares, logs.exp(), columns.rows)
     # of u over |x|: such that the largest pixel is a typical column, up to a hundred times it
     largest = columns.mean.median() / values.abs().max()
     factors = largest * torch.logspace(-0.5, 2, 121).to(values)
-    tried = (_interpolated(table, logs, values, factor) for factor in factors)
-    costs = max(tried, key=lambda costs: float((shares.log() - costs).logsumexp(1).sum()))
+    size = values.abs().clamp(min=1e-3 * float(values.abs().max()))
+
+    def costs_of(factor: Tensor) -> Tensor:
+        """-log p(y_j | x_j = value) for each pixel and each of its values, u = factor · |x|."""
+        wanted = (size * factor).log()
+        place = ((wanted - logs[0]) / (logs[1] - logs[0])).clamp(0, len(logs) - 1.001)
+        below = place.floor().long()
+        share = place - below
+        return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
+
+    costs = max(
+        map(costs_of, factors), key=lambda costs: float((shares.log() - costs).logsumexp(1).sum())
+    )
     expected = shares
     for _ in range(40):
         posterior = (shares.log() - costs).softmax(1)
         shares = 0.9 * posterior.mean(0) + 0.1 * expected
     return values.gather(1, posterior.argmax(1, keepdim=True))[:, 0]
-
-
-def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
-    """-log p(y_j | x_j = value) for each pixel and each of its values, u = factor · |x|."""
-    least = 1e-3 * values.abs().max()
-    wanted = (values.abs().clamp(min=least) * factor).log()
-    place = ((wanted - logs[0]) / (logs[1] - logs[0])).clamp(0, len(logs) - 1.001)
-    below = place.floor().long()
-    share = place - below
-    return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
 
 
 def feature_cost(
@@ -211,30 +208,23 @@ def plan_can_be_read(observation: Observation) -> bool:
     return levels and defense.granularity == "parameter"
 
 
-def readable_layer(run: Run) -> tuple[bool, Call] | None:
-    """The layer that reads the image (True), else the largest one that meets each example once."""
-    observation = run.observation
-    images = random_inputs(observation, 4, run.generator)
-    found = []
-    for call in linear_calls(observation, images)[0]:
-        sent = observation.sent.get(call.weight)
-        once = call.inputs.dim() == 2 and len(call.inputs) == len(images)
-        if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
-            found.append((torch.equal(call.inputs, images.flatten(1)), call))
-    return max(found, key=lambda one: (one[0], one[1].layer.weight.numel()), default=None)
-
-
 def read_image(run: Run, steps: int) -> Tensor | None:
     """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
 
+    The layer is the one that reads the image, else the largest one that meets each example once.
     Pixels themselves are read in closed form; that needs their range. A later layer's input is
     inverted: `steps` annealed steps, and a third as many with a stronger prior.
     """
     seen, low, high = run.observation, run.observation.low, run.observation.high
-    layer = readable_layer(run)
-    if layer is None:
+    probes, found = random_inputs(seen, 4, run.generator), []
+    for call in linear_calls(seen, probes)[0]:
+        sent = seen.sent.get(call.weight)
+        once = call.inputs.dim() == 2 and len(call.inputs) == len(probes)
+        if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
+            found.append((torch.equal(call.inputs, probes.flatten(1)), call))
+    if not found:
         return None
-    is_first, call = layer
+    is_first, call = max(found, key=lambda one: (one[0], one[1].layer.weight.numel()))
     columns = read_columns(seen.sent[call.weight])
     image = columns.mean.new_zeros(1, *seen.input_shape)
     if is_first:

@@ -1,7 +1,7 @@
 """Regression: inputs from a message as simulated messages of random inputs teach it."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -142,31 +142,18 @@ class Regress(Search):
         targets = drawn[: len(rows)].flatten(1).double()
         centred = targets - targets.mean(0)
         judged = centred @ directions.double()  # in random directions of the inputs
-        pairs = (
-            (torch.stack([row[name] for row in rows]), sketch(name, seen.sent[name]))
-            for name in rows[0]
-        )
-        kernel, row = _kernel(pairs, judged)
+        kernels, products, weights = [], [], []
+        for name in rows[0]:
+            values = torch.stack([row[name] for row in rows])
+            mean = values.mean(0)
+            values, own = values - mean, sketch(name, seen.sent[name]) - mean
+            power = values.square().sum(1).mean()
+            if bool(power > 0):  # each tensor weighs as its error on samples left out to the -16
+                kernels.append((values @ values.T / power).double())
+                products.append((values @ own / power).double())
+                weights.append(choose_ridge(kernels[-1], judged).error ** -16)
+        share = torch.tensor(weights, dtype=torch.float64, device=judged.device)
+        share = share / share.sum()
+        kernel, row = (torch.tensordot(share, torch.stack(p), 1) for p in (kernels, products))
         found = targets.mean(0) + row @ fit_ridge(kernel, centred, choose_ridge(kernel, judged))
         return run.clamp(found.to(drawn).view(drawn.shape[1:])), len(rows)
-
-
-def _kernel(pairs: Iterable[tuple[Tensor, Tensor]], judged: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel between samples, and that of samples with what was sent, over all tensors.
-
-    Each tensor weighs as its error on samples left out to the minus 16.
-    """
-    kernels, rows, weights = [], [], []
-    for values, sent in pairs:
-        mean = values.mean(0)
-        centred, own = values - mean, sent - mean
-        size = centred.square().sum(1).mean()
-        if not bool(size > 0):
-            continue
-        kernels.append((centred @ centred.T / size).double())
-        rows.append((centred @ own / size).double())
-        weights.append(choose_ridge(kernels[-1], judged).error ** -16)
-    share = torch.tensor(weights, dtype=torch.float64, device=judged.device)
-    share = share / share.sum()
-    both = [torch.tensordot(share, torch.stack(part), 1) for part in (kernels, rows)]
-    return both[0], both[1]

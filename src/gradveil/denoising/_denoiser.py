@@ -94,7 +94,10 @@ class Denoiser:
         spread = max(float(samples.std(correction=0)), torch.finfo(torch.float32).tiny)
         classes = 0 if labels is None else int(labels.max()) + 1
         generator = generator_or_fresh(generator)
-        network = _fresh(tuple(samples.shape[1:]), classes, width, generator).to(samples.device)
+        with torch.random.fork_rng(devices=[]):  # weights depend on the generator alone
+            seed = int(torch.randint(2**62, (1,), generator=generator))
+            torch.default_generator.manual_seed(seed)
+            network = network_for(samples.shape[1:], classes, width).to(samples.device)
         levels = LEVELS[0] * spread, LEVELS[1] * spread
         made = cls(network, float(samples.mean()), spread, levels, classes)
         weights = list(network.train().parameters())
@@ -167,16 +170,6 @@ class Denoiser:
 def _rate(step: int, steps: int) -> float:
     """A short rise, then a cosine."""
     return RATE * min(1.0, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _fresh(
-    shape: tuple[int, ...], classes: int, width: int | None, generator: torch.Generator
-) -> nn.Module:
-    """A new network whose weights depend on the generator alone."""
-    seed = int(torch.randint(2**62, (1,), generator=generator))
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return network_for(shape, classes, width)
 
 
 def check_samples(samples: Tensor, labels: Tensor | None, least: int = 2) -> None:

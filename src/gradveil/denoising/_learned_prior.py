@@ -90,18 +90,14 @@ def score_information(
     values, vectors = torch.linalg.eigh(squares)
     shown = ((vectors.T @ products) * vectors.T).sum(1)
     bands = torch.arange(len(values)).tensor_split(min(BANDS, len(values)))
-    factors = [_share(shown[band], values[band]) for band in bands]
+    totals = torch.stack([values[band].sum() for band in bands])
+    learned = torch.stack([shown[band].sum() for band in bands]) / totals
+    learned = torch.where(totals > 0, learned, 0.0).clamp(min=0)  # 0 where nothing was
+    factors = [share.expand(len(band)) for share, band in zip(learned, bands, strict=True)]
     beyond = (vectors * (values.clamp(min=0) * torch.cat(factors).square())) @ vectors.T
     values, vectors = torch.linalg.eigh(known + beyond)
     matrix: Tensor = (vectors * values.clamp(max=level**-2)) @ vectors.T
     return (matrix + matrix.T) / 2, error
-
-
-def _share(shown: Tensor, values: Tensor) -> Tensor:
-    """tr(P A) / tr(P M), for each direction of the band; 0 where nothing was learned."""
-    total = values.sum()
-    share = shown.sum() / total if bool(total > 0) else total
-    return share.clamp(min=0).expand(len(values))
 
 
 Denoise = Callable[[Tensor, float, Tensor | None], Tensor]
