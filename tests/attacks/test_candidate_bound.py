@@ -1,12 +1,14 @@
 """The bound from candidates against direct simulations of the same game."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gradveil import GradientNoise, NoDefense, OptimalNoise
 from gradveil.attacks import IdentificationReport, ThreatModel, identify_trials, observe
-from gradveil.attacks._identify_trials import Population, combinations, marginal
+from gradveil.attacks._identify_trials import Population, marginal
 from gradveil.defenses import Defense
 from tests.attacks.tiny import generator
 
@@ -73,7 +75,9 @@ def test_unknown_neighbours_are_summed_over() -> None:
         )
         for trial in range(2)
     ]  # fmt: skip
-    found = marginal(drawn_from, draw, messages, combinations(sets), draws)
+    found = marginal(
+        drawn_from, draw, messages, [torch.stack(chosen) for chosen in product(*sets)], draws
+    )
     candidates = images[draw.candidates]
     for message, one in zip(messages, found, strict=True):
         y = message.sent["weight"].flatten()

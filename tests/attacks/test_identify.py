@@ -20,11 +20,11 @@ from gradveil import (
     Rounding,
 )
 from gradveil.attacks import Identify, Observation, ThreatModel, observe
-from gradveil.attacks._likelihood import log_likelihood
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.sensitivity import Exact, Moments
 from gradveil.shapes import Needs, Shape
+from tests.attacks.likelihood import log_likelihood
 from tests.attacks.tiny import generator
 
 DRAWS = 1000

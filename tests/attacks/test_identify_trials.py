@@ -13,9 +13,9 @@ from gradveil.attacks._identify_trials import (
     Population,
     Trial,
 )
-from gradveil.attacks._likelihood import log_likelihood
 from gradveil.defenses import Defense, LaplaceNoise
 from gradveil.messages import LocalSteps
+from tests.attacks.likelihood import log_likelihood
 from tests.attacks.tiny import generator
 
 

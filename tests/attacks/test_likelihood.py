@@ -12,11 +12,11 @@ from torch import Tensor
 from gradveil.attacks._likelihood import (
     Doubt,
     doubtful_log_probabilities,
-    log_likelihood,
     log_likelihoods,
     same_noise,
 )
 from gradveil.mechanisms import Mechanism, RoundingMechanism
+from tests.attacks.likelihood import log_likelihood
 from tests.mechanisms.test_mechanism import CASES, VALUES
 
 Tensors = dict[str, Tensor]

@@ -47,13 +47,13 @@ def agreed(posterior: _Posterior, starts: torch.Tensor) -> Refined:
 
 
 def test_candidates_that_explain_much_less_do_not_count(monkeypatch):
-    begun, good, minimise = [], opposite(3.0), _Posterior._minimise
+    begun, good, descend = [], opposite(3.0), _Posterior.descend
 
-    def noted(self, cost, start, *rest):
+    def noted(self, start, *rest):
         begun.append(start[0])
-        return minimise(self, cost, start, *rest)
+        return descend(self, start, *rest)
 
-    monkeypatch.setattr(_Posterior, "_minimise", noted)
+    monkeypatch.setattr(_Posterior, "descend", noted)
     agreed(posterior_at(good[0]), good)
     assert error(begun[0], good[:2].mean(0)) < 1e-6
 

@@ -55,7 +55,7 @@ def test_it_reads_through_the_clipping() -> None:
     unaware = observed(conv_net(1, (6, 6)), truth, [0, 1], private())
     few = Finish(steps=4, products=20, widths=())
     attack = InvertingGradients.strong(
-        steps=50, restarts=1, distance="euclidean", relative=False, regress=None
+        steps=50, restarts=1, distance="euclidean", total_variation_end=None, regress=None
     )
     adaptive = Adaptive(attack, prior=TotalVariation(0.5), finish=few)
     aware = adaptive(observation, generator()).inputs

@@ -8,7 +8,7 @@ from torch import nn
 
 from gradveil.attacks import InvertingGradients, Observation, Regress
 from gradveil.attacks._attack import TIME_BUDGET
-from gradveil.attacks._regress import WIDTH, _Sketch
+from gradveil.attacks._regress import WIDTH, sketch_of
 
 from .small import observed, seeded, smooth_images
 
@@ -69,7 +69,7 @@ def test_large_tensors_are_sketched_so_that_products_stay_the_same_in_the_mean()
     other = one + other
     products = []
     for seed in range(30):
-        sketch = _Sketch({"weight": one}, seeded(seed))
+        sketch = sketch_of({"weight": one}, seeded(seed))
         products.append(float((sketch("weight", one) * sketch("weight", other)).sum()))
     mean, exact = sum(products) / 30, float((one * other).sum())
     assert mean == pytest.approx(exact, rel=0.02)

@@ -14,7 +14,7 @@ from gradveil.attacks import (
     TokenRows,
     observe,
 )
-from gradveil.attacks._span_check import Places, first_inputs, linear_inputs, span_of
+from gradveil.attacks._span_check import Places, distances, first_inputs, linear_inputs, span_of
 from gradveil.attacks._token_rows import likely_tokens, row_scores
 from gradveil.defenses import Defense
 from gradveil.models import next_token_loss
@@ -84,11 +84,11 @@ def test_inputs_lie_in_the_span_and_others_do_not():
     message = message_of(False, ids, transformer(False, width=32, tokens=TOKENS).double())
     sent = message(ids)
     for each in linear_inputs(message, ids)[:4]:
-        span = span_of(each, sent, ids.numel(), 0.0)
-        assert span.rank == ids.numel()
-        assert float(span.distances(each.inputs).max()) < 1e-6
+        span = span_of(each, sent, ids.numel(), {})
+        assert len(span) == ids.numel()
+        assert float(distances(span, each.inputs).max()) < 1e-6
         other = torch.randn(each.inputs.shape, generator=generator(), dtype=torch.float64)
-        assert float(span.distances(other).min()) > 0.3
+        assert float(distances(span, other).min()) > 0.3
 
 
 def test_first_inputs_are_those_of_a_token_in_its_place():

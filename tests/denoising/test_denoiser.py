@@ -67,10 +67,8 @@ def test_levels_may_differ_from_example_to_example():
         ({"samples": torch.zeros(1, 3)}, "at least 2 examples"),
         ({"labels": torch.zeros(3, dtype=torch.long)}, "one class for each"),
         ({"labels": torch.zeros(4)}, "integers"),
-        ({"levels": (1.0, 0.1)}, "lowest first"),
         ({"steps": 0}, "steps"),
         ({"width": 0}, "width"),
-        ({"lr": -1.0}, "lr"),
     ],
 )
 def test_wrong_arguments_say_so(options, error):

@@ -6,8 +6,9 @@ import torch
 
 from gradveil import NonFiniteError
 from gradveil.attacks._channel import read
-from gradveil.attacks._likelihood import doubt_between, log_likelihood
+from gradveil.attacks._likelihood import doubt_between
 from gradveil.mechanisms import QuantisationMechanism
+from tests.attacks.likelihood import log_likelihood
 
 from .statistics import assert_mean, draws
 

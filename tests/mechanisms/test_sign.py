@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from gradveil.attacks._channel import read
-from gradveil.attacks._likelihood import log_likelihood
 from gradveil.mechanisms import SignMechanism
+from tests.attacks.likelihood import log_likelihood
 
 VALUES = {"w": torch.tensor([0.26, -3.0, 0.0]), "s": torch.tensor(-1e-9)}
 

@@ -120,8 +120,6 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: Adaptive("strong"), "unaware", "'strong'"),
     (lambda: Adaptive(prior=0.1), "prior", "0.1"),
     (lambda: Adaptive(restarts=-1), "restarts", "-1"),
-    (lambda: Adaptive(looseness=0.1), "looseness", "float"),
-    (lambda: Adaptive(looseness=(0.1, 0.0)), "looseness", "0.0"),
     (lambda: Adaptive(finish=3), "finish", "3"),
     (lambda: Adaptive(time_budget=NAN), "time_budget", "nan"),
     (lambda: DLG(steps=0), "steps", "0"),

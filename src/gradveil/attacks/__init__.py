@@ -2,14 +2,15 @@
 
 from ._adaptive import Adaptive
 from ._analytic import Analytic
-from ._attack import Attack, Reconstruction
-from ._cafe import CAFE
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Attack, Progress, Reconstruction
+from ._cafe import CAFE, VerticalNet
+from ._descent import Watch
 from ._dlg import DLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
 from ._grad_inversion import GradInversion
 from ._identify import Identify
-from ._identify_trials import identify_trials
+from ._identify_trials import IdentificationReport, identify_trials
 from ._idlg import IDLG
 from ._imprint import Imprint
 from ._inverting_gradients import InvertingGradients
@@ -18,23 +19,14 @@ from ._observation import Observation, ThreatModel, observe
 from ._peel import Peel
 from ._plan_reader import PlanReader
 from ._priors import TotalVariation
+from ._refine import Finish
 from ._regress import Regress
 from ._span_check import SpanCheck
 from ._tab_leak import TabLeak
 from ._token_rows import TokenRows
 from ._unpool import Unpool
 
-# isort: split
-# for our own packages
-from ._attack import FINISHED as FINISHED
-from ._attack import INTERRUPTED as INTERRUPTED
-from ._attack import TIME_BUDGET as TIME_BUDGET
-from ._attack import Progress as Progress
-from ._cafe import VerticalNet as VerticalNet
-from ._descent import Watch as Watch
-from ._identify_trials import IdentificationReport as IdentificationReport
-from ._refine import Finish as Finish
-
+# What `__all__` does not list is for our own packages.
 __all__ = [
     "CAFE",
     "DLG",

@@ -6,35 +6,32 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gradveil._batches import check_pair
-from gradveil._checks import check_kind, check_positive
+from gradveil._checks import check_kind
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings, shorter
+from ._attack import FINISHED, Progress, Reconstruction, Search, check_settings
 from ._channel import Channel, depends_on_inputs, plan_channel
 from ._descent import (
     SETTLED,
-    Cost,
     Descent,
     Minimum,
     consensus,
     message_of,
-    minimise,
     noise_start,
     sent_row,
 )
-from ._inverting_gradients import InvertingGradients
+from ._inverting_gradients import InvertingGradients, between
 from ._matching import Evidence
 from ._observation import Observation, check_known
 from ._plan_reader import PlanReader, plan_can_be_read
-from ._priors import Denoised, Energy, TotalVariation, check_prior, energy_of
+from ._priors import Denoised, Energy, TotalVariation, energy_of
 from ._refine import Finish, Refined, Stages, refine_one, split
 from ._targets import Run
 
 
 @dataclass(frozen=True)
-class Adaptive(Attack):
+class Adaptive(Search):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
@@ -56,15 +53,10 @@ class Adaptive(Attack):
         prior: `TotalVariation`, the theory's `GaussianPrior`, a `gradveil.denoising.Denoiser`
             (learned from public examples), or `None` (flat).
         restarts: How many starts from N(0, I) beside the warm one.
-        looseness: The relative misfit, at the start and at the end, that costs as much as one unit
-            of the prior's energy for each entry of the inputs; for entries without noise.
         finish: The second-order steps at the end.
         reader: Reads plans that were made from one private example, where noise hides most of the
             message; `None`: does not.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
-    >>> from gradveil import NoDefense
     >>> attack = Adaptive(InvertingGradients(steps=20), prior=None, finish=None)
     >>> known = replace(seen, defense=NoDefense())
     >>> attack(known, torch.Generator().manual_seed(0)).inputs.shape
@@ -79,20 +71,15 @@ class Adaptive(Attack):
     )
     _: KW_ONLY
     restarts: int = 3
-    looseness: tuple[float, float] = (3e-2, 3e-3)
     finish: Finish | None = field(default_factory=Finish)
     reader: PlanReader | None = field(default_factory=PlanReader)
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("restarts",))
-        check_prior(self.prior)
-        for value in check_pair(self.looseness, "looseness"):
-            check_positive(value, "looseness")
-        check_kind(self.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
-        for name, kind in (("reader", PlanReader), ("finish", Finish)):
-            if getattr(self, name) is not None:
+        energy_of(self.prior)
+        parts = {"unaware": InvertingGradients, "reader": PlanReader, "finish": Finish}
+        for name, kind in parts.items():
+            if name == "unaware" or getattr(self, name) is not None:
                 check_kind(getattr(self, name), name, kind, f"Use `{kind.__name__}()`.")
 
     def __call__(
@@ -114,7 +101,8 @@ class Adaptive(Attack):
         posterior = _Posterior(self, run, _planned(run, warm.inputs))
         if posterior.is_solved_by(warm):
             return warm
-        searched = posterior.search()
+        noise = noise_start(run.observation, self.restarts, run.generator)
+        searched = posterior.descend(noise, 1.0, 2.0, annealed=True)
         candidates = torch.cat([warm.inputs[None], searched.inputs])
         costs = posterior.costs(candidates)
         best = candidates[costs.argmin()]
@@ -122,7 +110,7 @@ class Adaptive(Attack):
             return replace(warm, inputs=best, loss=float(costs.min()), status=searched.status)
         if depends_on_inputs(run.observation):
             posterior = replace(posterior, channel=_planned(run, best))
-        polished = posterior.polish(candidates)
+        polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
         history = [(step, float(past.min())) for step, past in polished.history]
         return Reconstruction(end.inputs, run.labels, end.cost, history, end.status)
@@ -149,13 +137,16 @@ class Adaptive(Attack):
         progress: Progress | None = None,
     ) -> "Adaptive":
         """The attack with other settings: the steps are those of the unaware one."""
-        return replace(
-            self,
-            unaware=self.unaware.configured(steps=steps, progress=progress),
-            progress=progress or self.progress,
-            time_budget=shorter(self.time_budget, time_budget),
-        )
+        own = super().configured(None, time_budget, progress)
+        return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
+
+LOOSENESS = (3e-2, 3e-3)
+"""The relative misfit, at the start and at the end, that costs as much as one unit of the prior's
+energy for each entry of the inputs; for entries without noise."""
+
+WRONG = 2 * LOOSENESS[1]
+"""A candidate that leaves more than this unexplained is not taken alone."""
 
 ALIKE = 1.25
 """How many times what the best candidate leaves unexplained others may leave that count, too."""
@@ -175,11 +166,10 @@ class _Posterior:
 
     def evidence(self, progress: float = 1.0) -> Evidence:
         """What the observation says at this stage: intervals open, the looseness falls."""
-        (start, end), seen = self.attack.looseness, self.run.observation
+        (start, end), seen = LOOSENESS, self.run.observation
         opening = min(1.0, max(0.0, 2 * progress - 0.25))
-        looseness = start * math.exp(progress * math.log(end / start))
         size = seen.batch_size * math.prod(seen.input_shape)
-        return self.channel.evidence(opening, looseness, size)
+        return self.channel.evidence(opening, between(start, end, progress), size)
 
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
@@ -197,35 +187,29 @@ class _Posterior:
         """The share of the signal's power by which the inputs miss the evidence."""
         return self.channel.unexplained(self.evidence(), self.values(inputs))
 
-    def is_wrong(self, left: float) -> bool:
-        """Whether a candidate leaves more unexplained than one may that is taken alone."""
-        return left > 2 * self.attack.looseness[1]
-
     def costs(self, candidates: Tensor) -> Tensor:
         """Of each candidate, by the final evidence."""
         evidence = self.evidence()
         found = [evidence.misfit(self.values(x)) + self.energy(x) for x in candidates]
         return torch.stack(found).detach()
 
-    def search(self) -> Minimum:
-        """From noise, annealed.
+    def descend(self, start: Tensor, share: float, rate: float, annealed: bool = False) -> Minimum:
+        """With a share of the unaware attack's steps, at this multiple of its rate.
 
-        The rate is twice the unaware attack's, and stays high for longer: a likelihood has more
-        narrow valleys than a cosine, and that steps over more of them.
+        Annealed, the rate stays high for longer: a likelihood has more narrow valleys than a
+        cosine, and that steps over more of them.
         """
-        run, attack = self.run, self.attack
-        message = message_of(run.observation)
-        start = noise_start(run.observation, attack.restarts, run.generator)
+        run, unaware = replace(self.run, progress=self.attack.progress), self.attack.unaware
+        message, final = message_of(run.observation), self.evidence()
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
-            evidence = self.evidence(min(1.0, progress / SETTLED))
+            evidence = self.evidence(min(1.0, progress / SETTLED)) if annealed else final
             return evidence.misfit(message(inputs, run.labels)) + self.energy(inputs)
 
-        return self._minimise(cost, start, 1.0, 2.0, SETTLED, "cosine")
-
-    def polish(self, candidates: Tensor) -> Minimum:
-        """The last stage of all candidates."""
-        return self._minimise(self._settled(), candidates, 0.25, 0.1)
+        decay, settled = ("cosine", SETTLED) if annealed else ("steps", 0.0)
+        steps, left = max(1, round(share * unaware.steps)), run.watch.left()
+        descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
+        return run.minimise(cost, start, descent)
 
     def finish(self, polished: Minimum) -> Refined:
         """Second-order steps from the candidates, the likeliest first, until one explains it."""
@@ -234,12 +218,11 @@ class _Posterior:
         if finish is None or polished.status != FINISHED:
             return best
         evidence, energy, run = self.evidence(), self.energy, self.run
-        if isinstance(energy, Denoised):
-            if run.observation.task == "classification":
-                energy = replace(energy, labels=run.labels)
-            stages = Stages(run.observation, run.labels, evidence, energy, finish)
-            return split(stages, energy, best.inputs, run.watch)
+        if isinstance(energy, Denoised) and run.observation.task == "classification":
+            energy = replace(energy, labels=run.labels)
         stages = Stages(run.observation, run.labels, evidence, energy, finish)
+        if isinstance(energy, Denoised):
+            return split(stages, energy, best.inputs, run.watch)
         for index in order:
             refined = refine_one(stages, polished.inputs[index], run.watch)
             better = refined.inputs if refined.cost < best.cost else best.inputs
@@ -252,7 +235,7 @@ class _Posterior:
     def agreed(self, polished: Minimum, end: Refined, unaware: Tensor) -> Refined:
         """The end if it explains the message or is far ahead; else a descent from a mean."""
         left = self.unexplained(end.inputs)
-        if end.status != FINISHED or not self.is_wrong(left):
+        if end.status != FINISHED or not left > WRONG:
             return end
         others = polished.inputs[polished.costs.argsort()[1:]]
         near = [x for x in others if self.unexplained(x) <= ALIKE * left]
@@ -261,33 +244,12 @@ class _Posterior:
         if not near:
             return end
         mean = consensus(torch.stack([end.inputs, *near]), self.run.labels)[0]
-        found = self._minimise(self._settled(), mean[None], 0.5, 0.5)
+        found = self.descend(mean[None], 0.5, 0.5)
         inputs, cost = found.inputs[0], found.costs[0]
-        if self.is_wrong(self.unexplained(inputs)):
+        if self.unexplained(inputs) > WRONG:
             inputs = (inputs + mean) / 2
             cost = self.costs(inputs[None])[0]
         return Refined(inputs, float(cost), found.status)
-
-    def _settled(self) -> Cost:
-        """Nothing is annealed any more."""
-        evidence, message = self.evidence(), message_of(self.run.observation)
-        return lambda x, _: evidence.misfit(message(x, self.run.labels)) + self.energy(x)
-
-    def _minimise(
-        self,
-        cost: Cost,
-        start: Tensor,
-        share: float,
-        rate: float,
-        settled: float = 0.0,
-        decay: str = "steps",
-    ) -> Minimum:
-        """With a share of the unaware attack's steps, at this multiple of its rate."""
-        unaware, seen = self.attack.unaware, self.run.observation
-        steps, left = max(1, round(share * unaware.steps)), self.run.watch.left()
-        descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
-        told = self.attack.progress
-        return minimise(cost, start, descent, low=seen.low, high=seen.high, progress=told)
 
 
 def _planned(run: Run, estimate: Tensor) -> Channel:

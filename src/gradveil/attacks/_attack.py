@@ -83,20 +83,29 @@ class Attack(ABC):
     ) -> Own:
         """The attack with other settings; `None`, and what it does not have, stays as it is.
 
-        Args:
-            steps: Of the attack.
-            time_budget: Seconds after which it returns its best so far. It never extends a
-                shorter budget that the attack has.
-            progress: Called with (step, steps in all, best own cost so far).
+        A time budget never extends a shorter one that the attack has.
         """
         if not is_dataclass(self):
             return self
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         given = {"steps": steps, "time_budget": time_budget, "progress": progress}
         changes: dict[str, Any] = {k: v for k, v in given.items() if k in own and v is not None}
-        if "time_budget" in changes:
-            changes["time_budget"] = shorter(own["time_budget"], time_budget)
+        if "time_budget" in changes and own["time_budget"] is not None:
+            changes["time_budget"] = min(changes["time_budget"], own["time_budget"])
         return replace(self, **changes) if changes else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Attack):
+    """An attack that takes its time, and can be told how much it has.
+
+    Args:
+        time_budget: Seconds after which the best so far is returned; `None`: no limit.
+        progress: Called with (step, steps in all, best own cost so far).
+    """
+
+    time_budget: float | None = None
+    progress: Progress | None = None
 
 
 def check_settings(
@@ -118,8 +127,3 @@ def check_settings(
         check_not_negative(attack.time_budget, "time_budget")  # type: ignore[attr-defined]
     progress = getattr(attack, "progress", None)
     check_optional_callable(progress, "progress", "Give a function, or None.")
-
-
-def shorter(own: float | None, other: float | None) -> float | None:
-    """The shorter one of two time budgets; `None` is no limit."""
-    return min((budget for budget in (own, other) if budget is not None), default=None)

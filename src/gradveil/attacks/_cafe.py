@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from gradveil._batches import check_batch, check_shape
-from gradveil._checks import check_count, check_kind
+from gradveil._checks import WrongValue, check_count, check_kind
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, Reconstruction, Search, check_settings
 from ._descent import Watch, clamp
 from ._lbfgs import minimise_lbfgs
 from ._observation import Observation, ThreatModel, observe
@@ -33,9 +33,6 @@ class VerticalNet(nn.Module):
         workers: How many; for images whose number is a square, a grid, otherwise strips.
         hidden: Outputs of each worker's first fully connected layer.
         channels: Channels of a smooth 3x3 convolution before it; `None`: it reads the block itself.
-
-    >>> VerticalNet((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
-    torch.Size([2, 10])
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class VerticalNet(nn.Module):
             check_count(value, name)
         check_shape(input_shape, "input_shape")
         if not input_shape:
-            raise ValueError("Parameter `input_shape` should be (C, H, W) or (F,). Found ().")
+            raise WrongValue("input_shape", "be (C, H, W) or (F,)", "()")
         self.blocks = [(slice(None), *own) for own in split_blocks(tuple(input_shape), workers)]
         self.features, self.first = nn.ModuleList(), nn.ModuleList()
         for block in self.blocks:
@@ -84,10 +81,9 @@ def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[tuple[slice
     axes, ends = [], input_shape[-len(counts) :]
     for length, count in zip(ends, counts, strict=True):
         if count > length:
-            raise ValueError(
-                "Parameter `workers` should leave at least one entry for each. Found"
-                f" {count} parts of {length} entries. Use fewer workers."
-            )
+            found = f"{count} parts of {length} entries"
+            expected = "leave at least one entry for each"
+            raise WrongValue("workers", expected, found, "Use fewer workers.")
         edges = [round(i * length / count) for i in range(count + 1)]
         axes.append([slice(a, b) for a, b in pairwise(edges)])
     leading = (slice(None),) * (len(input_shape) - len(counts))
@@ -113,7 +109,7 @@ class VerticalObservation:
 
 
 @dataclass(frozen=True)
-class CAFE(Attack):
+class CAFE(Search):
     """Three steps for each worker, from its first fully connected layer u = W h + b down.
 
     With S (iterations × examples) the known indices, 1 where iteration t used example n, v_n the
@@ -134,11 +130,7 @@ class CAFE(Attack):
     Args:
         steps: L-BFGS iterations of step 3.
         total_variation: λ.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of the present worker's block.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
     >>> generator = torch.Generator().manual_seed(0)
     >>> data = torch.rand(4, 1, 8, 8, generator=generator), torch.tensor([0, 1, 1, 0])
     >>> seen = CAFE.observe(
@@ -154,8 +146,6 @@ class CAFE(Attack):
 
     steps: int = 200
     total_variation: float = 1e-6
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps",), not_negative=("total_variation",))
@@ -190,10 +180,9 @@ class CAFE(Attack):
             for chosen in order
         )  # fmt: skip
         if (rank := int(torch.linalg.matrix_rank(usage))) < len(inputs):
-            raise ValueError(
-                f"Parameter `iterations` should determine {len(inputs)} examples. Found"
-                f" {iterations} batches whose indices have rank {rank}. Observe more iterations."
-            )
+            found = f"{iterations} batches whose indices have rank {rank}"
+            expected = f"determine {len(inputs)} examples"
+            raise WrongValue("iterations", expected, found, "Observe more iterations.")
         return VerticalObservation(model, observations, usage)
 
     def __call__(

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradveil._checks import WrongType
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import (
@@ -54,12 +55,14 @@ class Channel:
         """
         variance = self.std.square() + looseness * self.signal / (2 * inputs)
         weight = variance.clamp(min=torch.finfo(variance.dtype).tiny).reciprocal()
-        return Evidence(
-            _towards(self.sent, self.low, opening),
-            _towards(self.sent, self.high, opening),
-            torch.where(self.silent, (1 - opening) * weight, weight),
-            self.clip,
-        )
+
+        def towards(end: Tensor) -> Tensor:
+            """Part of the way; an infinite end is reached at once."""
+            way = torch.where(end.isinf(), 0.0, end - self.sent)
+            return torch.where(end.isinf(), end, self.sent + opening * way)
+
+        weight = torch.where(self.silent, (1 - opening) * weight, weight)
+        return Evidence(towards(self.low), towards(self.high), weight, self.clip)
 
     def unexplained(self, evidence: Evidence, values: Tensor) -> float:
         """The share of the signal's power by which values miss the evidence, beyond the noise."""
@@ -69,18 +72,11 @@ class Channel:
         return float(((misses.sum() - expected) / self.signal).clamp(min=0))
 
 
-def _towards(start: Tensor, end: Tensor, share: float) -> Tensor:
-    """Part of the way; an infinite end is reached at once."""
-    way = torch.where(end.isinf(), 0.0, end - start)
-    return torch.where(end.isinf(), end, start + share * way)
-
-
 def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
     """What was sent, as a statement on each entry of the values; pruned entries are silent.
 
     Args:
         mechanism: That was applied, or one like it. Laplace's noise is taken for normal.
-        sent: What left the client.
         realised: Whether this very mechanism was applied. One that was planned from an estimate
             has another mask, and small levels that are wrong by large factors: those below the
             root mean square are lifted to it, so that only noisier entries count less.
@@ -98,11 +94,9 @@ def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
         levels = {name: _deviation(y, mechanism.levels) for name, y in sent.items()}
         return replace(channel, std=flatten(levels))
     if not isinstance(mechanism, Mechanism | LaplaceMechanism):
-        raise TypeError(
-            "Parameter `observation` should have a Mechanism or a RoundingMechanism, or a defense"
-            f" that plans one. Found {type(mechanism).__name__}. Derive it from one of"
-            " `gradveil.mechanisms`."
-        )
+        expected = "have a Mechanism or a RoundingMechanism, or a defense that plans one"
+        found, advice = type(mechanism).__name__, "Derive it from one of `gradveil.mechanisms`."
+        raise WrongType("observation", expected, found, advice)
     std = flatten(as_tensors(mechanism.std, sent))
     if not realised and bool((std > 0).any()):
         std = std.clamp(min=float(std[std > 0].square().mean().sqrt()))
@@ -132,15 +126,12 @@ def _deviation(sent: Tensor, levels: int) -> Tensor:
     sizes = y.abs()[y != 0]
     if not sizes.numel():
         return torch.zeros_like(sent)
-    parts = next((n for n in range(1, levels + 1) if _on_grid(sizes * n / sizes.min(), n)), 1)
+    steps = ((n, sizes * n / sizes.min()) for n in range(1, levels + 1))
+    whole = (n for n, own in steps if bool(((own - own.round()).abs() <= 1e-3 * n).all()))
+    parts = next(whole, 1)  # whole numbers, up to rounding
     norm = levels * sizes.min() / parts
     variance = (y.square().sum() - norm**2).clamp(min=0) / y.numel()
     return variance.sqrt().to(sent.dtype).expand(sent.shape)
-
-
-def _on_grid(steps: Tensor, parts: int) -> bool:
-    """Whether all are whole numbers, up to rounding."""
-    return bool(((steps - steps.round()).abs() <= 1e-3 * parts).all())
 
 
 def open_channel(
@@ -149,12 +140,7 @@ def open_channel(
     """The channel of a mechanism that the attacker knows or has planned itself.
 
     A pruned entry has |g_i| ≤ τ_i, where the defense prunes for reasons that show it.
-
-    Args:
-        observation: For the defense and for whether its plan is public.
-        sent: What was sent, in the order of the message's names.
-        mechanism: The mechanism.
-        sensitivities: E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
+    `sensitivities` are E‖∇g_i‖² at the attacker's estimate, where the defense prunes by them.
     """
     channel = read(mechanism, sent, realised=observation.mechanism is not None)
     defense, pruned = observation.defense, channel.silent
@@ -210,5 +196,5 @@ def depends_on_inputs(observation: Observation) -> bool:
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
-    private = defense is not None and not observation.plan_is_public
-    return private and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]
+    hidden = defense is not None and not observation.plan_is_public
+    return hidden and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]

@@ -35,16 +35,11 @@ class Descent:
     """How to descend: the update rule, its rate, and how long.
 
     Args:
-        steps: How many updates.
         lr: The rate of the first update.
         method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
         settled: From this share of the steps on iterates compete by their own costs. Before it,
             where an annealed cost is not yet the final one, the latest iterate counts as the best.
-
-    >>> Descent(steps=100, lr=0.1).method
-    'signed-adam'
     """
 
     steps: int = 1000
@@ -77,11 +72,7 @@ class Minimum:
 
 
 class Watch:
-    """Says when to stop: the time budget, counted from when the watch was made.
-
-    >>> Watch(time_budget=0.0).is_over(), Watch(time_budget=None).is_over()
-    (True, False)
-    """
+    """Says when to stop: the time budget, counted from when the watch was made."""
 
     def __init__(self, time_budget: float | None) -> None:
         self._start, self._budget = time.monotonic(), time_budget
@@ -123,20 +114,11 @@ def minimise(
     Args:
         cost: Of one candidate. It must not depend on other candidates.
         start: Shape (candidates, ...).
-        descent: The update rule, its rate and its length.
         data: Tensors with one row for each candidate, which the cost gets beside it.
-        low: The least value of each entry, broadcast to a candidate; `None`: not known.
-        high: The largest one.
-        progress: Told after every step how far it is.
 
     Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time
     budget, rates and annealing follow the time where that is ahead of the steps, so that they come
     to their end.
-
-    >>> start = torch.zeros(2, 3)
-    >>> cost = lambda candidate, share: (candidate - 0.5).square().sum()
-    >>> minimise(cost, start, Descent(steps=50, lr=0.1)).costs.max() < 0.1
-    tensor(True)
     """
     watch, evaluate = Watch(descent.time_budget), _evaluator(cost)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
@@ -145,7 +127,9 @@ def minimise(
         for step in range(descent.steps + 1):
             share = max(step / descent.steps, watch.share())
             gradient, own = evaluate(now, share, *data)
-            _keep_best(best, now, own, always=share <= descent.settled)
+            better = own.isfinite() if share <= descent.settled else own < best.costs
+            best.inputs = torch.where(better.view(-1, *[1] * (now.dim() - 1)), now, best.inputs)
+            best.costs = torch.where(better, own.to(best.costs), best.costs)
             if step % RECORDED == 0 or step == descent.steps:
                 best.history.append((step, best.costs.clone()))
             if progress is not None:
@@ -187,7 +171,11 @@ class _Update:
 
 
 def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Gradients and own costs of all candidates: one after the other, or from one batched pass."""
+    """Gradients and own costs of all candidates: one after the other, or from one batched pass.
+
+    On an accelerator the batched one is faster. On a processor the transforms cost more than they
+    save, but for many small candidates.
+    """
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         result = cost(candidate, share, *data)
@@ -201,7 +189,10 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
             return torch.autograd.grad(value, candidate)[0], own.detach()
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
-        if not _pays_to_batch(candidates):
+        many = len(candidates) > 1
+        if candidates.device.type == "cpu":
+            many = len(candidates) >= MANY and candidates[0].numel() <= SMALL
+        if not many:
             pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
             gradients, owns = zip(*pairs, strict=True)
             return torch.stack(gradients), torch.stack(owns)
@@ -213,24 +204,6 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
         return gradients, own.detach()
 
     return evaluate
-
-
-def _pays_to_batch(candidates: Tensor) -> bool:
-    """Whether one pass over all candidates is faster than one for each, by plain autograd.
-
-    On an accelerator it is. On a processor the transforms cost more than they save, but for many
-    small candidates.
-    """
-    if candidates.device.type != "cpu":
-        return len(candidates) > 1
-    return len(candidates) >= MANY and candidates[0].numel() <= SMALL
-
-
-def _keep_best(best: Minimum, now: Tensor, own: Tensor, always: bool) -> None:
-    better = own.isfinite() if always else own < best.costs
-    shape = (-1, *[1] * (now.dim() - 1))
-    best.inputs = torch.where(better.view(shape), now, best.inputs)
-    best.costs = torch.where(better, own.to(best.costs), best.costs)
 
 
 def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:

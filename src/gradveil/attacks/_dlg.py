@@ -8,7 +8,7 @@ from torch import Tensor
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, Reconstruction, Search, check_settings
 from ._descent import Watch, clamp
 from ._lbfgs import minimise_lbfgs
 from ._observation import Observation, check_observation
@@ -16,7 +16,7 @@ from ._targets import SoftTargets, soft_targets
 
 
 @dataclass(frozen=True)
-class DLG(Attack):
+class DLG(Search):
     """Match the message in inputs and soft labels together, by L-BFGS.
 
     Minimises ‖g(x, softmax(z)) - sent‖² / ‖sent‖² over x and z. It uses no label knowledge, not
@@ -32,8 +32,6 @@ class DLG(Attack):
         steps: L-BFGS iterations of one start, at most.
         restarts: Starts at most; the next is tried only if none before reached `tolerance`.
         tolerance: The relative cost at which a start counts as converged.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of the present start.
 
     >>> DLG(steps=50)(seen, torch.Generator().manual_seed(0)).targets
     tensor([1])
@@ -42,8 +40,6 @@ class DLG(Attack):
     steps: int = 2000
     restarts: int = 3
     tolerance: float = 3e-8
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps", "restarts"), not_negative=("tolerance",))

@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradveil._random import generator_or_fresh
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
 from ._descent import (
     Cost,
     Descent,
-    Minimum,
-    Watch,
     consensus,
     message_of,
     minimise,
@@ -25,13 +22,13 @@ from ._descent import (
 )
 from ._matching import cosine_distance
 from ._model_layers import recorded
-from ._observation import Observation, check_observation
+from ._observation import Observation
 from ._priors import total_variation
-from ._targets import labels_of
+from ._targets import Run
 
 
 @dataclass(frozen=True)
-class GradInversion(Attack):
+class GradInversion(Search):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on
@@ -56,8 +53,6 @@ class GradInversion(Attack):
         batch_norm: α_bn.
         group: α_group, from a quarter of the steps on.
         rounds: How often the consensus is renewed.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost).
 
     >>> GradInversion(steps=5, seeds=2)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
@@ -72,8 +67,6 @@ class GradInversion(Attack):
     batch_norm: float = 1.0
     group: float = 1e-2
     rounds: int = 16
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         weights = ("total_variation", "l2", "batch_norm", "group")
@@ -84,44 +77,51 @@ class GradInversion(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; all randomness comes from the generator."""
-        check_observation(observation)
-        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        labels = labels_of(observation, generator)
-        cost, now = self._cost(observation, labels), noise_start(observation, self.seeds, generator)
+        run = Run.of(self, observation, generator)
+        cost, now = self._cost(run), noise_start(observation, self.seeds, run.generator)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
-        history: list[tuple[int, float]] = []
+        history = list[tuple[int, float]]()
         for number in range(self.rounds):
             before, rate = number * steps, whole.rate(number / self.rounds)
-            mean = consensus(now, labels)
+            mean = consensus(now, run.labels)
             drawn = torch.full_like(now.flatten(1)[:, 0], self.group * (4 * number >= self.rounds))
+
+            def tell(step: int, _: int, own: float, before: int = before) -> None:
+                if self.progress is not None:
+                    self.progress(before + step, self.rounds * steps, own)
+
             minimum = minimise(
                 cost,
                 now,
-                Descent(steps, rate, decay="none", time_budget=watch.left()),
+                Descent(steps, rate, decay="none", time_budget=run.watch.left()),
                 data=(mean, drawn),
                 low=observation.low,
                 high=observation.high,
-                progress=self._told(before, self.rounds * steps),
+                progress=tell,
             )
             history += [(before + step, float(costs.min())) for step, costs in minimum.history]
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
-        return self._picked(cost, minimum, labels, history)
+        best = int(minimum.costs.argmin())
+        inputs, own = now[best], float(minimum.costs[best])
+        if minimum.status != INTERRUPTED:
+            mean = consensus(now, run.labels)[best]
+            with torch.no_grad():
+                shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
+            if shared < own:
+                inputs, own = mean, shared
+        return Reconstruction(inputs, run.labels, own, history, minimum.status)
 
-    def _told(self, before: int, total: int) -> Progress | None:
-        """The whole attack's progress, seen from one round."""
-        told = self.progress
-        return told and (lambda step, _, cost: told(before + step, total, cost))
-
-    def _cost(self, observation: Observation, labels: Tensor) -> Cost:
-        message, sent = message_of(observation), sent_row(observation)
-        statistics = batch_norm_distance(observation) if self.batch_norm > 0 else None
+    def _cost(self, run: Run) -> Cost:
+        """(all terms, those without the group's) of one seed."""
+        message, sent = message_of(run.observation), sent_row(run.observation)
+        statistics = batch_norm_distance(run.observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = cosine_distance(message(inputs, labels), sent)
+            own = cosine_distance(message(inputs, run.labels), sent)
             own = own + self.total_variation * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics is not None:
@@ -129,20 +129,6 @@ class GradInversion(Attack):
             return own + group * (inputs - mean).square().mean(), own
 
         return cost
-
-    def _picked(
-        self, cost: Cost, minimum: Minimum, labels: Tensor, history: list[tuple[int, float]]
-    ) -> Reconstruction:
-        """The best of the seeds and their consensus, by the cost without the group term."""
-        best = int(minimum.costs.argmin())
-        inputs, own = minimum.inputs[best], float(minimum.costs[best])
-        if minimum.status != INTERRUPTED:
-            mean = consensus(minimum.inputs, labels)[best]
-            with torch.no_grad():
-                shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
-            if shared < own:
-                inputs, own = mean, shared
-        return Reconstruction(inputs, labels, own, history, minimum.status)
 
 
 def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] | None:
@@ -164,15 +150,15 @@ def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] 
     def distance(inputs: Tensor) -> Tensor:
         with recorded(layers) as seen:
             loss.outputs(loss.parameters, inputs)
-        return torch.stack([_distance(layer, values) for _, layer, values in seen]).mean()
+        found = []
+        layer: Any
+        for _, layer, values in seen:
+            over = [0, *range(2, values.dim())]
+            spread = (layer.running_var.detach() + layer.eps).sqrt()
+            mean, variance = values.mean(over), values.var(over, unbiased=False)
+            shift = (mean - layer.running_mean.detach()) / spread
+            ratio = (variance + layer.eps).sqrt() / spread
+            found.append((shift.square() + (ratio - 1).square()).mean())
+        return torch.stack(found).mean()
 
     return distance if layers else None
-
-
-def _distance(layer: Any, values: Tensor) -> Tensor:
-    over = [0, *range(2, values.dim())]
-    spread = (layer.running_var.detach() + layer.eps).sqrt()
-    mean, variance = values.mean(over), values.var(over, unbiased=False)
-    shift = (mean - layer.running_mean.detach()) / spread
-    ratio = (variance + layer.eps).sqrt() / spread
-    return torch.as_tensor((shift.square() + (ratio - 1).square()).mean())

@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from gradveil._batches import check_labels, check_pair, check_targets
-from gradveil._checks import check_inputs
+from gradveil._checks import WrongValue, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended
@@ -80,11 +79,9 @@ class Identification:
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
         if not 0 <= truth < len(self.log_likelihoods):
-            raise ValueError(
-                "Parameter `truth` should be the index of a candidate, below"
-                f" {len(self.log_likelihoods)}. Found `truth = {truth}`. Where the truth is no"
-                " candidate, it has no rank; use `mean` and `entropy`."
-            )
+            expected = f"be the index of a candidate, below {len(self.log_likelihoods)}"
+            advice = "Where the truth is no candidate, it has no rank; use `mean` and `entropy`."
+            raise WrongValue("truth", expected, str(truth), advice, assigned=True)
         own = self.log_likelihoods[truth]
         above = int((self.log_likelihoods > own).sum())
         equal = int((self.log_likelihoods == own).sum())
@@ -134,7 +131,7 @@ class Candidates:
         """
         message, (inputs, _) = self.message(0), self.batch(0)
         if isinstance(message, GradientMessage) and separates(message, inputs):
-            deltas = self._output_gradients()
+            deltas = torch.stack([self._output_gradient(index) for index in range(len(self))])
             others = deltas[:, 1:]
             if torch.allclose(others, others[:1], rtol=1e-5, atol=1e-7 * float(deltas.abs().max())):
                 yield from self._summed(message, deltas[:, 0])
@@ -142,14 +139,11 @@ class Candidates:
         for index in range(len(self)):
             yield values_of(self.message(index), self.batch(index)[0])
 
-    def _output_gradients(self) -> Tensor:
-        """∂L/∂output of the whole batch with each candidate, which may change the others'."""
-        found = []
-        for index in range(len(self)):
-            message = self.message(index)
-            assert isinstance(message, GradientMessage)
-            found.append(message.output_gradient(self.batch(index)[0]).detach())
-        return torch.stack(found)
+    def _output_gradient(self, index: int) -> Tensor:
+        """∂L/∂output of the whole batch with this candidate, which may change the others'."""
+        message = self.message(index)
+        assert isinstance(message, GradientMessage)
+        return message.output_gradient(self.batch(index)[0]).detach()
 
     def _summed(self, message: GradientMessage, deltas: Tensor) -> Iterator[Tensors]:
         """The messages as the sum of what the others and the candidate add."""
@@ -197,11 +191,12 @@ def likelihood_table(
         return table
     plans: list[tuple[AnyMechanism, list[int]]] = []
     for row, observation in enumerate(observations):
-        alike = [rows for plan, rows in plans if same_noise(plan, observation.mechanism)]
-        if not alike:
-            plans.append((observation.mechanism, [row]))  # type: ignore[arg-type]
-        else:
-            alike[0].append(row)
+        own = observation.mechanism
+        assert own is not None
+        rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
+        if not rows:
+            plans.append((own, rows))
+        rows.append(row)
     count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
     each, start = iter(candidates.values()), 0
     while values := list(islice(each, count)):
@@ -259,13 +254,10 @@ class Identify:
         rest: The inputs and labels of the other examples in the client's order; `None` if there
             are none.
 
-    >>> from gradveil import GradientNoise
-    >>> from gradveil.attacks import ThreatModel
-    >>> from gradveil.attacks import observe
     >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
     >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
     >>> observation = observe(
-    ...     model, torch.nn.functional.cross_entropy, (images[1:], labels[1:]),
+    ...     model, cross_entropy, (images[1:], labels[1:]),
     ...     GradientNoise(1e-3), threat=ThreatModel(mechanism="known"), num_classes=2)
     >>> Identify((images, labels))(observation).best
     1
@@ -297,21 +289,17 @@ class Identify:
 
         Each candidate is evaluated once for all of them.
         """
-        for observation in observations:
-            self._check(observation)
+        inputs, size = self.candidates[0], 1 + (0 if self.rest is None else len(self.rest[0]))
+        shape = tuple(inputs.shape[1:])
+        for seen in observations:
+            check_observation(seen, tokens=gradient_of(inputs).takes_tokens)
+            if (shape, size) != (tuple(seen.input_shape), seen.batch_size):
+                fitting = f"{seen.batch_size} examples of shape {tuple(seen.input_shape)}"
+                found = f"candidates of shape {shape} beside {size - 1} other examples"
+                expected = f"fit the observation of {fitting}, and so should `rest`"
+                raise WrongValue("candidates", expected, found)
         if not observations:
             return []
         hypotheses = Candidates(observations[0], *self.candidates, self.rest)
         table = likelihood_table(observations, hypotheses, generator_or_fresh(generator))
-        return [Identification(row, self.candidates[0]) for row in table]
-
-    def _check(self, observation: Any) -> None:
-        check_observation(observation, tokens=gradient_of(self.candidates[0]).takes_tokens)
-        shape = tuple(self.candidates[0].shape[1:])
-        size = 1 + (0 if self.rest is None else len(self.rest[0]))
-        if shape != tuple(observation.input_shape) or size != observation.batch_size:
-            raise ValueError(
-                "Parameters `candidates` and `rest` should fit the observation, of"
-                f" {observation.batch_size} examples of shape {tuple(observation.input_shape)}."
-                f" Found candidates of shape {shape} beside {size - 1} other examples."
-            )
+        return [Identification(row, inputs) for row in table]

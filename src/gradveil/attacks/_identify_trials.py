@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import check_choice, check_count, check_flag, check_kind
+from gradveil._checks import WrongValue, check_choice, check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh, named_stream, seed_from
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism
@@ -27,6 +27,8 @@ Examples = tuple[Tensor, Tensor]
 
 TREND = (8, 32, 128, 256)
 """Numbers of candidates of the trend, as far as they are below the one asked for."""
+
+FEWER = "Ask for fewer candidates, or use one_class=False."
 
 PLANS_ANEW = (
     "the plan is made from the private batch with random probes, so the likelihood of what was"
@@ -70,15 +72,19 @@ class Population(NamedTuple):
         labels = self.targets.cpu()[order]
         pool = torch.ones(len(order), dtype=torch.bool)
         if self.one_class:
-            pool = labels == _label(labels, needed, generator)
+            # that of a random example whose class has enough: means over draws are means over data
+            counts = torch.bincount(labels)
+            enough = (counts[labels] >= needed).nonzero().flatten()
+            if not len(enough):
+                expected = f"hold at least {needed} examples of one class"
+                raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
+            place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
+            pool = labels == labels[enough[int(place)]]
         chosen = order[pool][:needed]
         rest = order[~torch.isin(order, chosen)][:others]
         if len(chosen) < needed or len(rest) < others:
-            raise ValueError(
-                f"Parameter `examples` should hold at least {needed + others} examples, for"
-                f" the candidates and the rest of the batch. Found {len(order)}. Ask for fewer"
-                " candidates."
-            )
+            expected = f"hold at least {needed + others} examples, candidates and rest of the batch"
+            raise WrongValue("examples", expected, str(len(order)), FEWER)
         picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
         return Draw(chosen, picked.tolist(), rest)
 
@@ -94,36 +100,16 @@ class Population(NamedTuple):
             fitting = free & (labels[order] == labels[own]) if self.one_class else free
             others = fitting.nonzero().flatten()[: count - 1]
             if not len(others):
-                raise ValueError(
-                    "Parameter `examples` should hold more than the candidates, for the other"
-                    " places of the batch. Found none that is left. Ask for fewer candidates."
-                )
+                expected = "hold more than the candidates, for the other places of the batch"
+                raise WrongValue("examples", expected, "none that is left", FEWER)
             free[others] = False
             sets.append(torch.cat([own[None], order[others]]))
         return sets
 
 
-def _label(labels: Tensor, needed: int, generator: torch.Generator) -> int:
-    """That of a random example whose class has enough: means over draws are means over the data."""
-    counts = torch.bincount(labels)
-    enough = (counts[labels] >= needed).nonzero().flatten()
-    if not len(enough):
-        raise ValueError(
-            f"Parameter `examples` should hold at least {needed} examples of one class. Found at"
-            f" most {int(counts.max())}. Ask for fewer candidates, or use"
-            " one_class=False."
-        )
-    place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-    return int(labels[enough[int(place)]])
-
-
 @dataclass(frozen=True)
 class Trial:
-    """One message and what the attacker made of it.
-
-    >>> Trial(draw=0, rank=1.0, is_first=True, bits=2.0, error=0.1, prior_error=0.5).is_first
-    True
-    """
+    """One message and what the attacker made of it."""
 
     draw: int
     """Trials of one draw share their candidates and the rest of the batch."""
@@ -146,10 +132,6 @@ class IdentificationReport:
     Where it `holds`, no attacker's mean squared error over the data is below `error`, and none is
     right more often than `rate`. Place by place: after the examples of a batch were matched to the
     truth errors may be smaller.
-
-    >>> trials = [Trial(n, 1.0, n > 0, bits=2.0, error=0.1, prior_error=0.5) for n in range(4)]
-    >>> IdentificationReport(candidates=8, trials=tuple(trials)).rate.mean
-    0.75
     """
 
     candidates: int
@@ -268,15 +250,13 @@ def identify_trials(
     without candidates can do, and never above it. Where the likelihood is an estimate (a plan from
     the private batch), the report says so in `reason`.
 
+    What `observe` takes, too, is as there.
+
     Args:
-        model: The model that the server sent out.
-        loss_fn: The loss of the training.
         examples: Inputs and targets to draw from, an independent sample of the population; inputs
             may be the ids of tokens.
         defense: What the client does to its message; the attacker knows it with its settings.
-        num_classes: Of the data.
         candidates: N, how many there are to choose from.
-        batch_size: Examples in the client's batch.
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
@@ -286,13 +266,7 @@ def identify_trials(
         neighbours: How many, or as many as are left.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
             Classes with fewer than N examples are left out of the mean over the data.
-        public_mechanism: As for `observe`.
-        local: FedAvg's local steps; gradients are sent if `None`.
-        generator: For all draws.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.models import build_model
     >>> generator = torch.Generator().manual_seed(0)
     >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
     >>> report = identify_trials(
@@ -309,14 +283,17 @@ def identify_trials(
     check_choice(rest, "rest", ("known", "unknown"))
     work = candidates * neighbours ** (batch_size - 1)
     if rest == "unknown" and work > 2**16:
-        raise ValueError(
-            "Parameters `candidates`, `neighbours` and `batch_size` should give at most"
-            f" {2**16} cases, candidates · neighbours^(batch_size - 1). Found {candidates},"
-            f" {neighbours} and {batch_size}: {work}. Ask for fewer, or use rest='known'."
-        )
-    population = Population(
-        *_checked(examples, num_classes, one_class), candidates, batch_size, one_class
-    )
+        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
+        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
+        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
+    check_classes(num_classes)
+    check_flag(one_class, "one_class")
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+    if one_class and task_of(targets) != "classification":
+        expected = "be False where targets are not one class label for each example"
+        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
+    population = Population(inputs, targets, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
     draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
@@ -332,7 +309,8 @@ def identify_trials(
         rests = [draw.rest]
         if rest == "unknown" and batch_size > 1:
             own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
-            rests = combinations(population.neighbours(draw, neighbours, own))
+            sets = population.neighbours(draw, neighbours, own)
+            rests = [torch.stack(chosen) for chosen in product(*sets)]
         found = marginal(population, draw, messages, rests, generator)
         for one, batch, place in zip(found, batches, draw.places, strict=True):
             for size in sizes:
@@ -344,20 +322,6 @@ def identify_trials(
         for size in sizes
     )
     return replace(whole, fewer=tuple(fewer))
-
-
-def _checked(examples: Examples, num_classes: int, one_class: bool) -> Examples:
-    """Require examples of numbers or tokens, of classes where these are to be alike."""
-    check_classes(num_classes)
-    check_flag(one_class, "one_class")
-    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
-    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
-    if one_class and task_of(targets) != "classification":
-        raise ValueError(
-            "Parameter `one_class` should be False where targets are not one class label for each"
-            f" example. Found True with targets that are {task_of(targets)}."
-        )
-    return inputs, targets
 
 
 def marginal(
@@ -373,11 +337,6 @@ def marginal(
     found = [Identify(candidates, rest).many(messages, generator) for rest in known]
     logs = torch.stack([torch.stack([one.log_likelihoods for one in each]) for each in found])
     return [Identification(row, candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
-
-
-def combinations(sets: list[Tensor]) -> list[Tensor]:
-    """The rests of the batch with one example of each set."""
-    return [torch.stack(chosen) for chosen in product(*sets)]
 
 
 def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:

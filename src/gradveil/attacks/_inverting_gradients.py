@@ -1,7 +1,6 @@
 """Inverting Gradients (Geiping et al., 2020): match the direction of the gradient."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -11,14 +10,13 @@ from torch import Tensor
 from gradveil._checks import check_choice, check_kind
 from gradveil._random import named_stream, seed_from
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
 from ._descent import (
     SETTLED,
     Cost,
     Descent,
     Minimum,
     Watch,
-    minimise,
     noise_start,
     parts_of,
     sent_row,
@@ -40,7 +38,7 @@ TRIAL = 0.2
 
 
 @dataclass(frozen=True)
-class InvertingGradients(Attack):
+class InvertingGradients(Search):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
     D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
@@ -52,8 +50,9 @@ class InvertingGradients(Attack):
         steps: First-order steps (signed Adam).
         lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
         total_variation: The weight of the total variation at the start ...
-        total_variation_end: ... and, falling geometrically, after 7/8 of the steps; `None`: as at
-            the start.
+        total_variation_end: ... and, falling geometrically, after 7/8 of the steps, both in units
+            of the root of the distance that random inputs have, where that is below 1; `None`: as
+            at the start.
         restarts: How many starts from N(0, I) run beside each other; the best by its own cost wins.
         distance: "cosine" or "euclidean".
         finish: Second-order steps at the end, where the message is nearly explained.
@@ -68,10 +67,6 @@ class InvertingGradients(Attack):
             samples than the attack has steps, and goes on from it with a quarter of the rate. An
             attack with one start tries both for a fifth of the steps, and takes the one with the
             less cost.
-        relative: Whether total variation is weighed in units of the root of the distance that
-            random inputs have, where that is below 1.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
     """
 
     steps: int = 1000
@@ -82,17 +77,15 @@ class InvertingGradients(Attack):
     restarts: int = 1
     distance: str = "cosine"
     finish: Finish | None = None
-    time_budget: float | None = None
-    progress: Progress | None = None
     peel: Peel | None = None
     unpool: Unpool | None = None
     regress: Regress | None = None
-    relative: bool = False
 
     def __post_init__(self) -> None:
-        weights = ["total_variation"]
-        if self.total_variation_end is not None:
-            weights.append("total_variation_end")
+        weights = (
+            "total_variation",
+            *([] if self.total_variation_end is None else ["total_variation_end"]),
+        )
         counts = ("steps", "restarts")
         check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
         check_choice(self.distance, "distance", tuple(DISTANCES))
@@ -109,16 +102,8 @@ class InvertingGradients(Attack):
     @classmethod
     def strong(cls, **changes: Any) -> "InvertingGradients":
         """Unpooling, peeling; a regression, annealed total variation, restarts and a finish."""
-        tuned: dict[str, Any] = {
-            "total_variation": 3e-2,
-            "total_variation_end": 3e-3,
-            "restarts": 2,
-            "finish": Finish(),
-            "peel": Peel(),
-            "unpool": Unpool(),
-            "regress": Regress(),
-            "relative": True,
-        }
+        parts = {"finish": Finish(), "peel": Peel(), "unpool": Unpool(), "regress": Regress()}
+        tuned = {"total_variation": 3e-2, "total_variation_end": 3e-3, "restarts": 2, **parts}
         return cls(**{**tuned, **changes})
 
     def __call__(
@@ -164,14 +149,17 @@ class InvertingGradients(Attack):
         unit = self._unit(run.observation, guess.targets, named_stream("unit"))
         if self.finish is not None and guess.status == FINISHED == result.status:
             guess = self._refined(run, guess, guess.inputs[None], unit)
+        fits = [message_misfit(run.observation, r.inputs, r.targets) for r in (guess, result)]
         with torch.no_grad():
-            ours, its = (
+            costs = [
                 float(self._cost(run.observation, r.targets, unit)(r.inputs, 1.0))
-                for r in (result, guess)
-            )
-        better = fits_better(run.observation, guess, result)
-        better = its < ours if better is None else better
-        return replace(result, inputs=guess.inputs, loss=its) if better else result
+                for r in (guess, result)
+            ]
+        # a cost with total variation does not tell where one explains much more: on a deep model
+        # random images explain all but 1 % of a message, and the smoothest one has the least cost
+        judged = fits if min(fits) < 0.5 * max(fits) else costs
+        better = judged[0] < judged[1]
+        return replace(result, inputs=guess.inputs, loss=costs[0]) if better else result
 
     def _descend(self, run: Run) -> Reconstruction:
         """First-order steps, then the finish."""
@@ -182,7 +170,13 @@ class InvertingGradients(Attack):
         inputs = torch.cat([each.inputs for each in runs])[order]
         cost = min(float(each.costs.min()) for each in runs)
         status = next((each.status for each in runs if each.status != FINISHED), FINISHED)
-        history = _history(runs, self.steps)
+        history, least = list[tuple[int, float]](), math.inf
+        for number, each in enumerate(runs):
+            past = [
+                (number * self.steps + step, float(costs.min())) for step, costs in each.history
+            ]
+            history += [(step, min(least, own)) for step, own in past]
+            least = history[-1][1] if history else math.inf
         result = Reconstruction(inputs[0], run.labels, cost, history, status)
         if self.finish is None or status != FINISHED:
             return result
@@ -192,34 +186,31 @@ class InvertingGradients(Attack):
         """From the regression's estimate first, if there is one; the other starts are noise."""
         noise, watch = noise_start(run.observation, self.restarts, run.generator), run.watch
         if self.regress is None:
-            return [self._minimise(run, cost, noise, watch.left())]
-        left = watch.left()
-        regress = replace(self.regress, samples=min(self.regress.samples, self.steps))
-        share = Watch(None if left is None else left / (4 * self.restarts))
-        estimate, gentle = regress.estimate(run, aside, share)[None], replace(self, lr=self.lr / 4)
-        left = watch.left()
+            return [self._minimise(run, cost, noise, watch)]
+        samples = min(self.regress.samples, self.steps)
+        regress, part = replace(self.regress, samples=samples, progress=None), 1 / self.restarts
+        estimate = regress.estimate(run, aside, watch.part(part / 4))[0][None]
+        gentle = replace(self, lr=self.lr / 4)
         if self.restarts > 1:  # each start has its own part of a time budget
-            part = None if left is None else left / self.restarts
-            first = gentle._minimise(run, cost, estimate, part)
+            first = gentle._minimise(run, cost, estimate, watch.part(part))
             if first.status == INTERRUPTED:
                 return [first]
-            return [first, self._minimise(run, cost, noise[1:], watch.left())]
-        part = None if left is None else TRIAL * left
+            return [first, self._minimise(run, cost, noise[1:], watch)]
         silent, steps = replace(run, progress=None), max(1, round(TRIAL * self.steps))
         sides = ((gentle, estimate), (self, noise))
         trials = [
-            replace(one, steps=steps)._minimise(silent, cost, start, part) for one, start in sides
+            replace(one, steps=steps)._minimise(silent, cost, start, watch.part(TRIAL))
+            for one, start in sides
         ]
         if any(trial.status == INTERRUPTED for trial in trials):
             return trials
         one, start = sides[0 if bool(trials[0].costs < trials[1].costs) else 1]
-        return [one._minimise(run, cost, start, watch.left())]
+        return [one._minimise(run, cost, start, watch)]
 
-    def _minimise(self, run: Run, cost: Cost, start: Tensor, time_budget: float | None) -> Minimum:
+    def _minimise(self, run: Run, cost: Cost, start: Tensor, watch: Watch) -> Minimum:
         settled = 0.0 if self.total_variation_end is None else SETTLED
-        descent = Descent(self.steps, self.lr, time_budget=time_budget, settled=settled)
-        low, high = run.observation.low, run.observation.high
-        return minimise(cost, start, descent, low=low, high=high, progress=run.progress)
+        descent = Descent(self.steps, self.lr, time_budget=watch.left(), settled=settled)
+        return run.minimise(cost, start, descent)
 
     def _unit(self, observation: Observation, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Of total variation's weight: 1, or the root of the median distance of random inputs.
@@ -229,7 +220,7 @@ class InvertingGradients(Attack):
         smaller: such a distance has little slope, too, and the images need a prior the more.
         """
         sent, message = sent_row(observation), parts_of(observation)
-        if not self.relative:
+        if self.total_variation_end is None:
             return sent.new_ones(())
         drawn = random_examples(observation, 8 * len(labels), generator).split(len(labels))
         with torch.no_grad():
@@ -242,7 +233,7 @@ class InvertingGradients(Attack):
         sent, start, end = sent_row(observation), self.total_variation, self._end
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
-            weight = _between(start, end, min(1.0, progress / SETTLED))
+            weight = between(start, end, min(1.0, progress / SETTLED))
             return measure(message(inputs, labels), sent) + unit * weight * total_variation(inputs)
 
         return cost
@@ -266,20 +257,7 @@ class InvertingGradients(Attack):
         return replace(result, inputs=refined.inputs, loss=refined.cost, status=refined.status)
 
 
-def fits_better(
-    observation: Observation, guess: Reconstruction, other: Reconstruction
-) -> bool | None:
-    """Whether the guess explains the message better than another result; `None` if about alike.
-
-    A cost with total variation does not tell: on a deep untrained model random images explain all
-    but 1 % of a message, and the smoothest image has the least cost. One misfit is clearly less
-    than another if it is less than half of it.
-    """
-    own, its = (message_misfit(observation, each.inputs, each.targets) for each in (guess, other))
-    return own < its if min(own, its) < 0.5 * max(own, its) else None
-
-
-def _between(start: float, end: float, share: float) -> float:
+def between(start: float, end: float, share: float) -> float:
     """From start to end, geometrically where both are above 0."""
     if start > 0 and end > 0:
         return start * math.exp(share * math.log(end / start))
@@ -289,14 +267,3 @@ def _between(start: float, end: float, share: float) -> float:
 def _aside(run: Run) -> torch.Generator:
     """For what is drawn beside the starts, so that these stay the same."""
     return torch.Generator().manual_seed(seed_from(run.generator))
-
-
-def _history(runs: Sequence[Minimum], steps: int) -> list[tuple[int, float]]:
-    """The least cost so far, over the steps of all runs."""
-    history: list[tuple[int, float]] = []
-    for number, each in enumerate(runs):
-        before = history[-1][1] if history else math.inf
-        history += [
-            (number * steps + step, min(before, float(past.min()))) for step, past in each.history
-        ]
-    return history

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.messages import trainable_parameters
@@ -45,10 +46,24 @@ def fit_counts(readings: Sequence[Reading], total: int) -> Tensor:
         counts = torch.zeros(len(values), dtype=torch.int64, device=values.device)
         residual = values.clone()
         for _ in range(total):
-            best = (_misfit(residual - expected, precision) + torch.log1p(counts)).argmin()
+            best = int((_misfit(residual - expected, precision) + torch.log1p(counts)).argmin())
             counts[best] += 1
             residual = residual - expected[best]
-        counts, cost = _exchanged(counts, residual, expected, precision)
+        swaps = expected[:, None] - expected[None, :]  # [i, j]: one i fewer, one j more
+        while True:
+            now = _misfit(residual, precision)
+            prior = torch.log1p(counts)[None, :] - torch.log(counts)[:, None]
+            change = _misfit(residual + swaps, precision) - now + prior
+            change[counts == 0] = torch.inf
+            change.fill_diagonal_(torch.inf)
+            best = int(change.argmin())
+            if not float(change.flatten()[best]) < -1e-6 * float(now):
+                break
+            out, into = divmod(best, len(counts))
+            counts[out] -= 1
+            counts[into] += 1
+            residual = residual + swaps[out, into]
+        cost = now + torch.lgamma(counts + 1.0).sum()
         cost = cost + 0.5 * len(values) * torch.log(spread.clamp_min(1e-30))
         fits.append((float(cost), counts))
     return min(fits, key=lambda fit: fit[0])[1]
@@ -61,11 +76,7 @@ def if_trained(reading: Reading, unit: Tensor, total: int) -> list[Reading]:
     q_c even over the other classes, so D_c = ε (q_c - e_c) / B. ε is not known, and varies between
     examples with a variance of about ε (1 - ε) / 2: where a model is nearly always right its
     gradient says little of the labels, and the counts stay even.
-
-    Args:
-        reading: With D as it was evaluated.
-        unit: (q_c - e_c) / B, one row for each class.
-        total: The batch size.
+    `unit` is (q_c - e_c) / B, one row for each class.
     """
     found = []
     for mistake in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02):
@@ -73,26 +84,6 @@ def if_trained(reading: Reading, unit: Tensor, total: int) -> list[Reading]:
         error = math.sqrt(reading.error**2 + scatter)
         found.append(reading._replace(expected=mistake * unit, error=error))
     return found
-
-
-def _exchanged(
-    counts: Tensor, residual: Tensor, expected: Tensor, precision: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Swap one example's class for another as long as that lowers the cost."""
-    swaps = expected[:, None] - expected[None, :]  # [i, j]: one i fewer, one j more
-    while True:
-        now = _misfit(residual, precision)
-        prior = torch.log1p(counts)[None, :] - torch.log(counts)[:, None]
-        change = _misfit(residual + swaps, precision) - now + prior
-        change[counts == 0] = torch.inf
-        change.fill_diagonal_(torch.inf)
-        best = int(change.argmin())
-        if not float(change.flatten()[best]) < -1e-6 * float(now):
-            return counts, now + torch.lgamma(counts + 1.0).sum()
-        out, into = divmod(best, len(counts))
-        counts[out] -= 1
-        counts[into] += 1
-        residual = residual + swaps[out, into]
 
 
 def _misfit(residuals: Tensor, precision: Tensor) -> Tensor:
@@ -127,10 +118,6 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     References: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020; Wainakh
     et al., "User-Level Label Leakage from Gradients in Federated Learning", PoPETs 2022.
 
-    Args:
-        observation: What was sent.
-        generator: For the random inputs.
-
     >>> from dataclasses import replace
     >>> recover_labels(replace(seen, labels=None, label_counts=None))
     tensor([1])
@@ -140,14 +127,14 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     if observation.labels is not None:
         return observation.labels
     if observation.task != "classification":
-        raise ValueError(
-            "Parameter `observation` should be of class labels where these are read off the last"
-            f" layer. Found targets that are {observation.task}. Grant them"
-            " (`ThreatModel(labels='known')`), or use an attack that looks for them, as `DLG`."
+        expected = "be of class labels where these are read off the last layer"
+        advice = (
+            "Grant them (`ThreatModel(labels='known')`), or use one that looks for them: `DLG`."
         )
+        raise WrongValue("observation", expected, f"targets that are {observation.task}", advice)
     counts = observation.label_counts
     if counts is None:
-        counts = estimate_label_counts(observation, generator)
+        counts = _estimated_counts(observation, generator_or_fresh(generator))
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
@@ -159,14 +146,25 @@ def labels_or_unknown(observation: Observation, generator: torch.Generator) -> T
         return torch.full((observation.batch_size,), -1)
 
 
-def estimate_label_counts(
-    observation: Observation, generator: torch.Generator | None = None
-) -> Tensor:
-    """How often each class occurs in the batch, estimated from the last linear layer."""
-    probes = random_inputs(observation, 32, generator_or_fresh(generator))
-    calls, outputs = linear_calls(observation, probes, _parameters_between(observation))
+def _estimated_counts(observation: Observation, generator: torch.Generator) -> Tensor:
+    """How often each class occurs in the batch, estimated from the last linear layer.
+
+    Of FedAvg's update: at the parameters half way through the local steps, from the weight change
+    over what the steps add up to.
+    """
+    probes = random_inputs(observation, 32, generator)
+    parameters, gradient = trainable_parameters(observation.model), observation.sent
+    local = observation.local
+    if local is not None:
+        weights = [
+            (1 - local.momentum ** (k + 1)) / (1 - local.momentum) for k in range(local.steps)
+        ]
+        if local.steps > 1:
+            parameters = {name: value + gradient[name] / 2 for name, value in parameters.items()}
+        step = -local.lr * sum(weights)
+        gradient = {name: value / step for name, value in gradient.items()}
+    calls, outputs = linear_calls(observation, probes, parameters)
     layer = last_layer(calls, observation)
-    gradient = _as_gradient(observation)
     classes, total = layer.layer.out_features, observation.batch_size
     outputs = outputs.reshape(-1, classes)
     reading = _reading(gradient, layer, _expected(observation, outputs))
@@ -203,19 +201,14 @@ def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
         trust = torch.where(seen.any(dim=1), 1.0, _HARDLY).to(projected)
         return Reading(projected, trust, averaged, expected)
     known = bias != 0
-    projected = projected * _scale(projected[known], bias[known])
+    reach = projected[known].square().sum().clamp_min(1e-30)
+    projected = projected * ((projected[known] * bias[known]).sum() / reach).clamp(1 / 3, 3)
     scatter = float((projected - bias)[known].square().mean()) if bool(known.any()) else 0.0
     spread = max(scatter - noise, averaged)
     share = noise / (noise + spread + 1e-30)
     mixed = torch.where(known, (1 - share) * bias + share * projected, 0.0)
     variance = noise * spread / (noise + spread + 1e-30)
     return Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance, expected)
-
-
-def _scale(estimate: Tensor, reference: Tensor) -> Tensor:
-    """The factor that brings the estimate nearest to the reference, between 1/3 and 3."""
-    power = estimate.square().sum().clamp_min(1e-30)
-    return ((estimate * reference).sum() / power).clamp(1 / 3, 3)
 
 
 def _expected(observation: Observation, outputs: Tensor) -> Tensor:
@@ -230,30 +223,6 @@ def _expected(observation: Observation, outputs: Tensor) -> Tensor:
     alone = deltas(outputs[:1], 0).abs().sum()
     together = deltas(outputs[:1].expand(len(outputs), -1), 0)[0].abs().sum()
     if float(alone) < 2 * float(together):  # a sum over examples, not their mean
-        return means * _steps_share(observation)
+        size = (observation.local.batch_size if observation.local else None) or math.inf
+        return means * min(size / observation.batch_size, 1.0)
     return means * len(outputs) / observation.batch_size
-
-
-def _steps_share(observation: Observation) -> float:
-    """The part of the batch that one local step sees."""
-    local = observation.local
-    size = (local.batch_size if local else None) or observation.batch_size
-    return min(size / observation.batch_size, 1.0)
-
-
-def _as_gradient(observation: Observation) -> Tensors:
-    """What was sent, as a gradient: FedAvg's weight change over what its steps add up to."""
-    local = observation.local
-    if local is None:
-        return observation.sent
-    weights = [(1 - local.momentum ** (k + 1)) / (1 - local.momentum) for k in range(local.steps)]
-    total = -local.lr * sum(weights)
-    return {name: value / total for name, value in observation.sent.items()}
-
-
-def _parameters_between(observation: Observation) -> Tensors:
-    """The parameters half way through FedAvg's local steps, or those that were handed out."""
-    start = trainable_parameters(observation.model)
-    if observation.local is None or observation.local.steps == 1:
-        return start
-    return {name: value + observation.sent[name] / 2 for name, value in start.items()}

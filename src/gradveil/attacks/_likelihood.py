@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal, StudentT
 
-from gradveil._checks import check_structure, check_values
+from gradveil._checks import WrongType, check_structure, check_values
 from gradveil._typing import Level, Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
@@ -38,9 +39,6 @@ class Doubt:
     Noise levels, steps and masks that follow from sensitivities are estimates. Who plans again
     gets nearly the same ones, and this says how nearly. With D_i = log Σ_ii - log Σ'_ii of two
     plans, D_i is a part that all entries of a tensor share, and a part of its own.
-
-    >>> Doubt(kept=0.9, pruned=0.1).kept
-    0.9
     """
 
     levels: Mapping[str, float] = field(default_factory=dict)
@@ -73,13 +71,19 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
 
     Nothing is planned of signs and of levels of quantisation: nobody is in doubt about them.
     """
-    if isinstance(one, RoundingMechanism):
-        return _doubt_on_levels(as_tensors(one.step, like), as_tensors(other.step, like))
-    if not isinstance(one, (Mechanism, LaplaceMechanism)):
+    if not isinstance(one, (Mechanism, LaplaceMechanism, RoundingMechanism)):
         return Doubt()
-    doubt = _doubt_on_levels(as_tensors(one.std, like), as_tensors(other.std, like))
-    if isinstance(one, LaplaceMechanism) or one.keep is None or other.keep is None:
-        return doubt
+    kind = "step" if isinstance(one, RoundingMechanism) else "std"
+    first, second = (as_tensors(getattr(plan, kind), like) for plan in (one, other))
+    levels, shared = {}, {}
+    for name, level in first.items():
+        both = (level > 0) & (second[name] > 0)  # entries count that have noise in both
+        differences = 2 * (level[both].double().log() - second[name][both].double().log())
+        some = differences if differences.numel() else torch.zeros(1)
+        shared[name] = float(some.mean().square())
+        levels[name] = float((some - some.mean()).square().mean())
+    if not isinstance(one, Mechanism) or one.keep is None or other.keep is None:
+        return Doubt(levels, shared)
     own, its = as_tensors(one.keep, like), as_tensors(other.keep, like)
     pairs = [(own[name].double(), its[name].double()) for name in own]
 
@@ -89,39 +93,16 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
         return (both + 0.5) / (all_of_it + 1)
 
     kept = share([(a * b, a) for a, b in pairs])
-    return replace(doubt, kept=kept, pruned=share([((1 - a) * b, 1 - a) for a, b in pairs]))
-
-
-def _doubt_on_levels(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Doubt:
-    """From √Σ_ii of two plans; entries count that have noise in both."""
-    levels, shared = {}, {}
-    for name, level in one.items():
-        both = (level > 0) & (other[name] > 0)
-        differences = 2 * (level[both].double().log() - other[name][both].double().log())
-        some = differences if differences.numel() else torch.zeros(1)
-        shared[name] = float(some.mean().square())
-        levels[name] = float((some - some.mean()).square().mean())
-    return Doubt(levels, shared)
-
-
-def log_likelihood(
-    mechanism: Any, values: Tensors, sent: Tensors, doubt: Doubt | None = None
-) -> Tensor:
-    """log p(sent | values), a float64 number, with all terms that depend on the mechanism.
-
-    Args:
-        mechanism: That was applied, or planned again.
-        values: What the message would be.
-        sent: What left the client.
-        doubt: `None` if this very mechanism was applied; otherwise how well it is known.
-    """
-    return log_likelihoods(mechanism, [values], [sent], doubt)[0, 0]
+    return Doubt(levels, shared, kept, share([((1 - a) * b, 1 - a) for a, b in pairs]))
 
 
 def log_likelihoods(
     mechanism: Any, values: Sequence[Tensors], sent: Sequence[Tensors], doubt: Doubt | None = None
 ) -> Tensor:
-    """`log_likelihood` of all messages (rows) under all values (columns)."""
+    """log p(sent | values) of all messages (rows) under all values (columns), in float64.
+
+    With all terms that depend on the mechanism; `doubt` is `None` if this very one was applied.
+    """
     for one in values:
         check_values(one)
     for one in sent:
@@ -158,10 +139,8 @@ def _table(
     elif isinstance(mechanism, SignMechanism):
         pair = partial(_signs)
     else:
-        raise TypeError(
-            "A mechanism should have a likelihood that tells candidates apart. Found"
-            f" {type(mechanism).__name__}. Plan a Mechanism or a RoundingMechanism."
-        )
+        expected, advice = "have a likelihood", "Plan a Mechanism or a RoundingMechanism."
+        raise WrongType("mechanism", expected, type(mechanism).__name__, advice)
     return torch.stack([torch.stack([pair(y, v) for v in values]) for y in sent])
 
 
@@ -318,7 +297,8 @@ def _doubtful(
     full = torch.where(share > 0, level, _typical(level[share > 0]))
     if bool(((share == 0) & (level > 0)).any()):
         noise = torch.where(share == 0, level, _typical(level[share == 0]))
-        kept, pruned = _log_density(y - v, full, error, own), _log_density(y, noise, error, own)
+        kept = _density(full.hypot(error), own).log_prob(y - v)
+        pruned = _density(noise.hypot(error), own).log_prob(y)
         return torch.logaddexp(kept + chance.log(), pruned + (1 - chance).log()).sum()
     seen = sent != 0
     silent = ~seen & (full == 0) & (v.abs() <= error)
@@ -332,11 +312,12 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
     u is normal with the variance `shared`; Laplace's method at the most likely u, by Newton steps,
     which is exact up to 1/n for n entries.
     """
-    known, noisy = _log_density(misfit, level, error, own).sum(), level > 0
+    scale, noisy = level.hypot(error), level > 0
+    known: Tensor = _density(scale, own).log_prob(misfit)
     if shared <= EXACT or not bool(noisy.any()):
-        return known
-    squares = (misfit.square() / (level.square() + error.square()))[noisy]
-    u, rate = 0.0, _rate(own)
+        return known.sum()
+    squares, u = (misfit / scale)[noisy].square(), 0.0
+    rate = 0.0 if own <= EXACT else 1 / (1 + 2 / own)
     for _ in range(12):
         shrunk = squares * math.exp(-u)
         part = 0.5 * (1 + rate) * shrunk / (1 + rate * shrunk)
@@ -346,34 +327,20 @@ def _with_factor(misfit: Tensor, level: Tensor, error: Tensor, own: float, share
         u += step
         if abs(step) < 1e-3:
             break
-    moved = (_log_kernel(squares * math.exp(-u), own) - _log_kernel(squares, own)).sum()
-    moved = moved - 0.5 * u * len(squares) - 0.5 * u**2 / shared
-    return known + moved - 0.5 * math.log(shared * curvature)
+    moved: Tensor = _density(scale[noisy] * math.exp(u / 2), own).log_prob(misfit[noisy]).sum()
+    unlikely = 0.5 * u**2 / shared + 0.5 * math.log(shared * curvature)
+    return known[~noisy].sum() + moved - unlikely
 
 
-def _log_density(misfit: Tensor, level: Tensor, error: Tensor, own: float) -> Tensor:
-    """log p of each misfit at the scale √(level² + error²), a log-variance known up to `own`.
+def _density(scale: Tensor, own: float) -> Normal | StudentT:
+    """Of misfits at this scale, whose log-variance is known up to `own`.
 
     A variance that is inverse-gamma makes the density Student's, with ν = 1 + 2/own degrees of
     freedom: trigamma(ν/2) ≈ own is the variance of its logarithm.
     """
-    variances, rate = level.square() + error.square(), _rate(own)
-    constant = -LOG_ROOT_TAU
-    if rate > 0:
-        constant = math.lgamma((1 / rate + 1) / 2) - math.lgamma(0.5 / rate)
-        constant -= 0.5 * math.log(math.pi / rate)
-    return constant - 0.5 * variances.log() + _log_kernel(misfit.square() / variances, own)
-
-
-def _log_kernel(squares: Tensor, own: float) -> Tensor:
-    """The part of a log-density that depends on the misfit, given its square over the scale's."""
-    rate = _rate(own)
-    return -0.5 * squares if rate == 0 else -0.5 * (1 + 1 / rate) * (rate * squares).log1p()
-
-
-def _rate(own: float) -> float:
-    """1/ν; 0 where the levels are known and the density is normal."""
-    return 0.0 if own <= EXACT else 1 / (1 + 2 / own)
+    if own <= EXACT:
+        return Normal(0.0, scale, validate_args=False)
+    return StudentT(1 + 2 / own, 0.0, scale, validate_args=False)
 
 
 def _typical(levels: Tensor) -> Tensor:
@@ -383,13 +350,13 @@ def _typical(levels: Tensor) -> Tensor:
 
 def same_noise(one: Any, other: Any) -> bool:
     """Whether both are Gaussian with the same levels, mask and thresholds."""
+
+    def same(level: Level | None, its: Level | None) -> bool:
+        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
+            return level is its or (isinstance(level, float | int) and level == its)
+        return level.keys() == its.keys() and all(torch.equal(t, its[n]) for n, t in level.items())
+
     if not isinstance(one, Mechanism) or not isinstance(other, Mechanism):
         return one is other
     pairs = ((one.std, other.std), (one.keep, other.keep), (one.clip, other.clip))
-    return all(_same_level(a, b) for a, b in pairs)
-
-
-def _same_level(one: Level | None, other: Level | None) -> bool:
-    if one is other or not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return one is other or (isinstance(one, float | int) and one == other)
-    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+    return all(level is its or same(level, its) for level, its in pairs)

@@ -59,12 +59,7 @@ Values: TypeAlias = Tensor | Sequence[Tensor]
 
 
 def cosine_distance(values: Values, sent: Tensor) -> Tensor:
-    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0.
-
-    Args:
-        values: g, in one row or tensor by tensor.
-        sent: y in one row.
-    """
+    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0."""
     sums: Tensor = _Products.apply(sent, *_parts(values))
     own, product = sums.unbind()
     norms = (own * sent.dot(sent)).clamp(min=torch.finfo(own.dtype).tiny).sqrt()
@@ -72,7 +67,7 @@ def cosine_distance(values: Values, sent: Tensor) -> Tensor:
 
 
 def relative_distance(values: Values, sent: Tensor) -> Tensor:
-    """‖g - y‖² / ‖y‖²; arguments as for `cosine_distance`."""
+    """‖g - y‖² / ‖y‖²."""
     values = _parts(values)
     parts = zip(values, _split(sent, values), strict=True)
     errors = [value.reshape(-1) - part for value, part in parts]

@@ -20,6 +20,7 @@ from gradveil._batches import (
     task_of,
 )
 from gradveil._checks import (
+    WrongValue,
     check_callable,
     check_choice,
     check_count,
@@ -32,7 +33,7 @@ from gradveil._checks import (
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.data import TableLayout
-from gradveil.defenses import Defended, Defense
+from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import (
     GradientMessage,
@@ -80,10 +81,11 @@ class ThreatModel:
     def check_task(self, task: Task) -> None:
         """Require knowledge that there can be of these targets: counts are those of classes."""
         if self.labels == "counts" and task != "classification":
-            raise ValueError(
-                "Parameter `threat` should have labels='known' or 'unknown' where targets are not"
-                f" one class label for each example. Found labels='counts' with {task}."
+            expected = (
+                "have labels='known' or 'unknown' where targets are not one class label for each"
+                " example"
             )
+            raise WrongValue("threat", expected, f"labels='counts' with {task}")
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,8 @@ class Observation:
     """What was sent, and what the threat model grants.
 
     Make one with `observe`, which plays the client, or by hand from a real message. `seen` in the
-    examples of attacks is this one:
+    examples of attacks is this one, `seen_text` one of the tokens [[3, 1, 4]]:
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
     >>> model = build_model("mlp", sizes=[3, 8, 2])
     >>> private = torch.tensor([[0.2, 0.7, 0.4]]), torch.tensor([1])
     >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
@@ -152,7 +150,14 @@ class Observation:
         check_structure(self.sent, trainable_parameters(self.model), "sent", "model")
         check_shape(self.input_shape, "input_shape")
         check_range(self.low, self.high)
-        self._check_knowledge()
+        check_callable(self.loss_fn, "loss_fn", "Use for example cross_entropy.")
+        if self.defense is not None:
+            check_kind(self.defense, "defense", Defense, "Use for example `NoDefense()`.")
+        if self.mechanism is not None:
+            check_mechanism(self.mechanism)
+        if self.local is not None:
+            check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
+        check_choice(self.task, "task", TASKS)
         self._check_labels()
 
     def message(self, targets: Any) -> Message:
@@ -171,37 +176,20 @@ class Observation:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
 
-    def _check_knowledge(self) -> None:
-        check_callable(self.loss_fn, "loss_fn", "Use for example cross_entropy.")
-        if self.defense is not None:
-            check_kind(self.defense, "defense", Defense, "Use for example `NoDefense()`.")
-        if self.mechanism is not None:
-            check_mechanism(self.mechanism)
-        if self.local is not None:
-            check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
-
     def _check_labels(self) -> None:
-        check_choice(self.task, "task", TASKS)
-        if self.labels is not None and self.task == "classification":
-            check_labels(self.labels, "labels")
-        elif self.labels is not None:
-            check_targets(self.labels, self.batch_size, "labels")
-        if self.label_counts is not None:
-            check_labels(self.label_counts, "label_counts")
+        for name, given in (("labels", self.labels), ("label_counts", self.label_counts)):
+            if given is not None and (self.task == "classification" or name == "label_counts"):
+                check_labels(given, name)
+            elif given is not None:
+                check_targets(given, self.batch_size, name)
         if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
-            raise ValueError(
-                f"Parameter `labels` should hold {self.batch_size} labels, one for each example."
-                f" Found `labels.shape = {tuple(self.labels.shape)}`."
-            )
-        counts = self.label_counts
-        if counts is None:
-            return
-        if counts.shape != (self.num_classes,) or int(counts.sum()) != self.batch_size:
-            raise ValueError(
-                f"Parameter `label_counts` should hold {self.num_classes} counts that add up to"
-                f" the batch size {self.batch_size}. Found shape {tuple(counts.shape)} and sum"
-                f" {int(counts.sum())}."
-            )
+            expected = f"hold {self.batch_size} labels, one for each example"
+            raise WrongValue("labels", expected, f"`labels.shape = {tuple(self.labels.shape)}`")
+        counts, total = self.label_counts, (self.num_classes, self.batch_size)
+        if counts is not None and (*counts.shape, int(counts.sum())) != total:
+            expected = "hold {} counts that add up to the batch size {}".format(*total)
+            found = f"shape {tuple(counts.shape)} and sum {int(counts.sum())}"
+            raise WrongValue("label_counts", expected, found)
 
 
 def check_observation(observation: object, *, tokens: bool = False) -> None:
@@ -211,19 +199,14 @@ def check_observation(observation: object, *, tokens: bool = False) -> None:
     if observation.tokens != tokens:
         wanted, found = ("tokens", "numbers") if tokens else ("numbers", "tokens")
         other = "`TokenRows` or `SpanCheck`" if observation.tokens else "`InvertingGradients`"
-        raise ValueError(
-            f"Parameter `observation` should be of inputs that are {wanted}. Found {found}. Use"
-            f" {other}."
-        )
+        raise WrongValue("observation", f"be of inputs that are {wanted}", found, f"Use {other}.")
 
 
 def check_known(observation: Observation) -> None:
     """Require one that tells the defense or the mechanism."""
     if observation.defense is None and observation.mechanism is None:
-        raise ValueError(
-            "Parameter `observation` should tell the defense or the mechanism. Found neither. Use"
-            " ThreatModel(mechanism='known') or 'realised', or an unaware attack."
-        )
+        advice = "Use ThreatModel(mechanism='known') or 'realised', or an unaware attack."
+        raise WrongValue("observation", "tell the defense or the mechanism", "neither", advice)
 
 
 def observe(
@@ -266,16 +249,18 @@ def observe(
         check_mechanism(public_mechanism, "public_mechanism")
     if num_classes is not None:
         check_classes(num_classes)
-    tokens = _holds_tokens(batch)
+    tokens = gradient_of(check_pair(batch, "batch")[0]).takes_tokens
     inputs, targets = check_examples(batch, num_classes=num_classes, tokens=tokens)
-    task = task_of(targets)
-    counts = _label_counts(targets, task, num_classes, threat)
+    task, counts = task_of(targets), None
+    threat.check_task(task)
+    if task == "classification":
+        check_classes(num_classes)
+        if threat.labels != "unknown":
+            counts = torch.bincount(targets, minlength=num_classes or 1)
     predicts = tokens and inputs.shape == targets.shape and torch.equal(inputs, targets)
     if tokens and local is not None:
-        raise ValueError(
-            "Parameter `local` should be left out for tokens: FedAvg's update is not supported for"
-            f" integer inputs. Found `local = {local}`."
-        )
+        expected = "be left out for tokens: FedAvg's update is not supported for integer inputs"
+        raise WrongValue("local", expected, str(local), assigned=True)
     if input_range is not None:
         check_pair(input_range, "input_range")
     low, high = input_range if input_range is not None and threat.statistics else (None, None)
@@ -302,44 +287,12 @@ def observe(
     message, generator = blank.plain_message(targets), generator_or_fresh(generator)
     if public_mechanism is None:
         defended = defense.respond(message, inputs, generator)
+        sent, mechanism = defended.sent, defended.mechanism
     else:
-        defended = _respond_with(public_mechanism, defense, message, inputs, generator)
+        defense.check_parts("with a public mechanism")
+        values, _ = defense.observe(message, inputs, generator)
+        sent, mechanism = public_mechanism.apply(values, generator), public_mechanism
     public = public_mechanism is not None or not defense.about.private
     known = threat.mechanism == "realised" or (threat.mechanism == "known" and public)
-    return replace(
-        blank,
-        sent=defended.sent,
-        mechanism=defended.mechanism if known else None,
-        plan_is_public=public,
-    )
-
-
-def _label_counts(
-    targets: Tensor, task: Task, num_classes: int | None, threat: ThreatModel
-) -> Tensor | None:
-    """How often each class occurs, where targets are classes and the attacker is told."""
-    threat.check_task(task)
-    if task != "classification":
-        return None
-    check_classes(num_classes)
-    counts = torch.bincount(targets, minlength=num_classes or 1)
-    return None if threat.labels == "unknown" else counts
-
-
-def _holds_tokens(batch: object) -> bool:
-    """Whether the inputs of a batch are integers."""
-    first = batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else None
-    return gradient_of(first).takes_tokens
-
-
-def _respond_with(
-    mechanism: AnyMechanism,
-    defense: Defense,
-    message: Message,
-    inputs: Tensor,
-    generator: torch.Generator,
-) -> Defended:
-    """The defended step with a mechanism that was planned before."""
-    defense.check_parts("with a public mechanism")
-    values, _ = defense.observe(message, inputs, generator)
-    return Defended(values, mechanism, mechanism.apply(values, generator))
+    mechanism = mechanism if known else None
+    return replace(blank, sent=sent, mechanism=mechanism, plan_is_public=public)

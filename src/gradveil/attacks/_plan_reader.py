@@ -3,22 +3,24 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
+from gradveil._checks import WrongValue
 from gradveil._random import seed_from
 from gradveil._tensors import flatten
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
-from ._attack import Attack, Progress, Reconstruction, check_settings
+from ._attack import Reconstruction, Search, check_settings
 from ._channel import estimator_for
-from ._descent import Descent, Minimum, Watch, minimise, sent_row
-from ._model_layers import Call, features_of, linear_calls, random_inputs
-from ._observation import Observation, check_known, check_observation
-from ._priors import Energy, TotalVariation
+from ._descent import Cost, Descent, Minimum, Watch, sent_row
+from ._model_layers import features_of, linear_calls, random_inputs
+from ._observation import Observation, check_known
+from ._priors import TotalVariation
 from ._targets import Run
 
 
@@ -34,10 +36,6 @@ class Columns:
     """E[u_j | y]."""
     spread: Tensor
     """The standard deviation of u_j given y."""
-
-    def costs(self, values: Tensor) -> Tensor:
-        """-log p(y_j | u_j = value) of each column (rows) and each value (columns)."""
-        return _costs(self.squares, values, self.rows)
 
 
 def read_columns(sent: Tensor) -> Columns:
@@ -81,23 +79,29 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     images: their range, and that many of their pixels lie at its ends, black and white: a quarter
     at each is expected. The factor is the likeliest one; then the shares of all values are fitted
     to the image itself (expectation maximisation), with a tenth of what was expected kept.
-
-    Args:
-        columns: Of the matrix that reads the pixels.
-        low: The least value of each pixel, one row.
-        high: The largest one.
     """
     places = torch.linspace(0, 1, 65).to(low)
     shares = torch.full_like(places, 0.5 / (len(places) - 2))
     shares[0] = shares[-1] = 0.25
     values = low[:, None] + (high - low)[:, None] * places
     logs = torch.linspace(-9, 9, 181).to(values)
-    table = columns.costs(logs.exp())
+    table = _costs(columns.squares, logs.exp(), columns.rows)
     # of u over |x|: such that the largest pixel is a typical column, up to a hundred times it
     largest = columns.mean.median() / values.abs().max()
     factors = largest * torch.logspace(-0.5, 2, 121).to(values)
-    tried = (_interpolated(table, logs, values, factor) for factor in factors)
-    costs = max(tried, key=lambda costs: float((shares.log() - costs).logsumexp(1).sum()))
+    size = values.abs().clamp(min=1e-3 * float(values.abs().max()))
+
+    def costs_of(factor: Tensor) -> Tensor:
+        """-log p(y_j | x_j = value) for each pixel and each of its values, u = factor · |x|."""
+        wanted = (size * factor).log()
+        place = ((wanted - logs[0]) / (logs[1] - logs[0])).clamp(0, len(logs) - 1.001)
+        below = place.floor().long()
+        share = place - below
+        return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
+
+    costs = max(
+        map(costs_of, factors), key=lambda costs: float((shares.log() - costs).logsumexp(1).sum())
+    )
     expected = shares
     for _ in range(40):
         posterior = (shares.log() - costs).softmax(1)
@@ -105,71 +109,49 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     return values.gather(1, posterior.argmax(1, keepdim=True))[:, 0]
 
 
-def _interpolated(table: Tensor, logs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
-    """-log p(y_j | x_j = value) for each pixel and each of its values, u = factor · |x|."""
-    least = 1e-3 * values.abs().max()
-    wanted = (values.abs().clamp(min=least) * factor).log()
-    place = ((wanted - logs[0]) / (logs[1] - logs[0])).clamp(0, len(logs) - 1.001)
-    below = place.floor().long()
-    share = place - below
-    return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
-
-
-class FeatureCost:
-    """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + E(x), with the sign of each a_j unknown.
+def feature_cost(
+    features: Callable[[Tensor], Tensor],
+    columns: Columns,
+    strength: float,
+    positive: float,
+    seed: int,
+    hot: float,
+) -> Cost:
+    """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + strength · TV(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
     fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
     a mixture of three. The slopes are constants between their renewals, every ten steps. The
-    temperature falls to 1 in three quarters of the steps: at first signs are not yet decided.
-
-    Args:
-        features: From the inputs to a, one row for each example.
-        columns: What was read.
-        energy: The prior.
-        positive: The share of features that is expected to be positive.
-        seed: Of the directions for the slopes.
-        hot: The first temperature.
+    temperature falls from `hot` to 1 in three quarters of the steps: at first signs are not yet
+    decided. `positive` is the share of features that is expected to be so; `seed` is that of the
+    directions for the slopes.
     """
+    read, energy, calls, held = columns.mean, TotalVariation(strength), count(), list[Tensor]()
+    blur = (0.05 * read.mean()) ** 2 + (0.1 * read).square()
+    certain = 1 / (columns.spread.square() + blur)
 
-    def __init__(
-        self,
-        features: Callable[[Tensor], Tensor],
-        columns: Columns,
-        energy: Energy,
-        positive: float,
-        seed: int,
-        hot: float,
-    ) -> None:
-        self.features, self.energy, self.positive = features, energy, positive
-        self.seed, self.hot, self.calls = seed, hot, 0
-        self.read = columns.mean
-        blur = (0.05 * self.read.mean()) ** 2 + (0.1 * self.read).square()
-        self.weight = 1 / (columns.spread.square() + blur)
-
-    def __call__(self, inputs: Tensor, progress: float) -> Tensor:
-        """The cost of one candidate image at that share of the steps."""
-        if self.calls % 10 == 0:
-            self.slopes = self._slopes(inputs.detach())
-        self.calls += 1
-        found = self.features(inputs)[0] / self.slopes
-        known = (self.weight * self.read.square()).sum()
-        factor = (self.weight * found.detach().abs() * self.read).sum() / known
-        found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
-        weight = 0.5 * self.weight / self.hot ** (1 - min(1.0, progress / 0.75))
-        cases = (
-            math.log(self.positive) - weight * (found - self.read).square(),
-            math.log(1 - self.positive) - weight * (found + self.read).square(),
-            torch.full_like(found, math.log(0.05) - 4),  # read wrong, at any value
-        )
-        return self.energy(inputs) - torch.stack(cases).logsumexp(0).sum()
-
-    def _slopes(self, inputs: Tensor) -> Tensor:
+    def slopes_at(inputs: Tensor) -> Tensor:
         """‖∇a_j‖ from random directions, always the same ones."""
-        directions = draw_probes(inputs, 16, torch.Generator().manual_seed(self.seed))
-        moved: Tensor = vmap(lambda v: jvp(self.features, (inputs,), (v,))[1])(directions)
+        directions = draw_probes(inputs, 16, torch.Generator().manual_seed(seed))
+        moved: Tensor = vmap(lambda v: jvp(features, (inputs,), (v,))[1])(directions)
         slopes = moved[:, 0].square().mean(0).sqrt()
         return slopes.clamp(min=1e-6 * float(slopes.mean()) + torch.finfo(slopes.dtype).tiny)
+
+    def cost(inputs: Tensor, progress: float) -> Tensor:
+        if next(calls) % 10 == 0:
+            held[:] = [slopes_at(inputs.detach())]
+        found = features(inputs)[0] / held[0]
+        factor = (certain * found.detach().abs() * read).sum() / (certain * read.square()).sum()
+        found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
+        weight = 0.5 * certain / hot ** (1 - min(1.0, progress / 0.75))
+        cases = (
+            math.log(positive) - weight * (found - read).square(),
+            math.log(1 - positive) - weight * (found + read).square(),
+            torch.full_like(found, math.log(0.05) - 4),  # read wrong, at any value
+        )
+        return energy(inputs) - torch.stack(cases).logsumexp(0).sum()
+
+    return cost
 
 
 class PlanLikelihood:
@@ -179,11 +161,6 @@ class PlanLikelihood:
     that it is one smooth function of x. The second term is the log-determinant: without it large
     noise would explain everything. A mechanism that the attacker knows has levels that do not
     depend on x, and the term is a constant.
-
-    Args:
-        observation: What was sent, with the defense or its mechanism.
-        labels: Of the batch.
-        seed: Of the probes.
     """
 
     def __init__(self, observation: Observation, labels: Tensor, seed: int = 0) -> None:
@@ -209,10 +186,9 @@ class PlanLikelihood:
             powers = {name: value.square() for name, value in values.items()}
             mechanism = defense.plan(Moments(powers, squares, inputs.numel()))
         if not isinstance(mechanism, Mechanism):
-            raise ValueError(
-                "Parameter `observation` should have a defense that adds noise. Found one that"
-                f" plans a {type(mechanism).__name__}. Use `Adaptive`."
-            )
+            found = f"one that plans a {type(mechanism).__name__}"
+            expected = "have a defense that adds noise"
+            raise WrongValue("observation", expected, found, "Use `Adaptive`.")
         variances = flatten(mechanism.variance(values))
         least = 1e-4 * float(variances.detach().mean())  # no level divides by 0
         tiny = torch.finfo(variances.dtype).tiny
@@ -232,30 +208,23 @@ def plan_can_be_read(observation: Observation) -> bool:
     return levels and defense.granularity == "parameter"
 
 
-def readable_layer(run: Run) -> tuple[bool, Call] | None:
-    """The layer that reads the image (True), else the largest one that meets each example once."""
-    observation = run.observation
-    images = random_inputs(observation, 4, run.generator)
-    found = []
-    for call in linear_calls(observation, images)[0]:
-        sent = observation.sent.get(call.weight)
-        once = call.inputs.dim() == 2 and len(call.inputs) == len(images)
-        if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
-            found.append((torch.equal(call.inputs, images.flatten(1)), call))
-    return max(found, key=lambda one: (one[0], one[1].layer.weight.numel()), default=None)
-
-
 def read_image(run: Run, steps: int) -> Tensor | None:
     """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
 
+    The layer is the one that reads the image, else the largest one that meets each example once.
     Pixels themselves are read in closed form; that needs their range. A later layer's input is
     inverted: `steps` annealed steps, and a third as many with a stronger prior.
     """
     seen, low, high = run.observation, run.observation.low, run.observation.high
-    layer = readable_layer(run)
-    if layer is None:
+    probes, found = random_inputs(seen, 4, run.generator), []
+    for call in linear_calls(seen, probes)[0]:
+        sent = seen.sent.get(call.weight)
+        once = call.inputs.dim() == 2 and len(call.inputs) == len(probes)
+        if sent is not None and once and len(sent) >= 8:  # a shorter column tells too little
+            found.append((torch.equal(call.inputs, probes.flatten(1)), call))
+    if not found:
         return None
-    is_first, call = layer
+    is_first, call = max(found, key=lambda one: (one[0], one[1].layer.weight.numel()))
     columns = read_columns(seen.sent[call.weight])
     image = columns.mean.new_zeros(1, *seen.input_shape)
     if is_first:
@@ -268,15 +237,15 @@ def read_image(run: Run, steps: int) -> Tensor | None:
     features, seed = features_of(call.name, seen), seed_from(run.generator)
     positive = min(0.75, max(0.25, float((call.inputs > 0).double().mean())))
     for share, rate, strength, hot in ((1.0, 0.3, 3.0, 10.0), (1 / 3, 0.1, 6.0, 1.0)):
-        cost = FeatureCost(features, columns, TotalVariation(strength), positive, seed, hot)
-        count, settled = max(1, math.ceil(share * steps)), 0.75 if hot > 1 else 0.0
-        descent = Descent(count, rate, "adam", "cosine", run.watch.left(), settled)
-        image = minimise(cost, image[None], descent, low=low, high=high).inputs[0]
+        cost = feature_cost(features, columns, strength, positive, seed, hot)
+        some, settled = max(1, math.ceil(share * steps)), 0.75 if hot > 1 else 0.0
+        descent = Descent(some, rate, "adam", "cosine", run.watch.left(), settled)
+        image = replace(run, progress=None).minimise(cost, image[None], descent).inputs[0]
     return image
 
 
 @dataclass(frozen=True)
-class PlanReader(Attack):
+class PlanReader(Search):
     """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
 
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
@@ -291,8 +260,6 @@ class PlanReader(Attack):
     Args:
         steps: For inverting features.
         polish: Steps on the likelihood with the levels as a function of the candidate.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
     >>> PlanReader(steps=100).polish
     40
@@ -302,8 +269,6 @@ class PlanReader(Attack):
 
     steps: int = 600
     polish: int = 40
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("steps", "polish"))
@@ -312,9 +277,8 @@ class PlanReader(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack one observation whose defense or mechanism is known."""
-        check_observation(observation)
-        check_known(observation)
         run = Run.of(self, observation, generator)
+        check_known(observation)
         drawn = run.clamp(run.noise())
         return self._best(run, [*self._read(run), drawn])
 
@@ -329,14 +293,13 @@ class PlanReader(Attack):
 
     def _read(self, run: Run) -> list[Tensor]:
         """The image that the levels show, if there is one."""
-        if run.observation.batch_size != 1 or not plan_can_be_read(run.observation):
-            return []
-        image = read_image(run, self.steps)
+        alone = run.observation.batch_size == 1 and plan_can_be_read(run.observation)
+        image = read_image(run, self.steps) if alone else None
         return [] if image is None else [image]
 
     def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
         """Each start descends; the most likely end wins."""
-        seen, energy, told = run.observation, TotalVariation(6.0), run.progress
+        seen, energy = run.observation, TotalVariation(6.0)
         likelihood = PlanLikelihood(seen, run.labels, seed_from(run.generator) % 2**31)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
@@ -344,8 +307,7 @@ class PlanReader(Attack):
 
         def descend(start: Tensor) -> Minimum:
             descent = Descent(self.polish, 0.02, "adam", "cosine", run.watch.left())
-            low, high = seen.low, seen.high
-            return minimise(cost, start[None], descent, low=low, high=high, progress=told)
+            return run.minimise(cost, start[None], descent)
 
         end = min(map(descend, starts), key=lambda end: float(end.costs[0]))
         history = [(step, float(past[0])) for step, past in end.history]

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gradveil._checks import check_methods, check_not_negative, check_positive
 from gradveil.denoising import Denoiser
@@ -33,16 +34,20 @@ class Energy(Protocol):
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """Σ |x_i - x_j| over neighbours in the last two dimensions, divided by the number of entries.
 
-    Anisotropic. 0 for examples that are not images (fewer than two dimensions).
-
-    Args:
-        inputs: A batch.
-        corner: |t| is smoothed to √(t² + corner²) where this is above 0.
+    Anisotropic. 0 for examples that are not images (fewer than two dimensions). With a corner, |t|
+    is smoothed to √(t² + corner²).
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    sizes = (_absolute(difference, corner) for difference in _differences(inputs))
+    sizes = (
+        (difference.square() + corner**2).sqrt() if corner > 0 else difference.abs()
+        for difference in _differences(inputs)
+    )
     return torch.as_tensor(sum(size.sum() for size in sizes) / inputs.numel())
+
+
+def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    return inputs[..., 1:, :] - inputs[..., :-1, :], inputs[..., :, 1:] - inputs[..., :, :-1]
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,9 @@ class TotalVariation:
 
         def multiply(direction: Tensor) -> Tensor:
             parts = zip(_differences(direction), weights, strict=True)
-            return _differences_transposed(*(d * w for d, w in parts))
+            rows, columns = (difference * weight for difference, weight in parts)
+            vertical = pad(rows, (0, 0, 1, 0)) - pad(rows, (0, 0, 0, 1))
+            return vertical + pad(columns, (1, 0)) - pad(columns, (0, 1))
 
         return multiply
 
@@ -115,35 +122,16 @@ class Quadratic:
 
 
 def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
-    """The prior as an energy; `None` is flat."""
+    """The prior as an energy; `None` is flat, and an error what is no prior."""
     if prior is None:
         return TotalVariation(0.0)
     if isinstance(prior, Denoiser):
         return Denoised(prior)
     if not isinstance(prior, GaussianPrior):
+        check_methods(prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
         return prior
     precision = prior.precision
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
-
-
-def check_prior(prior: object) -> None:
-    """Require a prior of the theory, a denoiser, an energy, or none."""
-    if prior is not None and not isinstance(prior, (GaussianPrior, Denoiser)):
-        check_methods(prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
-
-
-def _absolute(values: Tensor, corner: float) -> Tensor:
-    return (values.square() + corner**2).sqrt() if corner > 0 else values.abs()
-
-
-def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    return inputs[..., 1:, :] - inputs[..., :-1, :], inputs[..., :, 1:] - inputs[..., :, :-1]
-
-
-def _differences_transposed(rows: Tensor, columns: Tensor) -> Tensor:
-    pad = torch.nn.functional.pad
-    vertical = pad(rows, (0, 0, 1, 0)) - pad(rows, (0, 0, 0, 1))
-    return vertical + pad(columns, (1, 0)) - pad(columns, (0, 1))
 
 
 @dataclass(frozen=True)

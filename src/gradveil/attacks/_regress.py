@@ -1,8 +1,8 @@
 """Regression: inputs from a message as simulated messages of random inputs teach it."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
-from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
 from ._descent import Watch
 from ._model_layers import random_examples
 from ._observation import Observation
@@ -65,27 +65,26 @@ WIDTH = 8192
 two of them stay the same in the mean."""
 
 
-class _Sketch:
-    """Large tensors made small, by sums of entries with random signs."""
+def sketch_of(like: Tensors, generator: torch.Generator) -> Callable[[str, Tensor], Tensor]:
+    """(name, tensor) to a row; of large tensors it has sums of entries with random signs."""
+    maps: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, values in like.items():
+        if values.numel() > WIDTH:
+            drawn = normal_like(values.new_empty(2, values.numel()), generator)
+            places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
+            maps[name] = (places, drawn[1].sign())
 
-    def __init__(self, like: Tensors, generator: torch.Generator) -> None:
-        self._maps: dict[str, tuple[Tensor, Tensor]] = {}
-        for name, values in like.items():
-            if values.numel() > WIDTH:
-                drawn = normal_like(values.new_empty(2, values.numel()), generator)
-                places = (WIDTH * torch.special.ndtr(drawn[0])).long().clamp(0, WIDTH - 1)
-                self._maps[name] = (places, drawn[1].sign())
-
-    def __call__(self, name: str, values: Tensor) -> Tensor:
-        """The tensor of that name as a row."""
-        if name not in self._maps:
+    def sketch(name: str, values: Tensor) -> Tensor:
+        if name not in maps:
             return values.flatten()
-        places, signs = self._maps[name]
+        places, signs = maps[name]
         return values.new_zeros(WIDTH).index_add_(0, places, values.flatten() * signs)
+
+    return sketch
 
 
 @dataclass(frozen=True)
-class Regress(Attack):
+class Regress(Search):
     """The inputs as a linear function of the message, fitted to messages of random inputs.
 
     The attacker knows the model and can make messages itself. It draws random images with the
@@ -102,17 +101,12 @@ class Regress(Attack):
 
     Args:
         samples: How many messages are simulated, each at the price of one gradient.
-        time_budget: Seconds after which it makes do with the samples that it has.
-        progress: Called with (sample, samples, 1.0).
 
-    >>> from gradveil.attacks import InvertingGradients
-    >>> InvertingGradients(regress=Regress(samples=100)).regress.samples
-    100
+    >>> Regress(samples=20)(seen, torch.Generator().manual_seed(0)).inputs.shape
+    torch.Size([1, 3])
     """
 
     samples: int = 300
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("samples",))
@@ -122,25 +116,21 @@ class Regress(Attack):
     ) -> Reconstruction:
         """Attack one observation; the middle of the range where the samples teach nothing."""
         run = Run.of(self, observation, generator)
-        inputs, count = self._regressed(run, run.generator, run.watch)
+        inputs, count = self.estimate(run, run.generator, run.watch)
         own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
         return Reconstruction(inputs, run.labels, own, [(count, own)], status)
 
-    def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> Tensor:
-        """The start of a descent.
+    def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
+        """The inputs, and from how many samples: as many as the time allows, at least 16.
 
-        Where the samples teach nothing this is their mean, which is still a better start than
-        noise: of BatchNorm in training mode noise in the start is noise in the end.
+        Where the samples teach nothing this is their mean, which is still a better start of a
+        descent than noise: of BatchNorm in training mode noise in the start is noise in the end.
         """
-        return replace(self, progress=None)._regressed(run, generator, watch)[0]
-
-    def _regressed(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
-        """The inputs, and from how many samples: as many as the time allows, at least 16."""
         seen, message = run.observation, run.observation.message(run.labels)
         size = seen.batch_size
         drawn = random_examples(seen, self.samples * size, generator).unflatten(0, (-1, size))
-        sketch, rows = _Sketch(seen.sent, generator), list[Tensors]()
+        sketch, rows = sketch_of(seen.sent, generator), list[Tensors]()
         for number, batch in enumerate(drawn):
             if number >= 16 and watch.is_over():
                 break
@@ -152,31 +142,18 @@ class Regress(Attack):
         targets = drawn[: len(rows)].flatten(1).double()
         centred = targets - targets.mean(0)
         judged = centred @ directions.double()  # in random directions of the inputs
-        pairs = (
-            (torch.stack([row[name] for row in rows]), sketch(name, seen.sent[name]))
-            for name in rows[0]
-        )
-        kernel, row = _kernel(pairs, judged)
+        kernels, products, weights = [], [], []
+        for name in rows[0]:
+            values = torch.stack([row[name] for row in rows])
+            mean = values.mean(0)
+            values, own = values - mean, sketch(name, seen.sent[name]) - mean
+            power = values.square().sum(1).mean()
+            if bool(power > 0):  # each tensor weighs as its error on samples left out to the -16
+                kernels.append((values @ values.T / power).double())
+                products.append((values @ own / power).double())
+                weights.append(choose_ridge(kernels[-1], judged).error ** -16)
+        share = torch.tensor(weights, dtype=torch.float64, device=judged.device)
+        share = share / share.sum()
+        kernel, row = (torch.tensordot(share, torch.stack(p), 1) for p in (kernels, products))
         found = targets.mean(0) + row @ fit_ridge(kernel, centred, choose_ridge(kernel, judged))
         return run.clamp(found.to(drawn).view(drawn.shape[1:])), len(rows)
-
-
-def _kernel(pairs: Iterable[tuple[Tensor, Tensor]], judged: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel between samples, and that of samples with what was sent, over all tensors.
-
-    Each tensor weighs as its error on samples left out to the minus 16.
-    """
-    kernels, rows, weights = [], [], []
-    for values, sent in pairs:
-        mean = values.mean(0)
-        centred, own = values - mean, sent - mean
-        size = centred.square().sum(1).mean()
-        if not bool(size > 0):
-            continue
-        kernels.append((centred @ centred.T / size).double())
-        rows.append((centred @ own / size).double())
-        weights.append(choose_ridge(kernels[-1], judged).error ** -16)
-    share = torch.tensor(weights, dtype=torch.float64, device=judged.device)
-    share = share / share.sum()
-    both = [torch.tensordot(share, torch.stack(part), 1) for part in (kernels, rows)]
-    return both[0], both[1]

@@ -1,6 +1,6 @@
 """Tokens by the spans of linear layers' gradients, put together and searched by likelihood."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -17,21 +17,12 @@ from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient
 
-from ._attack import FINISHED, TIME_BUDGET, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
 from ._channel import plan_channel
 from ._descent import Watch
 from ._matching import Evidence, euclidean_evidence
-from ._observation import Observation, check_observation
-from ._token_rows import (
-    blank_ids,
-    likely_tokens,
-    noise_of,
-    row_scores,
-    table_of,
-    targets_of,
-    token_message,
-    with_labels,
-)
+from ._observation import Observation
+from ._token_rows import Text, likely_tokens
 
 
 class LinearInput(NamedTuple):
@@ -98,53 +89,34 @@ def first_inputs(message: TokenGradient, length: int, tokens: int) -> Tensor:
     return torch.cat(parts)
 
 
-class Span(NamedTuple):
-    """The row space of ∂L/∂W = Σ_n δ_n x_nᵀ: all inputs x_n lie in it, if the δ_n are independent.
-
-    That takes fewer inputs than the layer has inputs and outputs.
-    """
-
-    basis: Tensor
-    """Orthonormal rows, in float64."""
-
-    @property
-    def rank(self) -> int:
-        """Its dimension."""
-        return len(self.basis)
-
-    def distances(self, vectors: Tensor) -> Tensor:
-        """The share of each vector, by its last axis, that is outside of the span: 0 to 1."""
-        vectors = vectors.double()
-        sizes = vectors.square().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
-        inside = (vectors @ self.basis.T).square().sum(-1)
-        return (1 - inside / sizes).clamp(min=0).sqrt()
+def distances(span: Tensor, vectors: Tensor) -> Tensor:
+    """The share of each vector, by its last axis, that is outside of the span: 0 to 1."""
+    vectors = vectors.double()
+    sizes = vectors.square().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+    inside = (vectors @ span.T).square().sum(-1)
+    return (1 - inside / sizes).clamp(min=0).sqrt()
 
 
-def span_of(
-    inputs: LinearInput, sent: Mapping[str, Tensor], rows: int, noise: Mapping[str, Tensor] | float
-) -> Span:
-    """The span of what entered, from the gradients of all maps that read it.
+def span_of(inputs: LinearInput, sent: Tensors, rows: int, noise: Tensors) -> Tensor:
+    """The span of what entered, from the gradients of all maps that read it: orthonormal rows.
 
-    With noise of standard deviation σ on an m × n matrix, singular values up to about σ (√m + √n)
-    are noise; directions below that are left out.
-
-    Args:
-        inputs: The maps.
-        sent: What was sent.
-        rows: How many inputs there were, which is the largest rank.
-        noise: Standard deviations, by name or one for all.
+    ∂L/∂W = Σ_n δ_n x_nᵀ has all inputs x_n in its row space, if the δ_n are independent; that takes
+    fewer inputs than the layer has inputs and outputs. With noise of standard deviation σ on an
+    m × n matrix, singular values up to about σ (√m + √n) are noise; directions below that are left
+    out. There were `rows` inputs, which is the largest rank.
     """
     gradients, levels = [], []
     for name, transposed in inputs.weights:
         gradient = sent[name].double()
         gradients.append(gradient.T if transposed else gradient)
-        level = noise[name] if isinstance(noise, Mapping) else torch.tensor(noise)
+        level = noise.get(name, gradient.new_zeros(()))
         levels.append(float(level.double().square().mean()) * gradient.numel())
     matrix = torch.cat(gradients)
     edge = (sum(levels) / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
     _, sizes, vectors = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((sizes > max(edge, 3e-6 * float(sizes[0]))).sum())
-    return Span(vectors[: min(rank, rows)])
+    span: Tensor = vectors[: min(rank, rows)]
+    return span
 
 
 class Places(NamedTuple):
@@ -181,26 +153,19 @@ class Places(NamedTuple):
         return ids
 
 
-def find_places(
-    observation: Observation, message: TokenGradient, first: Span | None, width: int
-) -> Places:
+def find_places(text: Text, first: Tensor | None, width: int) -> Places:
     """By the first layer's span, and by the rows of the table and of the last layer.
 
-    Args:
-        observation: What was sent.
-        message: Of the model.
-        first: The span of the first layer's inputs, where that says something.
-        width: How many tokens to keep in a place that the span does not decide.
+    A place that the span does not decide keeps `width` tokens.
     """
-    table, count = table_of(observation)
-    length, size = observation.input_shape[0], observation.batch_size
-    distances = torch.ones(count, length, dtype=torch.float64)
+    (size, length), count = text.blank.shape, text.tokens
+    outside = torch.ones(count, length, dtype=torch.float64)
     if first is not None:
-        distances = first.distances(first_inputs(message, length, count))
-    inside = distances < 0.01
-    scores = _scores(observation, message, table, count)
+        outside = distances(first, first_inputs(text.message, length, count))
+    inside = outside < 0.01
+    scores = _scores(text)
     likely = likely_tokens(scores, size * length).sort().values
-    cost = distances - 1e-3 * (scores.argsort().argsort() / count).unsqueeze(1)
+    cost = outside - 1e-3 * (scores.argsort().argsort() / count).unsqueeze(1)
     cost += 1.0 * inside.any(1, keepdim=True)  # they are elsewhere already
     cost += 2.0 * ~torch.isin(torch.arange(count), likely).unsqueeze(1)
     open_count = max(width, 2 * size)
@@ -209,143 +174,114 @@ def find_places(
     tokens, decided = [], []
     for place in range(length):
         found = int(inside[:, place].sum())
-        order = (distances if found else cost)[:, place].argsort()
+        order = (outside if found else cost)[:, place].argsort()
         tokens.append(order[: min(found, 4 * size) if found else open_count])
         decided.append(found > 0)
-    return Places(tokens, decided, likely, distances[likely])
+    return Places(tokens, decided, likely, outside[likely])
 
 
-def _scores(
-    observation: Observation, message: TokenGradient, table: str | None, count: int
-) -> Tensor:
+def _scores(text: Text) -> Tensor:
     """The clearer one of what the table and the map to scores of tokens say of each token."""
-    found, sent = linear_inputs(message, blank_ids(observation)), observation.sent
+    found = linear_inputs(text.message, text.blank)
     last, transposed = found[-1].weights[-1] if found else ("", True)
-    names = {table} if table else set()
-    if not transposed and last in sent and len(sent[last]) == count:
+    names = {text.table} if text.table else set()
+    if not transposed and last in text.sent and len(text.sent[last]) == text.tokens:
         names.add(last)
-    noise = noise_of(observation) or {}
-    scores = [row_scores(sent[name], noise.get(name)) for name in names]
-    return torch.stack(scores).amax(0) if scores else torch.zeros(count, dtype=torch.float64)
+    scores = [text.scores(name) for name in names]
+    return torch.stack(scores).amax(0) if scores else torch.zeros(text.tokens, dtype=torch.float64)
 
 
-class Assembler:
-    """Finds sequences whose inputs of later layers lie in the spans that were sent.
+def assemble(
+    text: Text, spans: dict[int, Tensor], places: Places, generator: torch.Generator, watch: Watch
+) -> Tensor:
+    """Sequences whose inputs of later layers lie in the spans that were sent: (size, length).
 
-    Sequences that are drawn from the candidates are improved one token at a time. Places that the
-    first layer did not decide get their likeliest token, and are not looked at.
-
-    Args:
-        message: Of the model.
-        spans: By the number of the linear input; the first layer's is not needed.
-        places: The possible tokens of each place.
-        generator: For starts.
-        watch: Of the time.
+    Sequences that are drawn from the candidates are improved one token at a time, and the best ones
+    of at most eight starts for each are taken; they count as found if their costs are within 1 of
+    the best one's. Places that the first layer did not decide get their likeliest token, and are
+    not looked at.
+    Spans are by the number of the linear input; the first layer's is not needed.
     """
+    choices = [
+        t if known else t[:1] for t, known in zip(places.tokens, places.decided, strict=True)
+    ]
+    counted = torch.tensor(places.decided, dtype=torch.float64)
 
-    def __init__(
-        self,
-        message: TokenGradient,
-        spans: dict[int, Span],
-        places: Places,
-        generator: torch.Generator,
-        watch: Watch,
-    ) -> None:
-        self._message, self._spans = message, spans
-        self._tokens = [
-            tokens if decided else tokens[:1]
-            for tokens, decided in zip(places.tokens, places.decided, strict=True)
-        ]
-        self._counted = torch.tensor(places.decided, dtype=torch.float64)
-        self._generator, self._watch = generator, watch
-
-    def sequences(self, size: int) -> Tensor:
-        """The best ones of at most eight starts for each, shape (size, length).
-
-        Sequences count as found if their costs are within 1 of the best one's.
-        """
-        found: list[Tensor] = []
-        for _ in range(8 * size):
-            ids = self._improved(self._start(found))
-            if not any(torch.equal(ids, other) for other in found):
-                found.append(ids)
-            costs = self._costs(torch.stack(found))
-            if int((costs < costs.min() + 1).sum()) >= size or self._watch.is_over():
-                break
-        best = torch.stack(found)[costs.argsort()][:size]
-        return best[torch.arange(size) % len(best)]
-
-    def _costs(self, ids: Tensor) -> Tensor:
+    def costs_of(ids: Tensor) -> Tensor:
         """The mean log-distance to the spans over decided places, for each sequence.
 
         Logarithms, because layers differ in how far a wrong token elsewhere moves their inputs.
         """
-        inputs = linear_inputs(self._message, ids)
-        parts = [(span.distances(inputs[k].inputs) + 1e-7).log() for k, span in self._spans.items()]
-        return torch.stack(parts).mean(0) @ self._counted / self._counted.sum()
+        inputs = linear_inputs(text.message, ids)
+        parts = [(distances(span, inputs[k].inputs) + 1e-7).log() for k, span in spans.items()]
+        return torch.stack(parts).mean(0) @ counted / counted.sum()
 
-    def _start(self, found: list[Tensor]) -> Tensor:
+    def start() -> Tensor:
         """In each place one of the tokens that the sequences so far use least."""
         ids = []
-        for place, tokens in enumerate(self._tokens):
+        for place, tokens in enumerate(choices):
             used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
             least = tokens[used == used.min()]
-            ids.append(least[torch.randint(len(least), (), generator=self._generator)])
+            ids.append(least[torch.randint(len(least), (), generator=generator)])
         return torch.stack(ids)
 
-    def _improved(self, ids: Tensor) -> Tensor:
+    def improved(ids: Tensor) -> Tensor:
         """Up to three rounds over all places, as long as they help."""
         best = torch.inf
         for _ in range(3):
             before = best
-            for place, tokens in enumerate(self._tokens):
+            for place, tokens in enumerate(choices):
                 trials = ids.repeat(len(tokens), 1)
                 trials[:, place] = tokens
-                costs = self._costs(trials)
+                costs = costs_of(trials)
                 ids, best = trials[costs.argmin()], float(costs.min())
-            if best >= before or self._watch.is_over():
+            if best >= before or watch.is_over():
                 break
         return ids
+
+    found: list[Tensor] = []
+    size = len(text.blank)
+    for _ in range(8 * size):
+        ids = improved(start())
+        if not any(torch.equal(ids, other) for other in found):
+            found.append(ids)
+        costs = costs_of(torch.stack(found))
+        if int((costs < costs.min() + 1).sum()) >= size or watch.is_over():
+            break
+    best = torch.stack(found)[costs.argsort()][:size]
+    return best[torch.arange(size) % len(best)]
 
 
 class TokenSearch:
     """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
 
-    Args:
-        observation: What was sent.
-        start: The first estimate, at which a plan that is not known is made again.
-        generator: For probes and the order of places.
-        watch: Of the time.
+    A plan that is not known is made again at the start, the first estimate.
     """
 
-    def __init__(
-        self, observation: Observation, start: Tensor, generator: torch.Generator, watch: Watch
-    ) -> None:
-        self._observation, self._generator, self._watch = observation, generator, watch
-        self._names = list(token_message(observation, start).parameters)
-        sent = flatten({name: observation.sent[name] for name in self._names}).double()
+    def __init__(self, text: Text, start: Tensor, generator: torch.Generator, watch: Watch) -> None:
+        self._text, self._generator, self._watch = text, generator, watch
+        observation, self._names = text.observation, list(text.message.parameters)
+        sent = flatten({name: text.sent[name] for name in self._names}).double()
         self._exact = self._evidence = euclidean_evidence(sent)
         if observation.defense is not None or observation.mechanism is not None:
-            targets = targets_of(observation, start)
-            channel = plan_channel(observation, targets, start, generator)
+            channel = plan_channel(observation, text.targets(start), start, generator)
             parts = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
-            self._evidence = Evidence(*(part if part is None else part.double() for part in parts))  # type: ignore[arg-type]
-        self.ids, self.cost, self.status = start, self._cost(start), FINISHED
+            self._evidence = Evidence(*(part.double() for part in parts))  # type: ignore[union-attr]
+        self.ids, self.status = start, FINISHED
+        self.cost, self.exact = self._seen(start)
 
     def improve(self, places: Places, sweeps: int) -> None:
         """Rounds of trials, each taken where it costs less, until one round takes none."""
-        for _ in range(sweeps):
+        for _ in range(0 if self.exact else sweeps):
             before = self.cost
-            if self._is_exact():
-                return
             for trial in self._trials(places):
                 if self._watch.is_over():
                     self.status = TIME_BUDGET
                     return
-                cost = self._cost(trial)
+                cost, exact = self._seen(trial)
                 if cost < self.cost:
                     self.ids, self.cost = trial, cost
-                    if self._is_exact():
+                    if exact:
                         return
             if not self.cost < before:
                 return
@@ -357,7 +293,8 @@ class TokenSearch:
         to swap with other sequences' and with others of its own.
         """
         size, length = self.ids.shape
-        for pair in combinations(range(size), 2) if self._has_labels else ():
+        labelled = not self._text.observation.targets_are_inputs
+        for pair in combinations(range(size), 2) if labelled else ():
             order = torch.arange(size)
             order[list(pair)] = order[list(reversed(pair))]
             yield self.ids[order]
@@ -377,32 +314,23 @@ class TokenSearch:
                     trial[place], trial[other] = theirs, mine
                     yield trial
 
-    @property
-    def _has_labels(self) -> bool:
-        return not self._observation.targets_are_inputs
-
-    def _is_exact(self) -> bool:
-        """Whether nothing but rounding is left to explain."""
-        return float(self._exact.misfit(self._row(self.ids))) < 1e-6
-
-    def _cost(self, ids: Tensor) -> float:
-        return float(self._evidence.misfit(self._row(ids)))
-
-    def _row(self, ids: Tensor) -> Tensor:
-        message = self._observation.message(targets_of(self._observation, ids))
+    def _seen(self, ids: Tensor) -> tuple[float, bool]:
+        """The cost, and whether nothing but rounding is left to explain."""
+        message = self._text.observation.message(self._text.targets(ids))
         values = message.values(ids)  # type: ignore[attr-defined]
-        return flatten({name: values[name] for name in self._names}).double()
+        row = flatten({name: values[name] for name in self._names}).double()
+        return float(self._evidence.misfit(row)), float(self._exact.misfit(row)) < 1e-6
 
 
 @dataclass(frozen=True)
-class SpanCheck(Attack):
+class SpanCheck(Search):
     """Tokens whose inputs of the first attention layer lie in the span of its gradient.
 
     For queries, keys and values u_n = W x_n, the gradient ∂L/∂W = Σ_n δ_n x_nᵀ has its rows in the
     span of the x_n; with fewer tokens in the batch than features, and independent δ_n, the span is
     exactly theirs. The input x of the first layer depends on one token v and its place p alone, so
     every (v, p) is checked by its distance to the span. That gives the tokens of each place. Later
-    layers' inputs depend on whole sequences, and put the tokens together (`Assembler`). In the end
+    layers' inputs depend on whole sequences, and put the tokens together (`assemble`). In the end
     the gradient of what was found is compared with what was sent, and single tokens are changed
     where that is more likely under the known mechanism (`TokenSearch`).
 
@@ -417,18 +345,8 @@ class SpanCheck(Attack):
     Args:
         width: How many tokens are tried in each place where spans do not decide.
         sweeps: Of the last search, over all places.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost) between the parts of the attack.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import TokenTransformer
-    >>> _ = torch.manual_seed(0)
-    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
-    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> SpanCheck(time_budget=5)(seen, torch.Generator().manual_seed(0)).inputs
+    >>> SpanCheck(time_budget=5)(seen_text, torch.Generator().manual_seed(0)).inputs
     tensor([[3, 1, 4]])
     """
 
@@ -437,8 +355,6 @@ class SpanCheck(Attack):
 
     width: int = 8
     sweeps: int = 3
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, counts=("width",))
@@ -448,35 +364,29 @@ class SpanCheck(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack one observation of tokens."""
-        check_observation(observation, tokens=True)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        observation = with_labels(observation, generator)
-        message = token_message(observation, blank_ids(observation))
-        spans = _spans(observation, message)
-        places = find_places(observation, message, spans.get(0), self.width)
-        later = {k: span for k, span in spans.items() if k > 0 and span.rank >= spans[0].rank}
-        start = places.start(observation.batch_size)
+        text = Text(observation, generator)
+        spans = _spans(text)
+        places = find_places(text, spans.get(0), self.width)
+        later = {k: span for k, span in spans.items() if k > 0 and len(span) >= len(spans[0])}
+        start = places.start(len(text.blank))
         if later and len(start) > 1 and any(places.decided):
-            assembler = Assembler(message, later, places, generator, watch)
-            start = assembler.sequences(len(start))
-        search = TokenSearch(observation, start, generator, watch)
-        if self.progress is not None:
-            self.progress(1, 2, search.cost)
+            start = assemble(text, later, places, generator, watch)
+        search = TokenSearch(text, start, generator, watch)
+        tell = self.progress or (lambda *_: None)
+        tell(1, 2, search.cost)
         search.improve(places, self.sweeps)
-        if self.progress is not None:
-            self.progress(2, 2, search.cost)
-        targets = targets_of(observation, search.ids)
-        return Reconstruction(search.ids, targets, search.cost, status=search.status)
+        tell(2, 2, search.cost)
+        ids, status = search.ids, search.status
+        return Reconstruction(ids, text.targets(ids), search.cost, status=status)
 
 
-def _spans(observation: Observation, message: TokenGradient) -> dict[int, Span]:
+def _spans(text: Text) -> dict[int, Tensor]:
     """Those that leave something out, by the number of the linear input; none without the first."""
-    blank = blank_ids(observation)
-    noise, table = noise_of(observation), table_of(observation)[0]
     found = {}
-    for number, each in enumerate(linear_inputs(message, blank)):
-        if all(name in observation.sent and name != table for name, _ in each.weights):
-            span = span_of(each, observation.sent, blank.numel(), 0.0 if noise is None else noise)
-            if 0 < span.rank < span.basis.shape[1]:  # there are vectors outside of it
+    for number, each in enumerate(linear_inputs(text.message, text.blank)):
+        if all(name in text.sent and name != text.table for name, _ in each.weights):
+            span = span_of(each, text.sent, text.blank.numel(), text.noise)
+            if 0 < len(span) < span.shape[1]:  # there are vectors outside of it
                 found[number] = span
     return found if 0 in found else {}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_kind
+from gradveil._checks import WrongValue, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil.data import TableLayout
 
-from ._attack import FINISHED, Attack, Progress, Reconstruction, check_settings
+from ._attack import FINISHED, Reconstruction, Search, check_settings
 from ._channel import plan_channel
 from ._descent import (
     Descent,
@@ -23,7 +23,7 @@ from ._descent import (
     order_like,
     sent_row,
 )
-from ._matching import Evidence, cosine_distance
+from ._matching import cosine_distance
 from ._observation import Observation, check_observation
 from ._targets import labels_of
 
@@ -33,12 +33,7 @@ LOOSENESS = 3e-3
 
 @dataclass(frozen=True)
 class TableReconstruction(Reconstruction):
-    """Rows of a table, with what the starts agree on.
-
-    >>> row = torch.zeros(1, 4)
-    >>> TableReconstruction(row, torch.tensor([1]), loss=0.1, entropy=torch.zeros(1, 2)).entropy
-    tensor([[0., 0.]])
-    """
+    """Rows of a table, with what the starts agree on."""
 
     entropy: Tensor = field(default_factory=lambda: torch.empty(0))
     """The uncertainty of each column, shape (rows, columns), continuous ones first: of a category
@@ -47,7 +42,7 @@ class TableReconstruction(Reconstruction):
 
 
 @dataclass(frozen=True)
-class TabLeak(Attack):
+class TabLeak(Search):
     """Gradient matching over rows z, where the model sees softmax(z) for each group of categories.
 
     One-hot groups are relaxed: the search goes over logits, so that all candidates are mixtures of
@@ -66,13 +61,7 @@ class TabLeak(Attack):
         steps: Of each start.
         starts: How many, from N(0, I).
         lr: Of Adam.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import build_model
     >>> layout = TableLayout.of(continuous=1, categories=[3])
     >>> row = layout.encode(torch.tensor([[0.5]]), torch.tensor([[2]]))
     >>> model = build_model("mlp", sizes=[4, 8, 2])
@@ -89,8 +78,6 @@ class TabLeak(Attack):
     steps: int = 500
     starts: int = 16
     lr: float = 0.06
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         if self.layout is not None:
@@ -102,53 +89,37 @@ class TabLeak(Attack):
     ) -> TableReconstruction:
         """Attack one observation of rows."""
         check_observation(observation)
-        start = noise_start(observation, self.starts, generator := generator_or_fresh(generator))
-        layout = _layout(self.layout or observation.layout, start[0])
-        labels, watch = labels_of(observation, generator), Watch(self.time_budget)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        start = noise_start(observation, self.starts, generator)
+        layout = self.layout or observation.layout
+        if layout is None:
+            expected = "say which entries of a row are which columns"
+            raise WrongValue("layout", expected, "`None`", "Use `TableLayout.of(3, [2, 5])`.")
+        layout.check(start[0], "observation.input_shape")
+        labels = labels_of(observation, generator)
         sent, message = sent_row(observation), message_of(observation)
-        found = self._minimise(
-            lambda x: cosine_distance(message(x, labels), sent), start, layout, self.lr, watch
-        )
+
+        def descend(cost: Callable[[Tensor], Tensor], start: Tensor, lr: float) -> Minimum:
+            descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
+            return minimise(
+                lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress
+            )
+
+        found = descend(lambda x: cosine_distance(message(x, labels), sent), start, self.lr)
         known = observation.defense is not None or observation.mechanism is not None
         if known and found.status == FINISHED:
             pooled, _ = _pooled(found, labels, layout)
             channel = plan_channel(observation, labels, pooled, generator)
             evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
-            cost = _posterior(evidence, lambda x: message(x, labels), layout)
-            found = self._minimise(cost, found.inputs, layout, self.lr / 3, watch)
-        return _result(found, labels, layout)
 
-    def _minimise(
-        self,
-        cost: Callable[[Tensor], Tensor],
-        start: Tensor,
-        layout: TableLayout,
-        lr: float,
-        watch: Watch,
-    ) -> Minimum:
-        descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
-        return minimise(lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress)
+            def cost(x: Tensor) -> Tensor:
+                return evidence.misfit(message(x, labels)) + 0.5 * layout.numbers(x).square().sum()
 
-
-def _layout(layout: TableLayout | None, rows: Tensor) -> TableLayout:
-    """The layout that rows have; an error without one."""
-    if layout is None:
-        raise ValueError(
-            "Parameter `layout` should say which entries of a row are which columns. Found `None`,"
-            " and no layout in the observation. Use `TableLayout.of(3, [2, 5])`."
-        )
-    layout.check(rows, "observation.input_shape")
-    return layout
-
-
-def _posterior(
-    evidence: Evidence, message: Callable[[Tensor], Tensor], layout: TableLayout
-) -> Callable[[Tensor], Tensor]:
-    def cost(x: Tensor) -> Tensor:
-        energy = 0.5 * layout.numbers(x).square().sum()
-        return evidence.misfit(message(x)) + energy
-
-    return cost
+            found = descend(cost, found.inputs, self.lr / 3)
+        pooled, rows = _pooled(found, labels, layout)
+        history = [(step, float(costs.min())) for step, costs in found.history]
+        entropy, loss = column_entropy(rows, layout), float(found.costs.min())
+        return TableReconstruction(pooled, labels, loss, history, found.status, entropy=entropy)
 
 
 def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor, Tensor]:
@@ -157,15 +128,6 @@ def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor
     rows = layout.relax(found.inputs[order])
     rows = torch.stack([each[order_like(each, rows[0], labels)] for each in rows])
     return layout.harden(rows.median(0).values), rows
-
-
-def _result(found: Minimum, labels: Tensor, layout: TableLayout) -> TableReconstruction:
-    pooled, rows = _pooled(found, labels, layout)
-    history = [(step, float(costs.min())) for step, costs in found.history]
-    loss = float(found.costs.min())
-    return TableReconstruction(
-        pooled, labels, loss, history, found.status, entropy=column_entropy(rows, layout)
-    )
 
 
 def column_entropy(rows: Tensor, layout: TableLayout) -> Tensor:

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from gradveil._checks import first_line
+from gradveil._checks import WrongValue, first_line
 from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil.messages import FunctionalLoss
 
 from ._attack import Progress
 from ._descent import (
+    Cost,
     Descent,
+    Minimum,
     Watch,
     clamp,
     message_of,
@@ -61,11 +63,26 @@ def soft_targets(observation: Observation) -> SoftTargets:
     generator = named_stream("targets")  # the attack's own draws stay the same
     like = next(iter(observation.sent.values()))
     shape = (observation.batch_size, *observation.target_shape)
-    if observation.task == "numbers":
-        soft = SoftTargets(like.new_zeros(shape), None)
-    else:
+    soft = SoftTargets(like.new_zeros(shape), None)
+    if observation.task != "numbers":
         soft = _distributions(observation, shape, generator)
-    _check_moves(observation, soft, generator)
+    inputs = random_inputs(observation, observation.batch_size, generator)
+    variables = normal_like(soft.blank, generator).requires_grad_()
+    slope, found = soft.blank, "that its derivative is 0"
+    with torch.enable_grad():
+        try:
+            values = message_of(observation)(inputs, soft.relaxed(variables))
+            (slope,) = torch.autograd.grad(
+                values.square().sum(), variables, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as failed:
+            found = f"`{first_line(failed)}`"
+    if not bool(slope.any()):
+        expected = (
+            "have a gradient that follows the targets where these are not known, because they are"
+            " looked for"
+        )
+        raise WrongValue("observation.loss_fn", expected, found, GRANT)
     return soft
 
 
@@ -91,34 +108,11 @@ def _distributions(
         if torch.allclose(told, found, rtol=1e-4, atol=1e-6):
             return SoftTargets(torch.zeros_like(soft), place)
         error = f"a loss of {float(found):.4g} where labels give {float(told):.4g}"
-    raise ValueError(
-        "Parameter `observation.loss_fn` should take probabilities of classes in place of labels"
-        " where these are not known, as cross-entropy does, because they are looked for together"
-        f" with the inputs. Found {error}. {GRANT}"
+    expected = (
+        "take probabilities of classes in place of labels where these are not known, as"
+        " cross-entropy does, because they are looked for together with the inputs"
     )
-
-
-def _check_moves(observation: Observation, soft: SoftTargets, generator: torch.Generator) -> None:
-    """Require that the message follows the targets."""
-    inputs = random_inputs(observation, observation.batch_size, generator)
-    variables = normal_like(soft.blank, generator).requires_grad_()
-    with torch.enable_grad():
-        try:
-            values = message_of(observation)(inputs, soft.relaxed(variables))
-            (slope,) = torch.autograd.grad(
-                values.square().sum(), variables, allow_unused=True, materialize_grads=True
-            )
-        except RuntimeError as failed:
-            raise ValueError(_stuck(f"`{first_line(failed)}`")) from failed
-    if not bool(slope.any()):
-        raise ValueError(_stuck("that its derivative is 0"))
-
-
-def _stuck(found: str) -> str:
-    return (
-        "Parameter `observation.loss_fn` should have a gradient that follows the targets where"
-        f" these are not known, because they are looked for. Found {found}. {GRANT}"
-    )
+    raise WrongValue("observation.loss_fn", expected, error, GRANT)
 
 
 @dataclass(frozen=True)
@@ -146,6 +140,11 @@ class Run:
     def clamp(self, inputs: Tensor) -> Tensor:
         """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
+
+    def minimise(self, cost: Cost, start: Tensor, descent: Descent) -> Minimum:
+        """Minimise within the range, and tell how far it is."""
+        low, high = self.observation.low, self.observation.high
+        return minimise(cost, start, descent, low=low, high=high, progress=self.progress)
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the message, relative to its size."""
@@ -189,7 +188,14 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
     soft, sent = soft_targets(observation), sent_row(observation)
     message = message_of(observation)
     inputs = noise_start(observation, STARTS, generator)
-    scale = _scale(observation, soft, inputs[0], generator)
+    scale = 1.0
+    if (
+        soft.classes is None
+    ):  # numbers of the size at which the message is as large as what was sent
+        with torch.no_grad():
+            moved = message(inputs[0], normal_like(soft.blank, generator))
+            change = (moved - message(inputs[0], soft.blank)).norm()
+        scale = float(sent.norm() / change.clamp(min=torch.finfo(change.dtype).tiny))
     variables = normal_like(soft.blank.expand(STARTS, *soft.blank.shape), generator)
     size = inputs[0].numel()
 
@@ -208,19 +214,3 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
     )
     found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"), low=low, high=high)
     return soft.settled(parts(found.inputs[found.costs.argmin()])[1]).detach()
-
-
-def _scale(
-    observation: Observation, soft: SoftTargets, inputs: Tensor, generator: torch.Generator
-) -> float:
-    """The size of numbers at which the message is as large as what was sent.
-
-    Of losses such as the squared error the gradient is affine in the targets.
-    """
-    if soft.classes is not None:
-        return 1.0
-    message, sent = message_of(observation), sent_row(observation)
-    moved, still = normal_like(soft.blank, generator), soft.blank
-    with torch.no_grad():
-        change = (message(inputs, moved) - message(inputs, still)).norm()
-    return float(sent.norm() / change.clamp(min=torch.finfo(change.dtype).tiny))

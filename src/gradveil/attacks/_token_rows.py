@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient, find_lookups
 
 from ._attack import Attack, Reconstruction
@@ -18,59 +18,50 @@ SPREAD = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
 
 
-def token_message(observation: Observation, ids: Tensor) -> TokenGradient:
-    """The message of these ids, without a defense."""
-    targets = targets_of(observation, ids)
-    message = observation.plain_message(targets)
-    assert isinstance(message, TokenGradient)
-    return message
+class Text:
+    """What an attack can tell of an observation of tokens before it looks for any.
 
+    Labels of classified sequences are read off the last layer if they are not granted.
+    """
 
-def targets_of(observation: Observation, ids: Tensor) -> Tensor:
-    """The targets: the ids themselves for a language model, else the labels that are granted."""
-    if observation.targets_are_inputs:
-        return ids
-    if observation.labels is None:
-        raise ValueError(
-            "Parameter `observation` should tell the targets where they are not the tokens, and not"
-            " one label for each sequence. Found none. Use ThreatModel(labels='known')."
-        )
-    return observation.labels
+    def __init__(self, observation: Observation, generator: torch.Generator) -> None:
+        check_observation(observation, tokens=True)
+        if not observation.targets_are_inputs and observation.task == "classification":
+            observation = replace(observation, labels=recover_labels(observation, generator))
+        self.observation, self.sent = observation, observation.sent
+        size = (observation.batch_size, *observation.input_shape)
+        device = next(iter(self.sent.values())).device
+        self.blank = torch.zeros(size, dtype=torch.int64, device=device)
+        """A batch of the token 0."""
+        message = observation.plain_message(self.targets(self.blank))
+        assert isinstance(message, TokenGradient)
+        self.message, parameters = message, message.parameters
+        found = find_lookups(message.loss.at(parameters), self.blank)
+        if len(found) != 1 or len(found[0].places) != self.blank.numel():
+            expected = "look up all tokens in one table"
+            where, advice = "observation.model", "Attack a model of text."
+            raise WrongValue(where, expected, f"{len(found)} lookups", advice)
+        names = [name for name, p in parameters.items() if p is found[0].table]
+        self.table = names[0] if names else None
+        """The table's name; `None` where it is not trained."""
+        self.tokens = len(found[0].table)
+        std = getattr(observation.mechanism, "std", None)
+        known = std if isinstance(std, Mapping) else {}
+        self.noise = {name: torch.as_tensor(level) for name, level in known.items()}
+        """The standard deviations, where they are known."""
 
+    def targets(self, ids: Tensor) -> Tensor:
+        """The ids themselves for a language model, else the labels that are granted."""
+        if self.observation.targets_are_inputs:
+            return ids
+        if self.observation.labels is None:
+            expected = "tell targets that are neither the tokens nor one label for each sequence"
+            raise WrongValue("observation", expected, "none", "Use ThreatModel(labels='known').")
+        return self.observation.labels
 
-def with_labels(observation: Observation, generator: torch.Generator) -> Observation:
-    """The same with the labels of classified sequences, read off the last layer if not granted."""
-    if observation.targets_are_inputs or observation.task != "classification":
-        return observation
-    return replace(observation, labels=recover_labels(observation, generator))
-
-
-def blank_ids(observation: Observation) -> Tensor:
-    """A batch of the token 0."""
-    device = next(iter(observation.sent.values())).device
-    size = (observation.batch_size, *observation.input_shape)
-    return torch.zeros(size, dtype=torch.int64, device=device)
-
-
-def table_of(observation: Observation) -> tuple[str | None, int]:
-    """The name of the table, `None` where it is not trained, and its number of rows."""
-    blank = blank_ids(observation)
-    message = token_message(observation, blank)
-    parameters = message.parameters
-    found = find_lookups(message.loss.at(parameters), blank)
-    if len(found) != 1 or len(found[0].places) != blank.numel():
-        raise ValueError(
-            "Parameter `observation.model` should look up all tokens in one table. Found"
-            f" {len(found)} lookups. Attack a model of text."
-        )
-    names = [name for name, p in parameters.items() if p is found[0].table]
-    return (names[0] if names else None), len(found[0].table)
-
-
-def noise_of(observation: Observation) -> Tensors | None:
-    """The standard deviations that are known, if any."""
-    std = getattr(observation.mechanism, "std", None)
-    return {n: torch.as_tensor(s) for n, s in std.items()} if isinstance(std, Mapping) else None
+    def scores(self, name: str) -> Tensor:
+        """`row_scores` of what was sent of a parameter."""
+        return row_scores(self.sent[name], self.noise.get(name))
 
 
 def row_scores(gradient: Tensor, std: Tensor | None) -> Tensor:
@@ -122,15 +113,7 @@ class TokenRows(Attack):
     S&P 2019, section 4.1; Gupta et al., "Recovering Private Text in Federated Learning of Language
     Models", NeurIPS 2022.
 
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import NoDefense
-    >>> from gradveil.attacks import observe
-    >>> from gradveil.models import TokenTransformer
-    >>> _ = torch.manual_seed(0)
-    >>> model = TokenTransformer(tokens=12, length=4, width=16, depth=1).eval()
-    >>> private = torch.tensor([[3, 1, 4]]), torch.tensor([1])
-    >>> seen = observe(model, cross_entropy, private, NoDefense(), num_classes=2)
-    >>> sorted(TokenRows()(seen).inputs[0].tolist())
+    >>> sorted(TokenRows()(seen_text).inputs[0].tolist())
     [1, 3, 4]
     """
 
@@ -141,23 +124,11 @@ class TokenRows(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack; random are only the inputs at which labels are read off, if not granted."""
-        check_observation(observation, tokens=True)
-        observation = with_labels(observation, generator_or_fresh(generator))
-        blank = blank_ids(observation)
-        found = likely_tokens(token_scores(observation), blank.numel())
-        places = torch.arange(blank.numel(), device=blank.device) % len(found)
-        ids = found[places].reshape(blank.shape)
-        missing = 1 - len(found) / blank.numel()
-        return Reconstruction(ids, targets_of(observation, ids), missing)
-
-
-def token_scores(observation: Observation) -> Tensor:
-    """`row_scores` of the table; an error where it is not trained."""
-    name, _ = table_of(observation)
-    if name is None:
-        raise ValueError(
-            "Parameter `observation.model` should train its table of tokens. Found that its"
-            " gradient was not sent. Use `SpanCheck`."
-        )
-    noise = noise_of(observation)
-    return row_scores(observation.sent[name], None if noise is None else noise[name])
+        text = Text(observation, generator_or_fresh(generator))
+        if text.table is None:
+            expected, found = "train its table of tokens", "that its gradient was not sent"
+            raise WrongValue("observation.model", expected, found, "Use `SpanCheck`.")
+        tokens, blank = likely_tokens(text.scores(text.table), text.blank.numel()), text.blank
+        places = torch.arange(blank.numel(), device=blank.device) % len(tokens)
+        ids, missing = tokens[places].reshape(blank.shape), 1 - len(tokens) / blank.numel()
+        return Reconstruction(ids, text.targets(ids), missing)

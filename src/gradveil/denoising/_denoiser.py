@@ -7,15 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_labels, check_pair, check_shape
+from gradveil._batches import check_labels
 from gradveil._checks import (
+    WrongValue,
     check_count,
     check_inputs,
-    check_kind,
-    check_not_negative_count,
-    check_number,
     check_optional_callable,
-    check_positive,
 )
 from gradveil._random import generator_or_fresh, normal_like
 
@@ -24,81 +21,17 @@ from ._networks import network_for
 Progress = Callable[[int, int, float], None]
 """Called with (step, steps in all, loss of the step)."""
 
+LEVELS = (0.02, 3.0)
+"""The noise levels that are learned, over the spread of the samples."""
+
+RATE = 2e-3
+"""Adam's at the start; it falls to 0 along a cosine."""
+
 UNTOLD = 0.2
 """The share of samples whose class is not told, so that it learns to do without."""
 
 MEMORY = 0.998
 """Of the mean over the last weights, which is what is kept."""
-
-
-def train(
-    denoiser: "Denoiser",
-    samples: Tensor,
-    labels: Tensor | None,
-    steps: int,
-    batch_size: int,
-    lr: float,
-    generator: torch.Generator,
-    progress: Progress | None,
-) -> None:
-    """Minimise E ‖D(x + τn, τ) - x‖² / c_out(τ)², τ log-uniform between the levels.
-
-    The weight makes errors at all levels count alike (Karras et al., 2022). The network ends with
-    the running mean of its weights, without gradients.
-    """
-    network = denoiser.network.train()
-    weights = list(network.parameters())
-    means = [weight.detach().clone() for weight in weights]
-    optimiser = torch.optim.Adam(weights, lr, betas=(0.9, 0.99))
-    for step in range(steps):
-        optimiser.param_groups[0]["lr"] = _rate(lr, step, steps)
-        loss = _loss(denoiser, *_batch(samples, labels, batch_size, generator), generator)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimiser.step()
-        memory = min(MEMORY, step / (step + 10))
-        for mean, weight in zip(means, weights, strict=True):
-            mean.lerp_(weight.detach(), 1 - memory)
-        if progress is not None:
-            progress(step + 1, steps, float(loss.detach()))
-    with torch.no_grad():
-        for weight, mean in zip(weights, means, strict=True):
-            weight.copy_(mean)
-    network.requires_grad_(False).eval()
-
-
-def _rate(lr: float, step: int, steps: int) -> float:
-    """A short rise, then a cosine."""
-    return lr * min(1.0, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _batch(
-    samples: Tensor, labels: Tensor | None, size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor | None]:
-    chosen = torch.randint(len(samples), (size,), generator=generator)
-    chosen = chosen.to(samples.device)
-    return samples[chosen], None if labels is None else labels.to(samples.device)[chosen]
-
-
-def _loss(
-    denoiser: "Denoiser", samples: Tensor, labels: Tensor | None, generator: torch.Generator
-) -> Tensor:
-    low, high = (math.log(level) for level in denoiser.levels)
-    share = torch.rand(len(samples), generator=generator).to(samples)
-    level = (low + share * (high - low)).exp()
-    known = denoiser.known(labels, samples)
-    if labels is not None:
-        untold = torch.rand(len(samples), generator=generator).to(samples) < UNTOLD
-        known = torch.where(untold, denoiser.classes, known)
-    own = level.view(-1, *[1] * (samples.dim() - 1))
-    noisy = samples + own * normal_like(samples, generator)
-    errors = (denoiser(noisy, level, known) - samples).square().flatten(1).mean(1)
-    return (errors * (level**-2 + denoiser.spread**-2)).mean()
-
-
-LEVELS = (0.02, 3.0)
-"""The noise levels that are learned, over the spread of the samples."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +47,6 @@ class Denoiser:
     """
 
     network: nn.Module
-    shape: tuple[int, ...]
-    """Of one example."""
     centre: float
     """The mean of all entries of the samples."""
     spread: float
@@ -124,24 +55,8 @@ class Denoiser:
     """The lowest and the highest noise level that it was trained for."""
     classes: int = 0
     """How many classes it tells apart; 0: trained without labels."""
-    width: int | None = None
-    """Of the network; `None`: its default."""
 
     spec_words = "learned"  # in specifications, which hold no networks
-
-    def __post_init__(self) -> None:
-        check_kind(self.network, "network", nn.Module, "Use `Denoiser.fit(samples)`.")
-        check_shape(self.shape, "shape")
-        check_number(self.centre, "centre")
-        check_positive(self.spread, "spread")
-        low, high = check_pair(self.levels, "levels")
-        check_positive(low, "levels")
-        check_positive(high, "levels")
-        if low > high:
-            raise ValueError(
-                f"Parameter `levels` should have the lowest first. Found `levels = {(low, high)}`."
-            )
-        check_not_negative_count(self.classes, "classes")
 
     @classmethod
     def fit(
@@ -149,40 +64,79 @@ class Denoiser:
         samples: Tensor,
         labels: Tensor | None = None,
         *,
-        levels: tuple[float, float] | None = None,
         steps: int = 2000,
         batch_size: int = 64,
-        lr: float = 2e-3,
         width: int | None = None,
         generator: torch.Generator | None = None,
         progress: Progress | None = None,
     ) -> "Denoiser":
         """Train a denoiser on samples: minutes on a processor for 5,000 images of MNIST.
 
+        Minimises E ‖D(x + τn, τ) - x‖² / c_out(τ)², τ log-uniform between 0.02 and 3 spreads of the
+        samples: the weight makes errors at all levels count alike (Karras et al., 2022). The
+        network ends with the running mean of its weights, without gradients.
+
         Args:
             samples: Examples first. Keep some back: only on others its error means anything.
             labels: A class for each sample. It then denoises with or without being told the class.
-            levels: The lowest and the highest noise level; 0.02 and 3 spreads of the samples if
-                left out.
             steps: Of the optimiser.
             batch_size: Samples in a step, each with a level and noise of its own.
-            lr: Adam's rate at the start; it falls to 0 along a cosine.
             width: Channels (hidden units) of the network.
             generator: Of weights, batches, levels and noise: equal seeds give equal denoisers.
             progress: Called with (step, steps, loss).
         """
         check_samples(samples, labels)
-        _check_fit(steps, batch_size, lr, width, progress)
-        centre = float(samples.mean())
+        check_count(steps, "steps")
+        check_count(batch_size, "batch_size")
+        if width is not None:
+            check_count(width, "width")
+        check_optional_callable(progress, "progress", "Give a function, or None.")
         spread = max(float(samples.std(correction=0)), torch.finfo(torch.float32).tiny)
-        levels = (LEVELS[0] * spread, LEVELS[1] * spread) if levels is None else levels
         classes = 0 if labels is None else int(labels.max()) + 1
-        shape = tuple(samples.shape[1:])
         generator = generator_or_fresh(generator)
-        network = _fresh(shape, classes, width, generator).to(samples.device)
-        made = cls(network, shape, centre, spread, levels, classes, width)
-        train(made, samples, labels, steps, batch_size, lr, generator, progress)
+        with torch.random.fork_rng(devices=[]):  # weights depend on the generator alone
+            seed = int(torch.randint(2**62, (1,), generator=generator))
+            torch.default_generator.manual_seed(seed)
+            network = network_for(samples.shape[1:], classes, width).to(samples.device)
+        levels = LEVELS[0] * spread, LEVELS[1] * spread
+        made = cls(network, float(samples.mean()), spread, levels, classes)
+        weights = list(network.train().parameters())
+        means = [weight.detach().clone() for weight in weights]
+        optimiser = torch.optim.Adam(weights, RATE, betas=(0.9, 0.99))
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = _rate(step, steps)
+            chosen = torch.randint(len(samples), (batch_size,), generator=generator)
+            chosen = chosen.to(samples.device)
+            known = None if labels is None else labels.to(samples.device)[chosen]
+            loss = made._loss(samples[chosen], known, generator)
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimiser.step()
+            memory = min(MEMORY, step / (step + 10))
+            for mean, weight in zip(means, weights, strict=True):
+                mean.lerp_(weight.detach(), 1 - memory)
+            if progress is not None:
+                progress(step + 1, steps, float(loss.detach()))
+        with torch.no_grad():
+            for weight, mean in zip(weights, means, strict=True):
+                weight.copy_(mean)
+        network.requires_grad_(False).eval()
         return made
+
+    def _loss(self, samples: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Of a batch, each sample with a level and noise of its own."""
+        low, high = (math.log(level) for level in self.levels)
+        share = torch.rand(len(samples), generator=generator).to(samples)
+        level = (low + share * (high - low)).exp()
+        known = self.known(labels, samples)
+        if labels is not None:
+            untold = torch.rand(len(samples), generator=generator).to(samples) < UNTOLD
+            known = torch.where(untold, self.classes, known)
+        own = level.view(-1, *[1] * (samples.dim() - 1))
+        noisy = samples + own * normal_like(samples, generator)
+        errors = (self(noisy, level, known) - samples).square().flatten(1).mean(1)
+        return (errors * (level**-2 + self.spread**-2)).mean()
 
     def __call__(
         self, noisy: Tensor, level: float | Tensor, labels: Tensor | None = None
@@ -198,11 +152,9 @@ class Denoiser:
         own = level.view(-1, *[1] * (noisy.dim() - 1))
         variance = self.spread**2 + own**2
         centred = noisy - self.centre
-        predicted = self.network(
-            (centred / variance.sqrt()).to(self._dtype),
-            (level / self.spread).log().to(self._dtype) / 2,
-            self.known(labels, noisy),
-        )
+        dtype = next(self.network.parameters()).dtype
+        scaled, place = (centred / variance.sqrt()).to(dtype), (level / self.spread).log().to(dtype)
+        predicted = self.network(scaled, place / 2, self.known(labels, noisy))
         scale = own * self.spread / variance.sqrt()
         kept = self.spread**2 / variance
         guess: Tensor = self.centre + kept * centred + scale * predicted.to(noisy.dtype)
@@ -214,45 +166,21 @@ class Denoiser:
             return torch.full((len(noisy),), self.classes, device=noisy.device)
         return labels.to(noisy.device)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.network.parameters()).dtype
 
-
-def _fresh(
-    shape: tuple[int, ...], classes: int, width: int | None, generator: torch.Generator
-) -> nn.Module:
-    """A new network whose weights depend on the generator alone."""
-    seed = int(torch.randint(2**62, (1,), generator=generator))
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return network_for(shape, classes, width)
+def _rate(step: int, steps: int) -> float:
+    """A short rise, then a cosine."""
+    return RATE * min(1.0, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def check_samples(samples: Tensor, labels: Tensor | None, least: int = 2) -> None:
     """Require several examples, and where there are labels one for each."""
     check_inputs(samples, "samples")
     if len(samples) < least or samples.dim() < 2:
-        raise ValueError(
-            f"Parameter `samples` should hold at least {least} examples, of shape (N, ...). Found"
-            f" `samples.shape = {tuple(samples.shape)}`."
-        )
+        expected = f"hold at least {least} examples, of shape (N, ...)"
+        raise WrongValue("samples", expected, f"`samples.shape = {tuple(samples.shape)}`")
     if labels is None:
         return
     check_labels(labels, "labels")
     if labels.shape != (len(samples),):
-        raise ValueError(
-            f"Parameter `labels` should hold one class for each of {len(samples)} samples. Found"
-            f" `labels.shape = {tuple(labels.shape)}`."
-        )
-
-
-def _check_fit(
-    steps: int, batch_size: int, lr: float, width: int | None, progress: Progress | None
-) -> None:
-    check_count(steps, "steps")
-    check_count(batch_size, "batch_size")
-    check_positive(lr, "lr")
-    if width is not None:
-        check_count(width, "width")
-    check_optional_callable(progress, "progress", "Give a function, or None.")
+        expected = f"hold one class for each of {len(samples)} samples"
+        raise WrongValue("labels", expected, f"`labels.shape = {tuple(labels.shape)}`")

@@ -6,41 +6,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_callable, check_count, check_flag, check_inputs, check_positive
+from gradveil._checks import (
+    WrongValue,
+    check_callable,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_positive,
+)
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
 from ._denoiser import Denoiser, Progress, check_samples
-
-
-@dataclass(frozen=True)
-class LinearScore:
-    """ℓ(z) = -(C + τ²)⁻¹ (z - μ), of samples with covariance C (within classes) and noise τ."""
-
-    means: Tensor
-    """μ of each class, shape (classes, n), float64."""
-    information: Tensor
-    """(C + τ²)⁻¹."""
-    level: float
-
-    @classmethod
-    def fit(cls, samples: Tensor, labels: Tensor | None, level: float) -> "LinearScore":
-        """From samples, and their classes where the attacker is told them."""
-        prior = GaussianPrior.fit(samples, labels=labels)
-        smoothed = prior.covariance + level**2 * torch.eye(len(prior.covariance)).to(prior.mean)
-        information = torch.cholesky_inverse(torch.linalg.cholesky(smoothed))
-        if labels is None:
-            return cls(prior.mean[None], information, level)
-        flat, count = samples.flatten(1).double(), int(labels.max()) + 1
-        sums = flat.new_zeros(count, flat.shape[1]).index_add_(0, labels.to(flat.device), flat)
-        numbers = torch.bincount(labels.to(flat.device), minlength=count).clamp(min=1)
-        return cls(sums / numbers[:, None], information, level)
-
-    def __call__(self, noisy: Tensor, labels: Tensor | None) -> Tensor:
-        """One row for each example, float64."""
-        means = self.means[0] if labels is None else self.means[labels.to(self.means.device)]
-        return (means - noisy.flatten(1).double()) @ self.information
-
 
 AT_ONCE = 256
 """Samples that are denoised together."""
@@ -49,73 +26,78 @@ BANDS = 16
 """Groups of directions that are calibrated, each by one number."""
 
 
-@dataclass(frozen=True)
-class ScoreMoments:
-    """What a learned score ŝ = (D(z) - z) / τ² shows beyond the best linear one ℓ, z = x + τn.
+def _linear_score(
+    samples: Tensor, labels: Tensor | None, level: float
+) -> tuple[Tensor, Callable[[Tensor, Tensor | None], Tensor]]:
+    """(C + τ²)⁻¹, C the samples' covariance (within classes), and ℓ(z) = -(C + τ²)⁻¹ (z - μ).
 
-    The true score is s = ℓ + q, where q has nothing in common with any linear function of z. So
-    J_P = E[s sᵀ] = (C + τ²)⁻¹ + E[q qᵀ]. What is learned of q is r = ŝ - ℓ.
+    ℓ, the best linear score, has μ of the class where labels are told; one row for each example.
     """
+    prior = GaussianPrior.fit(samples, labels=labels)
+    smoothed = prior.covariance + level**2 * torch.eye(len(prior.covariance)).to(prior.mean)
+    information = torch.cholesky_inverse(torch.linalg.cholesky(smoothed))
+    means = prior.mean[None]
+    if labels is not None:
+        flat, count = samples.flatten(1).double(), int(labels.max()) + 1
+        sums = flat.new_zeros(count, flat.shape[1]).index_add_(0, labels.to(flat.device), flat)
+        numbers = torch.bincount(labels.to(flat.device), minlength=count).clamp(min=1)
+        means = sums / numbers[:, None]
 
-    linear: Tensor
-    """(C + τ²)⁻¹, the information of the Gaussian with the samples' covariance C."""
-    squares: Tensor
-    """M = E[r rᵀ]."""
-    products: Tensor
-    """A = E[r (t - ℓ)ᵀ] with t = -n / τ, whose mean given z is s: so A = E[r qᵀ]."""
-    error: float
-    """E‖D(z) - x‖² per entry."""
+    def score(noisy: Tensor, known: Tensor | None) -> Tensor:
+        own = means[0] if known is None else means[known.to(means.device)]
+        return (own - noisy.flatten(1).double()) @ information
 
-    def information(self, level: float) -> Tensor:
-        """J_P as far as r shows it, never more than there is but for chance.
-
-        By Cauchy's inequality tr(P E[q qᵀ]) ≥ tr(P A)² / tr(P M) for every projection P, with
-        equality where r is proportional to q. P runs over bands of eigenvectors of M; within a band
-        the eigenvalues are M's, times (tr(P A) / tr(P M))². In the mean over many entries A is
-        known well; entry by entry it is not, for t is mostly noise. J_P is at most 1 / τ².
-        """
-        values, vectors = torch.linalg.eigh(self.squares)
-        shown = ((vectors.T @ self.products) * vectors.T).sum(1)
-        bands = torch.arange(len(values)).tensor_split(min(BANDS, len(values)))
-        factors = [_share(shown[band], values[band]) for band in bands]
-        beyond = (vectors * (values.clamp(min=0) * torch.cat(factors).square())) @ vectors.T
-        values, vectors = torch.linalg.eigh(self.linear + beyond)
-        matrix: Tensor = (vectors * values.clamp(max=level**-2)) @ vectors.T
-        return (matrix + matrix.T) / 2
+    return information, score
 
 
-def _share(shown: Tensor, values: Tensor) -> Tensor:
-    """tr(P A) / tr(P M), for each direction of the band; 0 where nothing was learned."""
-    total = values.sum()
-    share = shown.sum() / total if bool(total > 0) else total
-    return share.clamp(min=0).expand(len(values))
-
-
-def score_moments(
-    denoiser: Callable[[Tensor, float, Tensor | None], Tensor],
-    linear: LinearScore,
+def score_information(
+    denoiser: "Denoise",
     samples: Tensor,
     labels: Tensor | None,
+    level: float,
     draws: int,
     generator: torch.Generator,
-) -> ScoreMoments:
-    """The moments over all samples, each with several draws of noise."""
-    size, level = samples[0].numel(), linear.level
+) -> tuple[Tensor, float]:
+    """J_P = E[s sᵀ] at z = x + τn as far as a learned score ŝ = (D(z) - z) / τ² shows it.
+
+    The true score is s = ℓ + q, where q has nothing in common with any linear function of z, so
+    J_P = (C + τ²)⁻¹ + E[q qᵀ]. What is learned of q is r = ŝ - ℓ, with the moments M = E[r rᵀ] and
+    A = E[r (t - ℓ)ᵀ] = E[r qᵀ], t = -n / τ having the mean s given z. By Cauchy's inequality
+    tr(P E[q qᵀ]) ≥ tr(P A)² / tr(P M) for every projection P, with equality where r is proportional
+    to q. P runs over bands of eigenvectors of M; within a band the eigenvalues are M's, times
+    (tr(P A) / tr(P M))². In the mean over many entries A is known well; entry by entry it is not,
+    for t is mostly noise. J_P is at most 1 / τ². It is never more than there is but for chance.
+
+    Returns:
+        J_P, and E‖D(z) - x‖² per entry.
+    """
+    known, linear = _linear_score(samples, labels, level)
+    size = samples[0].numel()
     squares, products = torch.zeros(2, size, size, dtype=torch.float64, device=samples.device)
     error, count = 0.0, draws * len(samples)
     for index in torch.arange(len(samples)).split(AT_ONCE):
-        clean, known = samples[index], None if labels is None else labels[index]
+        clean, told = samples[index], None if labels is None else labels[index]
         for _ in range(draws):
             noise = normal_like(clean, generator)
             noisy = clean + level * noise
             with torch.no_grad():
-                guess = denoiser(noisy, level, known)
-            straight = linear(noisy, known)
+                guess = denoiser(noisy, level, told)
+            straight = linear(noisy, told)
             beyond = (guess - noisy).flatten(1).double() / level**2 - straight
             squares += beyond.T @ beyond / count
             products += beyond.T @ (noise.flatten(1).double() / -level - straight) / count
             error += float((guess - clean).square().sum()) / (count * size)
-    return ScoreMoments(linear.information, squares, products, error)
+    values, vectors = torch.linalg.eigh(squares)
+    shown = ((vectors.T @ products) * vectors.T).sum(1)
+    bands = torch.arange(len(values)).tensor_split(min(BANDS, len(values)))
+    totals = torch.stack([values[band].sum() for band in bands])
+    learned = torch.stack([shown[band].sum() for band in bands]) / totals
+    learned = torch.where(totals > 0, learned, 0.0).clamp(min=0)  # 0 where nothing was
+    factors = [share.expand(len(band)) for share, band in zip(learned, bands, strict=True)]
+    beyond = (vectors * (values.clamp(min=0) * torch.cat(factors).square())) @ vectors.T
+    values, vectors = torch.linalg.eigh(known + beyond)
+    matrix: Tensor = (vectors * values.clamp(max=level**-2)) @ vectors.T
+    return (matrix + matrix.T) / 2, error
 
 
 Denoise = Callable[[Tensor, float, Tensor | None], Tensor]
@@ -173,16 +155,12 @@ class LearnedPrior(Prior):
         check_flag(self.noisy, "noisy")
         shape = self.information.shape
         if len(shape) != 2 or shape[0] != shape[1]:
-            raise ValueError(
-                f"Parameter `information` should have the shape (n, n). Found {tuple(shape)}."
-            )
+            raise WrongValue("information", "have the shape (n, n)", str(tuple(shape)))
         values, vectors = torch.linalg.eigh(self.information.double())
         if not 0 < float(values.min()) <= float(values.max()) <= 1.001 * self.level**-2:
-            raise ValueError(
-                "Parameter `information` should be positive definite and at most 1 / level²."
-                f" Found eigenvalues from {float(values.min()):.3g} to {float(values.max()):.3g}."
-                " Measure it with more samples or draws."
-            )
+            found = f"eigenvalues from {float(values.min()):.3g} to {float(values.max()):.3g}"
+            expected = "be positive definite and at most 1 / level²"
+            raise WrongValue("information", expected, found, "Take more samples or draws.")
         known = values.reciprocal() - (0.0 if self.noisy else self.level**2)
         known = known.clamp(min=LEAST * float(known.max()))
         object.__setattr__(self, "covariance", (vectors * known) @ vectors.T)
@@ -226,25 +204,19 @@ class LearnedPrior(Prior):
         check_samples(samples, labels)
         check_positive(level, "level")
         check_count(draws, "draws")
-        if isinstance(denoiser, Denoiser) and not denoiser.levels[0] <= level <= denoiser.levels[1]:
-            raise ValueError(
-                f"Parameter `level` should be one that the denoiser was trained for, from"
-                f" {denoiser.levels[0]:.3g} to {denoiser.levels[1]:.3g}. Found {level:.3g}. Fit it"
-                " with other `levels`."
-            )
-        linear = LinearScore.fit(samples, labels, float(level))
-        generator = generator_or_fresh(generator)
-        seen = score_moments(denoiser, linear, samples, labels, draws, generator)
-        name = _name(level, len(samples), seen, labels is not None)
-        return cls(seen.information(level), float(level), name, seen.error)
-
-
-def _name(level: float, count: int, seen: ScoreMoments, told: bool) -> str:
-    within = " within classes" if told else ""
-    return (
-        f"learned{within}: a denoiser whose error at noise {level:.3g} is {seen.error:.3g} per"
-        f" entry on {count} held-out samples (not the least possible, so the bound errs upwards)"
-    )
+        low, high = denoiser.levels if isinstance(denoiser, Denoiser) else (0.0, torch.inf)
+        if not low <= level <= high:
+            expected = f"be one that the denoiser was trained for, from {low:.3g} to {high:.3g}"
+            raise WrongValue("level", expected, f"{level:.3g}", "Rescale the inputs.")
+        level, generator = float(level), generator_or_fresh(generator)
+        found, error = score_information(denoiser, samples, labels, level, draws, generator)
+        within = "" if labels is None else " within classes"
+        name = (
+            f"learned{within}: a denoiser whose error at noise {level:.3g} is {error:.3g} per entry"
+            f" on {len(samples)} held-out samples (not the least possible, so the bound errs"
+            " upwards)"
+        )
+        return cls(found, level, name, error)
 
 
 HELD_OUT = 5
@@ -255,11 +227,9 @@ HELD_OUT = 5
 class LearnedPriors:
     """A denoiser and samples that it was not trained on: a `LearnedPrior` for each noise level.
 
-    >>> from gradveil.denoising import Denoiser
     >>> samples = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-    >>> denoiser = Denoiser.fit(samples[:32], steps=5, generator=torch.Generator().manual_seed(1))
-    >>> type(LearnedPriors(denoiser, samples[32:])).__name__
-    'LearnedPriors'
+    >>> len(LearnedPriors.fit(samples, steps=5, generator=torch.Generator().manual_seed(1)).samples)
+    12
     """
 
     denoiser: Denoiser
@@ -281,12 +251,7 @@ class LearnedPriors:
     ) -> "LearnedPriors":
         """Train a denoiser on four fifths of the samples and keep the rest to measure on.
 
-        Args:
-            samples: Public examples.
-            labels: Their classes, where the attacker is told them.
-            steps: Of the training.
-            generator: Of everything random.
-            progress: Called with (step, steps, loss).
+        Args: as for `Denoiser.fit`.
         """
         check_samples(samples, labels, least=2 * HELD_OUT)
         check_count(steps, "steps")
@@ -304,13 +269,9 @@ class LearnedPriors:
     ) -> LearnedPrior:
         """The prior at noise τ, brought into the range that the denoiser was trained for."""
         low, high = self.denoiser.levels
+        level, known = min(max(level, low), high), (self.samples, self.labels)
         return LearnedPrior.measure(
-            self.denoiser,
-            self.samples,
-            self.labels,
-            level=min(max(level, low), high),
-            draws=draws,
-            generator=generator,
+            self.denoiser, *known, level=level, draws=draws, generator=generator
         )
 
     def covering(

@@ -17,10 +17,9 @@ class ImageNet(nn.Module):
         shape: (channels, height, width) of one image, height and width divisible by 4.
         classes: How many classes; one more row stands for "not told".
         width: Channels at half size; twice as many at a quarter.
-        blocks: Residual blocks at each of the three places.
     """
 
-    def __init__(self, shape: Sequence[int], classes: int, width: int = 32, blocks: int = 2):
+    def __init__(self, shape: Sequence[int], classes: int, width: int):
         super().__init__()
         pixels = 4 * shape[0]
         self.condition = Condition(classes)
@@ -29,7 +28,7 @@ class ImageNet(nn.Module):
         self.down = nn.Conv2d(width, 2 * width, 2, stride=2)
         self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
         self.first, self.middle, self.last = (
-            nn.ModuleList(ImageBlock(channels) for _ in range(blocks))
+            nn.ModuleList(ImageBlock(channels) for _ in range(2))
             for channels in (width, 2 * width, width)
         )
         self.leave = nn.Conv2d(width, pixels, 3, padding=1)
@@ -68,21 +67,14 @@ class ImageBlock(nn.Module):
 
 
 class VectorNet(nn.Module):
-    """A residual perceptron, for examples that are no images.
+    """A residual perceptron of three hidden layers, for examples that are no images."""
 
-    Args:
-        shape: Of one example.
-        classes: How many classes; one more row stands for "not told".
-        width: Hidden units.
-        blocks: Residual layers.
-    """
-
-    def __init__(self, shape: Sequence[int], classes: int, width: int = 128, blocks: int = 3):
+    def __init__(self, shape: Sequence[int], classes: int, width: int):
         super().__init__()
         size = math.prod(shape)
         self.condition = Condition(classes)
         self.enter, self.leave = nn.Linear(size, width), nn.Linear(width, size)
-        self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(blocks))
+        self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(3))
 
     def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
         """The prediction; level and labels have one entry for each example."""

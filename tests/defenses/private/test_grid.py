@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import FromServer, GradientMessage, PrivateNoise
-from gradveil.attacks._likelihood import log_likelihood
 from gradveil.mechanisms import GridMechanism, Mechanism
 from gradveil.messages import values_of
 from gradveil.privacy import SecureGenerator
 from gradveil.shapes import Shape
+from tests.attacks.likelihood import log_likelihood
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.messages.clipped.oracle import shapes
 from tests.zoo import named
