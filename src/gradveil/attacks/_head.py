@@ -17,7 +17,7 @@ from gradveil.messages import FunctionalLoss
 from ._attack import FINISHED
 from ._descent import Descent, Watch, minimise
 from ._matching import Evidence, euclidean_evidence
-from ._model_layers import Call, SmoothTwin, hooked, linear_calls, random_inputs
+from ._model_layers import Call, SmoothTwin, hooked, linear_calls, loss_of, random_inputs, recorded
 from ._observation import Observation
 from ._priors import TotalVariation
 from ._refine import Objective, Refined, refine
@@ -41,9 +41,8 @@ class Head:
     fewer examples than the layer has units, and none of them needs the layers before.
     """
 
-    observation: Observation
-    """In double precision, its model a smooth twin."""
     twin: SmoothTwin
+    """Of the observation in double precision."""
     call: Call
     """The layer, in the twin."""
     probe: Tensor
@@ -54,9 +53,15 @@ class Head:
     """The standard deviation of noise in the layer's gradient, as its singular values show it."""
 
     @property
+    def observation(self) -> Observation:
+        """The twin's."""
+        return self.twin.observation
+
+    @property
     def layer(self) -> nn.Linear:
         """The first linear layer."""
-        return self.call.layer
+        layer: nn.Linear = self.call.layer
+        return layer
 
     @property
     def weight(self) -> Tensor:
@@ -78,7 +83,7 @@ class Head:
     @cached_property
     def loss(self) -> FunctionalLoss:
         """Of the twin."""
-        return FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        return loss_of(self.observation)
 
     @cached_property
     def is_last(self) -> bool:
@@ -113,10 +118,9 @@ class Head:
 
     def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
         """What a later layer reads if U is this, in one row."""
-        seen: list[Tensor] = []
-        with hooked(layer, lambda _, arguments, __: seen.append(arguments[0])):
+        with recorded([("", layer)]) as seen:
             self._returned(outputs, self.probe)
-        return seen[0].flatten()
+        return seen[0].inputs.flatten()
 
     def features(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """H = Δ⁺ ∂L/∂W, the inputs of the layer, from its outputs; and E‖error‖² of each.
@@ -190,11 +194,9 @@ def head_of(
         sent = {name: value.double() for name, value in observation.sent.items()}
         model = copy.deepcopy(observation.model).double()
         twin = SmoothTwin(replace(observation, model=model, sent=sent), 1.0)
-        layer = twin.observation.model.get_submodule(call.name)
-        assert isinstance(layer, nn.Linear)
         outputs = call.layer(call.inputs).detach().double()
-        own = replace(call, layer=layer)
-        head = Head(twin.observation, twin, own, probe[:1].double(), outputs, noise)
+        own = call._replace(layer=twin.observation.model.get_submodule(call.name))
+        head = Head(twin, own, probe[:1].double(), outputs, noise)
         return head if head.is_whole and head.is_a_cut(probe.double()) else None
     return None
 
@@ -330,18 +332,16 @@ def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
     """The layer after the head's first one, if it is the only one and returns class scores."""
     if head.is_last or labels.dim() != 1 or labels.is_floating_point():
         return None
-    names = {name.rpartition(".")[0] for name in head.later}
-    sent = head.observation.sent
-    if len(names) != 1:
-        return None
-    name = names.pop()
-    gradient, layer = sent.get(f"{name}.weight"), head.observation.model.get_submodule(name)
-    small = gradient is not None and len(labels) < min(gradient.shape)
-    if not small or gradient is None or not isinstance(layer, nn.Linear):
+    sent, names = head.observation.sent, {name.rpartition(".")[0] for name in head.later}
+    call = Call(min(names, default=""), None, labels)
+    gradient = sent.get(call.weight)
+    if len(names) != 1 or gradient is None or not len(labels) < min(gradient.shape):
         return None
     if gradient.shape != (head.observation.num_classes, head.outputs.shape[1]):
         return None
-    return LastLayer(head, layer, labels, gradient, sent.get(f"{name}.bias"))
+    layer = head.observation.model.get_submodule(call.name)
+    assert isinstance(layer, nn.Linear)
+    return LastLayer(head, layer, labels, gradient, sent.get(call.bias))
 
 
 def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
@@ -419,16 +419,15 @@ def solve_head(head: Head, run: Run, steps: int) -> tuple[Tensor | None, str]:
     Where both fail, the last layer is tried again: of trained models it is the easier problem. It
     has no equations to spare for noise, and is left out where there is some.
     """
-    equations = HeadEquations(head, run.labels)
+    equations, found, status = HeadEquations(head, run.labels), None, FINISHED
     aside = torch.Generator().manual_seed(seed_from(run.generator))  # the starts stay the same
-    if head.noise > 0:
-        return _search(equations, run, steps)
-    known = _from_last_layer(equations, run.labels, aside, run.watch)
-    if known is not None:
-        return known, FINISHED
-    found, status = _search(equations, run, steps)
-    if found is None and status == FINISHED:
-        found = _from_last_layer(equations, run.labels, aside, run.watch)
+    for is_last in (False,) if head.noise > 0 else (True, False, True):
+        if is_last:
+            found = _from_last_layer(equations, aside, run.watch)
+        else:
+            found, status = _search(equations, run, steps)
+        if found is not None or status != FINISHED:
+            break
     return found, status
 
 
@@ -459,11 +458,11 @@ def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined
 
 
 def _from_last_layer(
-    equations: HeadEquations, labels: Tensor, generator: torch.Generator, watch: Watch
+    equations: HeadEquations, generator: torch.Generator, watch: Watch
 ) -> Tensor | None:
     """U whose image under the layers in between is what the last layer's equations give."""
     head = equations.head
-    problem = last_layer_of(head, labels)
+    problem = last_layer_of(head, equations.labels)
     logits = None if problem is None else solve_last(problem, generator, watch)
     if problem is None or logits is None:
         return None

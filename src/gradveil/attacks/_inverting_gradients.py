@@ -28,7 +28,6 @@ from ._matching import DISTANCES, euclidean_evidence
 from ._model_layers import random_examples
 from ._observation import Observation
 from ._peel import Peel
-from ._peel_local import peel_local
 from ._priors import TotalVariation, total_variation
 from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
@@ -153,8 +152,6 @@ class InvertingGradients(Attack):
         if run.watch.is_over():
             return None
         peel = replace(peel, steps=min(peel.steps, self.steps))
-        if run.observation.local is not None:
-            return peel_local(peel, run)
         return peel.solve(run, heads[0] if heads else None)
 
     def _better(self, run: Run, result: Reconstruction, guess: Reconstruction) -> Reconstruction:

@@ -5,9 +5,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from gradveil._checks import WrongValue
+
+from ._attack import (
+    FINISHED,
+    INTERRUPTED,
+    TIME_BUDGET,
+    Attack,
+    Progress,
+    Reconstruction,
+    check_settings,
+)
 from ._descent import Descent, Minimum, minimise
 from ._head import ROUGH, Head, head_of, solve_head
+from ._local_head import SOLVED, LocalHead, LocalSearch, Training, Visits
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._observation import Observation
 from ._priors import total_variation
@@ -41,6 +52,10 @@ class Peel(Attack):
     ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 3 weighs
     total variation by what is known of the features' noise.
 
+    Of FedAvg's weight change the head is solved along all local steps (`LocalHead`), if its batch
+    is visited by so few that the change shows the rank. Images from its features, trained again,
+    tell where to start the next of up to six passes, until no residual is left.
+
     Args:
         steps: Of the head's descent.
         image_steps: Of one descent of the images.
@@ -72,26 +87,28 @@ class Peel(Attack):
         A message that does not determine the head is an error.
         """
         run = Run.of(self, observation, generator)
-        head = head_of(observation, run.generator, ROUGH)
-        if head is None:
-            raise ValueError(
-                "Parameter `observation` should be of a gradient with next to no noise and all"
-                " entries, of a model with a linear layer that is wider than the batch and through"
-                " which all information flows. Found a message that does not determine the layer's"
-                " outputs. Use `InvertingGradients`."
+        head = None if observation.local else head_of(observation, run.generator, ROUGH)
+        guess = self._solve_local(run) if head is None else self._guess(head, run)[0]
+        if guess is None:
+            raise WrongValue(
+                "observation",
+                "be of a gradient with next to no noise and all entries, of a model with a linear"
+                " layer that is wider than the batch and through which all information flows",
+                "a message that does not determine the layer's outputs",
+                "Use `InvertingGradients`.",
             )
-        return self._guess(head, run)[0]
+        return guess
 
     def solve(self, run: Run, known: Tensor | None = None) -> Reconstruction | None:
         """The batch; `None` where the head is not determined, or shows too little of the inputs.
 
         `known` are the outputs of its first layer where they have been solved before.
         """
+        if run.observation.local is not None:
+            return self._solve_local(run)
         head = head_of(run.observation, run.generator, ROUGH)
-        if head is None:
-            return None
-        share = shown_share(head, run)
-        if share < WORTH:
+        share = 0.0 if head is None else shown_share(head, run)
+        if head is None or share < WORTH:
             return None
         rounds = self.rounds if head.noise == 0 else min(2, self.rounds)
         watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
@@ -99,6 +116,26 @@ class Peel(Attack):
         guess, solved = peel._guess(head, replace(run, watch=watch), known)
         guess = replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
         return guess if solved or guess.status == INTERRUPTED else None
+
+    def _solve_local(self, run: Run) -> Reconstruction | None:
+        """The batch behind FedAvg's weight change; `None` where its head is not determined."""
+        seen = run.observation
+        visits = None if seen.local is None else Visits.of(seen.local, seen.batch_size)
+        if visits is None or not visits.cover(seen.batch_size):
+            return None
+        head = head_of(seen, run.generator, visits=len(visits))
+        if head is None or not head.is_all:
+            return None
+        share = shown_share(head, run)
+        if share < WORTH:
+            return None
+        equations = LocalHead(head, run.labels, visits)
+        if equations.unknowns > 3000:  # whole Jacobians take too much time and memory
+            return None
+        rough = replace(run, watch=run.watch.part(ROUGH_SHARE))
+        training = Training(rough, visits, head.call.name)
+        found = _Passes(self, LocalSearch(training, equations), rough).run()
+        return found and replace(found, is_certain=found.is_certain and share >= DETERMINED)
 
     def _guess(
         self, head: Head, run: Run, known: Tensor | None = None
@@ -178,3 +215,75 @@ def shown_share(head: Head, run: Run) -> float:
     own = features_of(head.call.name, run.observation)
     probe = random_inputs(run.observation, 2, run.generator)
     return determined_share(own, probe, run.generator)
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """From features along FedAvg's steps to images and back, until the equations hold."""
+
+    peel: Peel
+    search: LocalSearch
+    work: Run
+
+    def run(self) -> Reconstruction | None:
+        """The best images by their message; `None` where time is over before there are any."""
+        best: Reconstruction | None = None
+        latest: Tensor | None = None
+        count = max(1, min(6, self.peel.steps // 25))
+        try:
+            for number in range(count):
+                guess = self._pass(latest, number, count)
+                if guess is None:
+                    return best and replace(best, status=TIME_BUDGET)
+                if guess.is_certain:
+                    return guess
+                latest = guess.inputs
+                best = guess if best is None or guess.loss < best.loss else best
+                best = replace(best, status=guess.status)
+                if guess.status != FINISHED or (number >= 2 and best.loss > 0.5):
+                    break  # no more passes help
+        except KeyboardInterrupt:
+            best = best or self._guess(self.work.noise(), 0, FINISHED)
+            return replace(best, status=INTERRUPTED)
+        return best
+
+    def _pass(self, latest: Tensor | None, number: int, count: int) -> Reconstruction | None:
+        """One of them; `None` where time is over before there are images.
+
+        An example of which a trained model is sure hardly shows in the message: for certainty each
+        image must have its features, and the misfit be small by itself, too, not only beside that
+        of random images.
+        """
+        places, cost = self.search.solve(latest)
+        if self.work.watch.is_over():
+            return None
+        rough = replace(self.peel, rounds=2, image_steps=150, total_variation=1e-3)
+        inputs, misfits, status = self._images(self.peel if cost < SOLVED else rough, places)
+        guess = self._guess(inputs, number, status)
+        if self.work.progress is not None:
+            self.work.progress(number + 1, count, guess.loss)
+        if cost >= SOLVED:
+            return guess
+        limit = min(1e-3, NEAR * self.work.random_misfit())
+        found = status == FINISHED and bool((misfits < CLOSE).all())
+        return replace(guess, is_certain=found and guess.loss < limit)
+
+    def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Inputs with the features of their first visits, those of earlier steps first."""
+        training, features = self.search.training, places @ self.search.local.basis
+        inputs = self.work.noise()
+        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
+        steps = zip(training.walk(inputs), training.visits.rows, strict=True)
+        for (examples, parameters), own in steps:
+            if status != FINISHED or bool(misfits[examples].isfinite().all()):
+                break
+            target, at = features[own].to(inputs), training.at(parameters, len(own))
+            exact = target.new_zeros(len(own))
+            inputs[examples], misfits[examples], status = peel.invert(
+                training.layer, at, target, exact
+            )
+        return self.work.clamp(inputs), misfits, status
+
+    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
+        misfit = self.work.misfit(inputs)
+        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)

@@ -1,4 +1,4 @@
-"""Peeling of FedAvg's weight changes: the head along all steps first, then the inputs."""
+"""The head of a model along FedAvg's local steps, solved from a weight change."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,58 +10,46 @@ from torch.func import jacfwd
 
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import LocalSteps, LocalUpdateMessage
+from gradveil.messages import LocalSteps
 
-from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._descent import Watch
-from ._head import Head, head_of
+from ._head import Head
 from ._model_layers import features_of, random_examples
-from ._peel import CLOSE, DETERMINED, NEAR, ROUGH_SHARE, WORTH, Peel, shown_share
 from ._targets import Run
 
 
 @dataclass(frozen=True)
 class Visits:
-    """A visit is one example in one local step; all of them, in the order of the steps.
+    """A visit is one example in one local step; tables of visits are in the order of the steps.
 
     >>> visits = Visits.of(LocalSteps(lr=0.1, steps=3, batch_size=2), 4)
-    >>> visits.examples.tolist(), len(visits), visits.cover(4)
-    ([0, 1, 2, 3, 0, 1], 6, True)
+    >>> [part.tolist() for part in visits.alike], len(visits), visits.cover(4)
+    ([[[0, 4], [1, 5]], [[2], [3]]], 6, True)
     """
 
-    steps: tuple[Tensor, ...]
+    steps: list[Tensor]
     """The examples of each step."""
+    rows: list[Tensor]
+    """The rows of a table of visits that belong to each step."""
+    alike: list[Tensor]
+    """Of each mini-batch the rows of its examples, which the same steps take: (examples, times)."""
 
     @classmethod
     def of(cls, local: LocalSteps, examples: int) -> "Visits":
         """Mini-batches in order, and again from the start after the last."""
         parts = torch.arange(examples).split(local.batch_size or examples)
-        return cls(tuple(parts[step % len(parts)] for step in range(local.steps)))
+        steps = [parts[step % len(parts)] for step in range(local.steps)]
+        sizes = [len(step) for step in steps]
+        rows = list(torch.arange(sum(sizes)).split(sizes))
+        visited = range(min(len(parts), local.steps))
+        return cls(steps, rows, [torch.stack(rows[n :: len(parts)], 1) for n in visited])
 
     def __len__(self) -> int:
         return sum(len(step) for step in self.steps)
 
-    @property
-    def examples(self) -> Tensor:
-        """The example of each visit."""
-        return torch.cat(self.steps)
-
     def cover(self, examples: int) -> bool:
         """Whether each of so many examples is visited."""
-        return len(self.examples.unique()) == examples
-
-    def rows(self) -> list[Tensor]:
-        """The parts of a table of visits that belong to the steps."""
-        return list(torch.arange(len(self)).split([len(step) for step in self.steps]))
-
-    def alike(self) -> list[list[Tensor]]:
-        """The visits of each example; examples that the same steps take are together."""
-        times = torch.cat([torch.full_like(step, t) for t, step in enumerate(self.steps)])
-        found: dict[tuple[int, ...], list[Tensor]] = {}
-        for example in self.examples.unique():
-            own = (self.examples == example).nonzero().flatten()
-            found.setdefault(tuple(times[own].tolist()), []).append(own)
-        return list(found.values())
+        return sum(len(part) for part in self.alike) == examples
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,10 @@ class Training:
 
         `inputs` may be filled in on the way: a step reads its own when the next one is asked for.
         """
-        message, now = self._message(), self._message().parameters
+        seen = self.run.observation
+        assert seen.local is not None
+        message = seen.local.message(seen.model, seen.loss_fn, self.run.labels)
+        now = message.parameters
         moving = {name: torch.zeros_like(value) for name, value in now.items()}
         for examples in self.visits.steps:
             now = {name: value.detach() for name, value in now.items()}
@@ -105,30 +96,24 @@ class Training:
         moved = replace(seen, model=model, batch_size=examples, labels=None, label_counts=None)
         return replace(self.run, observation=moved)
 
-    def _message(self) -> LocalUpdateMessage:
-        seen = self.run.observation
-        assert seen.local is not None
-        return seen.local.message(seen.model, seen.loss_fn, self.run.labels)
+    def simulate(
+        self, basis: Tensor, around: Tensor | None, count: int = 48, share: float = 0.3
+    ) -> Tensor:
+        """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
 
-
-def simulate(
-    training: Training, basis: Tensor, around: tuple[Tensor, float] | None, count: int
-) -> Tensor:
-    """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
-
-    `around`: inputs, and the share of random ones that is added to them.
-    """
-    run, found = training.run, []
-    seen = run.observation
-    for number in range(count):
-        if number >= 8 and run.watch.is_over():
-            break
-        inputs = random_examples(seen, len(run.labels), run.generator)
-        if around is not None:
-            centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
-            inputs = run.clamp(around[0] + around[1] * (inputs - centre))
-        found.append(training.features(inputs) @ basis.T)
-    return torch.stack(found)
+        `around`: inputs to which only this share of the random ones is added.
+        """
+        run, found = self.run, []
+        seen = run.observation
+        for number in range(count):
+            if number >= 8 and run.watch.is_over():
+                break
+            inputs = random_examples(seen, len(run.labels), run.generator)
+            if around is not None:
+                centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
+                inputs = run.clamp(around + share * (inputs - centre))
+            found.append(self.features(inputs) @ basis.T)
+        return torch.stack(found)
 
 
 class Expected:
@@ -141,9 +126,9 @@ class Expected:
     def __init__(self, simulated: Tensor, visits: Visits, ridge: float) -> None:
         self.mean = simulated.mean(0)
         centred = simulated - self.mean
-        self._groups: list[tuple[list[Tensor], Tensor]] = []
-        for group in visits.alike():
-            rows = torch.cat([centred[:, own].flatten(1) for own in group])
+        self._groups: list[tuple[Tensor, Tensor]] = []
+        for group in visits.alike:
+            rows = centred[:, group].transpose(0, 1).flatten(2).flatten(0, 1)
             covariance = rows.T @ rows / len(rows)
             covariance.diagonal().add_(ridge * covariance.diagonal().mean())
             self._groups.append((group, torch.linalg.cholesky(covariance)))
@@ -152,7 +137,7 @@ class Expected:
         """Of coordinates, with a mean square of 1 where they are as expected; one row."""
         shifted, parts = places - self.mean, []
         for group, factor in self._groups:
-            rows = torch.stack([shifted[own].flatten() for own in group], dim=1)
+            rows = shifted[group].flatten(1).T
             parts.append(torch.linalg.solve_triangular(factor, rows, upper=False).flatten())
         row: Tensor = torch.cat(parts) / places.numel() ** 0.5
         return row
@@ -162,8 +147,7 @@ class Expected:
         drawn = self.mean.clone()
         for group, factor in self._groups:
             noise = factor @ normal_like(factor.new_empty(len(factor), len(group)), generator)
-            for own, deviation in zip(group, noise.T, strict=True):
-                drawn[own] += share * deviation.view(len(own), -1)
+            drawn[group] += share * noise.T.reshape(*group.shape, -1)
         return drawn
 
 
@@ -243,7 +227,7 @@ class LocalHead:
         """
         now: Tensors = {**self.later, "own weight": self.weight, "own bias": self.bias}
         begun, moving, deltas = now, {name: torch.zeros_like(p) for name, p in now.items()}, []
-        for rows, labels in zip(self.visits.rows(), self.labels, strict=True):
+        for rows, labels in zip(self.visits.rows, self.labels, strict=True):
             own = places[rows]
             outputs = own @ now["own weight"].T + now["own bias"]
             later = {name: now[name] for name in self.later}
@@ -309,68 +293,54 @@ ALMOST = 1e-2
 
 
 @dataclass(frozen=True)
-class Annealing:
-    """How widths of the smooth twin and the weight of what is expected fall together."""
-
-    width: float
-    """The first, over the size of the head's outputs."""
-    fall: float
-    widths: int
-    weight: float
-    """The first, of squares."""
-    ridge: float
-    """As in `Expected`."""
-
-
-BLIND, NEARBY = Annealing(2.0, 0.7, 12, 0.1, 0.1), Annealing(0.13, 0.5, 5, 0.01, 0.02)
-"""Without a guess of the inputs, and from one."""
-
-
-@dataclass(frozen=True)
 class LocalSearch:
-    """Solves the equations of a `LocalHead`."""
+    """Solves the equations of a `LocalHead`: smooth activations, and much weight on `Expected`.
+
+    Both fall together, to the model's own activations and to the equations alone.
+    """
 
     training: Training
     local: LocalHead
 
-    def from_nothing(self) -> tuple[Tensor, float]:
-        """The coordinates of all visits, and the squared residual that is left."""
-        expected = self._expected(None, BLIND.ridge)
-        self.local.head.twin.set_width(BLIND.width * self._scale)
-        self.local.measure(expected.mean)
-        row = self.local.start(expected.draw(0.3, self.training.run.generator))
-        return self._end(self._anneal(row, expected, BLIND))
+    def solve(self, guess: Tensor | None) -> tuple[Tensor, float]:
+        """The coordinates of all visits, and the squared residual that is left.
 
-    def from_inputs(self, inputs: Tensor) -> tuple[Tensor, float]:
-        """The same, from the features that these inputs have in their own training."""
-        expected = self._expected(inputs, NEARBY.ridge)
-        self.local.head.twin.set_width(1e-9)
-        row = self.local.start(self.training.features(inputs) @ self.local.basis.T)
-        self.local.head.sharpen()
-        if float(self.local.residuals(row).square().sum()) < ALMOST:
+        They start from the features that a guess of the inputs has in its own training, or, at
+        larger widths of the activations, from nothing.
+        """
+        local, generator = self.local, self.training.run.generator
+        simulated = self.training.simulate(local.basis, guess)
+        expected = Expected(simulated, local.visits, 0.1 if guess is None else 0.02)
+        if guess is None:
+            local.head.twin.set_width(2.0 * self._scale)
+            local.measure(expected.mean)
+            row = local.start(expected.draw(0.3, generator))
+            return self._end(self._anneal(row, expected, 2.0, 0.7, 12, 0.1))
+        local.head.twin.set_width(1e-9)
+        row = local.start(self.training.features(guess) @ local.basis.T)
+        local.head.sharpen()
+        if float(local.residuals(row).square().sum()) < ALMOST:
             found = self._end(row)
             if found[1] < SOLVED:
                 return found
-        return self._end(self._anneal(row, expected, NEARBY))
+        return self._end(self._anneal(row, expected, 0.13, 0.5, 5, 0.01))
 
     @property
     def _scale(self) -> float:
         return float(self.local.head.outputs.square().mean().sqrt())
 
-    def _expected(self, inputs: Tensor | None, ridge: float) -> Expected:
-        around = None if inputs is None else (inputs, 0.3)
-        drawn = simulate(self.training, self.local.basis, around, 48)
-        return Expected(drawn, self.local.visits, ridge)
+    def _anneal(
+        self, row: Tensor, expected: Expected, width: float, fall: float, count: int, weight: float
+    ) -> Tensor:
+        """So many widths, in units of the head's outputs, and weights of what is expected."""
+        for number in range(count):
+            share = fall**number
+            self.local.head.twin.set_width(width * self._scale * share)
+            beside = (weight * share**1.5) ** 0.5
 
-    def _anneal(self, row: Tensor, expected: Expected, annealing: Annealing) -> Tensor:
-        for number in range(annealing.widths):
-            fall = annealing.fall**number
-            self.local.head.twin.set_width(annealing.width * self._scale * fall)
-            weight = (annealing.weight * fall**1.5) ** 0.5
-
-            def residuals(row: Tensor, weight: float = weight) -> Tensor:
-                beside = weight * expected.residuals(self.local.places(row))
-                return torch.cat([self.local.residuals(row), beside])
+            def residuals(row: Tensor, beside: float = beside) -> Tensor:
+                others = beside * expected.residuals(self.local.places(row))
+                return torch.cat([self.local.residuals(row), others])
 
             row = least_squares(residuals, row, steps=4, watch=self.training.run.watch)[0]
         return row
@@ -378,9 +348,8 @@ class LocalSearch:
     def _end(self, row: Tensor) -> tuple[Tensor, float]:
         """The model's own equations, with nothing beside them; longer where they nearly hold."""
         self.local.head.sharpen()
-        cost = float("inf")
+        cost, watch = float("inf"), self.training.run.watch
         for _ in range(3):
-            watch = self.training.run.watch
             row, cost = least_squares(
                 self.local.residuals, row, steps=20, watch=watch, good=1e-3 * SOLVED
             )
@@ -389,112 +358,7 @@ class LocalSearch:
         return self.local.places(row), cost
 
 
-def peel_local(peel: Peel, run: Run) -> Reconstruction | None:
-    """The batch behind FedAvg's weight change; `None` where its head is not determined.
-
-    1. Random batches are trained, to see how features move (`Expected`).
-    2. The head's equations (`LocalHead`) are solved for the features of all visits, with less and
-       less weight on what is expected, from smooth activations to the model's own.
-    3. Images from their features, step by step. Trained again, they tell better what to expect and
-       where to start, until the equations have no residual left.
-    """
-    seen = run.observation
-    visits = None if seen.local is None else Visits.of(seen.local, seen.batch_size)
-    if visits is None or not visits.cover(seen.batch_size):
-        return None
-    head = head_of(seen, run.generator, visits=len(visits))
-    if head is None or not head.is_all:
-        return None
-    share = shown_share(head, run)
-    if share < WORTH:
-        return None
-    equations = LocalHead(head, run.labels, visits)
-    if equations.unknowns > 3000:  # whole Jacobians take too much time and memory
-        return None
-    training = Training(replace(run, watch=run.watch.part(ROUGH_SHARE)), visits, head.call.name)
-    found = _Passes(peel, LocalSearch(training, equations)).run()
-    return found and replace(found, is_certain=found.is_certain and share >= DETERMINED)
-
-
-@dataclass(frozen=True)
-class _Passes:
-    """From features to images and back, until the equations hold."""
-
-    peel: Peel
-    search: LocalSearch
-
-    @property
-    def work(self) -> Run:
-        """With its part of the time."""
-        return self.search.training.run
-
-    def run(self) -> Reconstruction | None:
-        """The best images by their message; `None` where time is over before there are any."""
-        best: Reconstruction | None = None
-        latest: Tensor | None = None
-        try:
-            for number in range(self._count):
-                guess = self._pass(latest, number)
-                if guess is None:
-                    best = best and replace(best, status=TIME_BUDGET)
-                    break
-                if guess.is_certain:
-                    return guess
-                latest = guess.inputs
-                best = guess if best is None or guess.loss < best.loss else best
-                if guess.status != FINISHED:
-                    best = replace(best, status=guess.status)
-                    break
-                if number >= 2 and best.loss > 0.5:  # no more passes help
-                    break
-        except KeyboardInterrupt:
-            best = best or self._guess(self.work.noise(), 0, FINISHED)
-            return replace(best, status=INTERRUPTED)
-        return best
-
-    @property
-    def _count(self) -> int:
-        """One for each 25 steps of the attack, at most six."""
-        return max(1, min(6, self.peel.steps // 25))
-
-    def _pass(self, latest: Tensor | None, number: int) -> Reconstruction | None:
-        """One of them; `None` where time is over before there are images."""
-        search = self.search
-        places, cost = search.from_nothing() if latest is None else search.from_inputs(latest)
-        if self.work.watch.is_over():
-            return None
-        rough = replace(self.peel, rounds=2, image_steps=150, total_variation=1e-3)
-        inputs, misfits, status = self._images(self.peel if cost < SOLVED else rough, places)
-        guess = self._guess(inputs, number, status)
-        if self.work.progress is not None:
-            self.work.progress(number + 1, self._count, guess.loss)
-        return replace(guess, is_certain=cost < SOLVED and self._is_certain(guess, misfits))
-
-    def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
-        """Inputs with the features of their first visits, those of earlier steps first."""
-        training, features = self.search.training, places @ self.search.local.basis
-        inputs = self.work.noise()
-        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
-        rows = training.visits.rows()
-        for (examples, parameters), own in zip(training.walk(inputs), rows, strict=True):
-            if status != FINISHED or bool(misfits[examples].isfinite().all()):
-                break
-            target, at = features[own].to(inputs), training.at(parameters, len(own))
-            exact = target.new_zeros(len(own))
-            inputs[examples], misfits[examples], status = peel.invert(
-                training.layer, at, target, exact
-            )
-        return self.work.clamp(inputs), misfits, status
-
-    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
-        misfit = self.work.misfit(inputs)
-        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)
-
-    def _is_certain(self, guess: Reconstruction, misfits: Tensor) -> bool:
-        """Whether all images have their features, and together they explain the message.
-
-        An example of which a trained model is sure hardly shows in it: the misfit must be small by
-        itself, too, not only beside that of random images.
-        """
-        limit = min(1e-3, NEAR * self.work.random_misfit())
-        return guess.status == FINISHED and bool((misfits < CLOSE).all()) and guess.loss < limit
+SOLVED = 1e-9
+"""The squared residual of the head's equations that counts as 0."""
+ALMOST = 1e-2
+"""That of inputs from whose own training the model's own equations are tried at once."""
