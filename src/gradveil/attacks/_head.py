@@ -1,7 +1,6 @@
 """The end of a model, from its first linear layer on: a small problem that is solved alone."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +16,16 @@ from gradveil.messages import FunctionalLoss
 from ._attack import FINISHED
 from ._descent import Descent, Watch, minimise
 from ._matching import Evidence, euclidean_evidence
-from ._model_layers import Call, SmoothTwin, hooked, linear_calls, loss_of, random_inputs, recorded
+from ._model_layers import (
+    Call,
+    SmoothTwin,
+    hooked,
+    linear_calls,
+    loss_of,
+    noise_beside,
+    random_inputs,
+    recorded,
+)
 from ._observation import Observation
 from ._priors import TotalVariation
 from ._refine import Objective, Refined, refine
@@ -210,8 +218,7 @@ def _noise(weight: Tensor, examples: int, visits: int | None, gap: float) -> flo
     ratio = float(sizes[rank] / sizes[examples - 1])
     if not ratio < gap:
         return None
-    entries = (weight.shape[0] - rank) * (weight.shape[1] - rank)
-    return 0.0 if ratio < CLEAR else float((sizes[rank:].square().sum() / entries).sqrt())
+    return 0.0 if ratio < CLEAR else noise_beside(sizes, weight.shape, rank)
 
 
 class HeadEquations:
@@ -279,11 +286,6 @@ class LastLayer:
         found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
         return found
 
-    def features(self, logits: Tensor) -> Tensor:
-        """The layer's inputs a, by least squares."""
-        found: Tensor = torch.linalg.pinv(self.slopes(logits).T) @ self.gradient
-        return found
-
     @property
     def offset(self) -> Tensor | float:
         """The layer's bias c."""
@@ -347,66 +349,42 @@ def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
 def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
     """The logits; `None` where no start leads to a solution: other draws may.
 
-    80 steps, of 384 starts; after 12 steps the best 64 go on.
+    80 Levenberg-Marquardt steps of 384 starts beside each other; after 12 the best 64 go on.
     """
     shape = (len(problem.labels), len(problem.gradient))
 
     def residuals(row: Tensor) -> Tensor:
         return problem.residuals(row.view(shape))
 
-    state = _State.at(residuals, problem.starts(384, generator).flatten(1))
+    def costs_of(values: Tensor) -> Tensor:
+        return values.square().sum(1).nan_to_num(torch.inf)
+
+    rows = problem.starts(384, generator).flatten(1)
+    values, damping = vmap(residuals)(rows), torch.full_like(rows[:, :1], 0.1)
+    costs = costs_of(values)
     for step in range(80):
         if watch.is_over():
             return None
-        state = state.step(residuals)
-        if float(state.costs.min()) < 1e-11:
-            break
-        if step == 12:
-            state = state.best(64)
-    best = state.best(1)
-    return best.rows[0].view(shape) if float(best.costs) < 1e-5 else None
-
-
-@dataclass(frozen=True)
-class _State:
-    """Levenberg-Marquardt steps of many starts beside each other."""
-
-    rows: Tensor
-    values: Tensor
-    damping: Tensor
-
-    @classmethod
-    def at(cls, residuals: Callable[[Tensor], Tensor], rows: Tensor) -> "_State":
-        """The starts."""
-        return cls(rows, vmap(residuals)(rows), torch.full_like(rows[:, 0], 0.1))
-
-    @property
-    def costs(self) -> Tensor:
-        """Squared residuals; infinite where they are not numbers."""
-        return self.values.square().sum(1).nan_to_num(torch.inf)
-
-    def best(self, count: int) -> "_State":
-        """Those with the least costs."""
-        order = self.costs.argsort()[:count]
-        return _State(self.rows[order], self.values[order], self.damping[order])
-
-    def step(self, residuals: Callable[[Tensor], Tensor]) -> "_State":
-        """One step of each, taken where it helps."""
-        jacobians: Tensor = vmap(jacfwd(residuals))(self.rows)
+        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
         back = jacobians.transpose(1, 2)
-        matrices, slopes = back @ jacobians, back @ self.values[:, :, None]
+        matrices, slopes = back @ jacobians, back @ values[:, :, None]
         sizes = matrices.diagonal(dim1=1, dim2=2)
         sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
-        shifts = torch.diag_embed(self.damping[:, None] * sizes)
-        steps = torch.linalg.solve_ex(matrices + shifts, slopes)[0][:, :, 0].nan_to_num()
-        rows = self.rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
-        values = vmap(residuals)(rows)
-        helps = values.square().sum(1).nan_to_num(torch.inf) < self.costs
-        damping = torch.where(helps, self.damping / 3, self.damping * 4).clamp(1e-12, 1e8)
-        helps = helps[:, None]
-        return _State(
-            torch.where(helps, rows, self.rows), torch.where(helps, values, self.values), damping
-        )
+        shifted = matrices + torch.diag_embed(damping * sizes)
+        steps = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
+        tried = rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
+        found = vmap(residuals)(tried)
+        helps = (costs_of(found) < costs)[:, None]  # a step is taken where it does
+        damping = torch.where(helps, damping / 3, damping * 4).clamp(1e-12, 1e8)
+        rows, values = torch.where(helps, tried, rows), torch.where(helps, found, values)
+        costs = costs_of(values)
+        if float(costs.min()) < 1e-11:
+            break
+        if step == 12:
+            best = costs.argsort()[:64]
+            rows, values, damping, costs = rows[best], values[best], damping[best], costs[best]
+    least = costs.argmin()
+    return rows[least].view(shape) if float(costs[least]) < 1e-5 else None
 
 
 SOLVED = 1e-3
@@ -467,7 +445,7 @@ def _from_last_layer(
     if problem is None or logits is None:
         return None
     head.sharpen()
-    features = problem.features(logits)
+    features = torch.linalg.pinv(problem.slopes(logits).T) @ problem.gradient
     objective = Objective(
         lambda outputs: head.inputs_of(problem.layer, outputs),
         euclidean_evidence(features.flatten()),

@@ -348,3 +348,9 @@ def _extended(stage: Stage, module: nn.Module) -> Stage | None:
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
     return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def noise_beside(sizes: Tensor, shape: Sequence[int], rank: int) -> float:
+    """The root mean square of a matrix' entries without its first `rank` singular values."""
+    free = (shape[0] - rank) * (shape[1] - rank)
+    return float((sizes[rank:].square().sum() / free).sqrt())
