@@ -103,16 +103,6 @@ def test_no_time_is_no_guess_and_ctrl_c_says_so(monkeypatch):
     assert not found.is_certain
 
 
-def test_gradients_take_the_way_they_took(monkeypatch):
-    def never(*_):
-        raise AssertionError
-
-    monkeypatch.setattr(Peel, "_solve_local", never)
-    observation = observed(conv_net(), smooth_images(3, 1, 8, 8), labels="known")
-    found = InvertingGradients(60, total_variation=1e-3, peel=QUICK)(observation, seeded())
-    assert found.status == "finished"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "images", "local"),

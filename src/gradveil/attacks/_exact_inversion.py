@@ -286,7 +286,7 @@ class ExactInversion(Attack):
         found = self._search(problem, _own(generator), watch, self.progress)
         if isinstance(found, Reconstruction):
             return found
-        return _noise(Run(observation, labels_of(observation, generator), generator, watch), found)
+        return Run(observation, labels_of(observation, generator), generator, watch).blank(found)
 
     def solve(self, run: Run) -> Reconstruction | None:
         """The batch; `None` where it is not found. The generator keeps its state."""
@@ -294,7 +294,7 @@ class ExactInversion(Attack):
         problem = problem_of(run.observation, own)
         found = None if problem is None else self._search(problem, own, run.watch, run.progress)
         if found == INTERRUPTED:
-            return _noise(replace(run, generator=own), INTERRUPTED)
+            return replace(run, generator=own).blank(INTERRUPTED)
         return found if isinstance(found, Reconstruction) else None
 
     def _search(
@@ -324,9 +324,3 @@ class ExactInversion(Attack):
 def _own(generator: torch.Generator) -> torch.Generator:
     """A generator of the same state's seed: the given one draws nothing here."""
     return torch.Generator().manual_seed(seed_from(generator))
-
-
-def _noise(run: Run, status: str) -> Reconstruction:
-    """A guess that says nothing, for where nothing was found."""
-    inputs = run.clamp(run.noise())
-    return Reconstruction(inputs, run.labels, run.misfit(inputs), status=status)

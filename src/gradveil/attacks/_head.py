@@ -6,16 +6,11 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jacfwd, vmap
-from torch.nn.functional import one_hot
+from torch.func import grad
 
-from gradveil._random import normal_like, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED
-from ._descent import Descent, Watch, minimise
-from ._matching import Evidence, euclidean_evidence
 from ._model_layers import (
     Call,
     SmoothTwin,
@@ -24,12 +19,8 @@ from ._model_layers import (
     loss_of,
     noise_beside,
     random_inputs,
-    recorded,
 )
 from ._observation import Observation
-from ._priors import TotalVariation
-from ._refine import Objective, Refined, refine
-from ._targets import Run
 
 CLEAR, ROUGH = 1e-3, 0.5
 """How large the first singular value of the layer's gradient beyond the rank of the batch may be,
@@ -124,12 +115,6 @@ class Head:
         gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
         return gradients
 
-    def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
-        """What a later layer reads if U is this, in one row."""
-        with recorded([("", layer)]) as seen:
-            self._returned(outputs, self.probe)
-        return seen[0].inputs.flatten()
-
     def features(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """H = Δ⁺ ∂L/∂W, the inputs of the layer, from its outputs; and E‖error‖² of each.
 
@@ -187,10 +172,8 @@ def head_of(
         observation: A gradient's, or with `visits` a weight change's.
         generator: Of the random inputs.
         gap: `CLEAR` or `ROUGH`.
-        visits: Of FedAvg.
+        visits: Of FedAvg; `None`: one of each example.
     """
-    if visits is None and observation.local is not None:
-        return None
     probe = random_inputs(observation, 32, generator)
     for call in linear_calls(observation, probe)[0]:
         weight = observation.sent.get(call.weight)
@@ -219,238 +202,3 @@ def _noise(weight: Tensor, examples: int, visits: int | None, gap: float) -> flo
     if not ratio < gap:
         return None
     return 0.0 if ratio < CLEAR else noise_beside(sizes, weight.shape, rank)
-
-
-class HeadEquations:
-    """The head's equations in one row, each block relative to its own size."""
-
-    def __init__(self, head: Head, labels: Tensor) -> None:
-        self.head, self.labels = head, labels
-        self.offset = 0.0 if head.layer.bias is None else head.layer.bias.detach()
-        left = torch.linalg.svd(head.weight, full_matrices=True)[0]
-        self.outside = left[:, len(labels) :]
-        blocks = [head.observation.sent[name] for name in head.later]
-        blocks += [] if head.bias is None else [head.bias]
-        blocks += [head.weight @ head.layer.weight.detach().T]
-        sizes = [float(block.square().sum()) for block in blocks]
-        # the unit of what lies outside of the column space is ‖Δ‖² at random outputs
-        delta = head.gradients(head.outputs[:1].expand(len(labels), -1), labels)[1]
-        blocks.append(delta.new_zeros(len(labels), self.outside.shape[1]))
-        sizes.append(float(delta.square().sum()))
-        target = torch.cat([block.flatten() for block in blocks])
-        weights = [torch.full_like(b, 2 / s).flatten() for b, s in zip(blocks, sizes, strict=True)]
-        self.evidence = Evidence(target, target, torch.cat(weights))
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        later, delta = self.head.gradients(outputs, self.labels)
-        blocks = [later[name] for name in self.head.later]
-        blocks += [] if self.head.bias is None else [delta.sum(0)]
-        blocks += [delta.T @ (outputs - self.offset), delta @ self.outside]
-        return torch.cat([block.flatten() for block in blocks])
-
-
-@dataclass(frozen=True)
-class LastLayer:
-    """Equations for the logits z_n of a batch in what was sent of the last layer z = V a + c.
-
-    With e_n = ∂L/∂z_n, which z_n alone determines, the message holds G = ∂L/∂V = Σ_n e_n a_nᵀ and
-    ∂L/∂c = Σ_n e_n. Let G = Q S Rᵀ with as many singular values as the batch has examples. Then
-
-        S⁻¹ Qᵀ Σ_n e_n (z_n - c)ᵀ = Rᵀ Vᵀ,   e_n in the span of Q,   S⁻¹ Qᵀ (Σ_n e_n - ∂L/∂c) = 0.
-
-    A trained model is sure of most of its examples: their e_n are thousands of times smaller than
-    others'. Divided by the singular values, and e_n by its own length, all examples count alike.
-    """
-
-    head: Head
-    layer: nn.Linear
-    labels: Tensor
-    gradient: Tensor
-    bias: Tensor | None
-
-    def residuals(self, logits: Tensor) -> Tensor:
-        """Of all equations, in one row."""
-        slopes = self.slopes(logits)
-        left, sizes, right = self._factors
-        inside, outside = left[:, : len(sizes)], left[:, len(sizes) :]
-        shares = (slopes @ inside).T / sizes[:, None]
-        lengths = slopes.norm(dim=1, keepdim=True) + torch.finfo(slopes.dtype).tiny
-        target = right @ self.layer.weight.detach().T
-        blocks = [shares @ (logits - self.offset) - target, slopes @ outside / lengths]
-        if self.bias is not None:
-            blocks.append(shares.sum(1) - inside.T @ self.bias / sizes)
-        return torch.cat([block.flatten() for block in blocks])
-
-    def slopes(self, logits: Tensor) -> Tensor:
-        """e, one row for each example."""
-        found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
-        return found
-
-    @property
-    def offset(self) -> Tensor | float:
-        """The layer's bias c."""
-        return 0.0 if self.layer.bias is None else self.layer.bias.detach()
-
-    @cached_property
-    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
-        count = len(self.labels)
-        return left, sizes[:count], right[:count]
-
-    def starts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Logits of many kinds; of every other start the labels' scores fit ∂L/∂c.
-
-        They deviate by up to 6, the margins of their labels are up to 14: a trained model's.
-        """
-        blank = self.gradient.new_empty(count, len(self.labels), len(self.gradient))
-        scores = 6 * _uniform(blank[:, :1, :1], generator) * normal_like(blank, generator)
-        own = one_hot(self.labels, len(self.gradient)).to(blank)
-        margins = 14 * _uniform(blank[:, :, 0], generator)
-        if self.bias is not None:
-            others = scores.masked_fill(own > 0, -torch.inf).logsumexp(2)
-            doubts = self._doubts(self.bias, count, generator)
-            fitting = others + (1 - doubts).log() - doubts.log() - (scores * own).sum(2)
-            margins[::2] = fitting[::2]
-        return self.offset + scores + margins[:, :, None] * own
-
-    def _doubts(self, bias: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """1 - p of each label: -∂L/∂c at the label, split at random among equal ones."""
-        examples, classes = len(self.labels), len(self.gradient)
-        slopes = self.slopes(self.gradient.new_zeros(examples, classes))
-        unit = -slopes[0, self.labels[0]] / (1 - 1 / classes)
-        seen = (-bias / unit)[self.labels].clamp(min=1e-4)
-        parts = _uniform(self.gradient.new_empty(count, examples), generator) + 0.05
-        same = (self.labels[:, None] == self.labels).to(parts)
-        jitter = (0.5 * normal_like(parts, generator)).exp()
-        return (seen * parts / (parts @ same) * jitter).clamp(1e-5, 0.99)
-
-
-def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn: Tensor = torch.special.ndtr(normal_like(like, generator))
-    return drawn
-
-
-def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
-    """The layer after the head's first one, if it is the only one and returns class scores."""
-    if head.is_last or labels.dim() != 1 or labels.is_floating_point():
-        return None
-    sent, names = head.observation.sent, {name.rpartition(".")[0] for name in head.later}
-    call = Call(min(names, default=""), None, labels)
-    gradient = sent.get(call.weight)
-    if len(names) != 1 or gradient is None or not len(labels) < min(gradient.shape):
-        return None
-    if gradient.shape != (head.observation.num_classes, head.outputs.shape[1]):
-        return None
-    layer = head.observation.model.get_submodule(call.name)
-    assert isinstance(layer, nn.Linear)
-    return LastLayer(head, layer, labels, gradient, sent.get(call.bias))
-
-
-def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
-    """The logits; `None` where no start leads to a solution: other draws may.
-
-    80 Levenberg-Marquardt steps of 384 starts beside each other; after 12 the best 64 go on.
-    """
-    shape = (len(problem.labels), len(problem.gradient))
-
-    def residuals(row: Tensor) -> Tensor:
-        return problem.residuals(row.view(shape))
-
-    def costs_of(values: Tensor) -> Tensor:
-        return values.square().sum(1).nan_to_num(torch.inf)
-
-    rows = problem.starts(384, generator).flatten(1)
-    values, damping = vmap(residuals)(rows), torch.full_like(rows[:, :1], 0.1)
-    costs = costs_of(values)
-    for step in range(80):
-        if watch.is_over():
-            return None
-        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
-        back = jacobians.transpose(1, 2)
-        matrices, slopes = back @ jacobians, back @ values[:, :, None]
-        sizes = matrices.diagonal(dim1=1, dim2=2)
-        sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
-        shifted = matrices + torch.diag_embed(damping * sizes)
-        steps = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
-        tried = rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
-        found = vmap(residuals)(tried)
-        helps = (costs_of(found) < costs)[:, None]  # a step is taken where it does
-        damping = torch.where(helps, damping / 3, damping * 4).clamp(1e-12, 1e8)
-        rows, values = torch.where(helps, tried, rows), torch.where(helps, found, values)
-        costs = costs_of(values)
-        if float(costs.min()) < 1e-11:
-            break
-        if step == 12:
-            best = costs.argsort()[:64]
-            rows, values, damping, costs = rows[best], values[best], damping[best], costs[best]
-    least = costs.argmin()
-    return rows[least].view(shape) if float(costs[least]) < 1e-5 else None
-
-
-SOLVED = 1e-3
-"""The relative misfit of the head's equations that counts as 0."""
-
-
-def solve_head(head: Head, run: Run, steps: int) -> tuple[Tensor | None, str]:
-    """U from the last layer's logits, or else from many starts around what random inputs give.
-
-    Where both fail, the last layer is tried again: of trained models it is the easier problem. It
-    has no equations to spare for noise, and is left out where there is some.
-    """
-    equations, found, status = HeadEquations(head, run.labels), None, FINISHED
-    aside = torch.Generator().manual_seed(seed_from(run.generator))  # the starts stay the same
-    for is_last in (False,) if head.noise > 0 else (True, False, True):
-        if is_last:
-            found = _from_last_layer(equations, aside, run.watch)
-        else:
-            found, status = _search(equations, run, steps)
-        if found is not None or status != FINISHED:
-            break
-    return found, status
-
-
-def _search(equations: HeadEquations, run: Run, steps: int) -> tuple[Tensor | None, str]:
-    """From many starts, the smooth twin's width falling."""
-    head = equations.head
-    scale = float(head.outputs.square().mean().sqrt())
-    blank = head.outputs.new_empty(64, len(run.labels), head.outputs.shape[1])
-    start = head.outputs.mean(0) + scale * normal_like(blank, run.generator)
-    left = run.watch.left()
-    descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=left, settled=0.9)
-
-    def cost(outputs: Tensor, progress: float) -> Tensor:
-        head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
-        return equations.evidence.misfit(equations(outputs))
-
-    minimum = minimise(cost, start, descent, progress=run.progress)
-    refined = _refined(equations, minimum.inputs[int(minimum.costs.argmin())], run.watch)
-    status = minimum.status if minimum.status != FINISHED else refined.status
-    limit = SOLVED if head.noise == 0 else 0.05  # which is put down to noise
-    return (refined.inputs if refined.cost < limit else None), status
-
-
-def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined:
-    equations.head.sharpen()
-    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
-    return refine(objective, outputs, steps=10, products=100, watch=watch, tolerance=1e-3)
-
-
-def _from_last_layer(
-    equations: HeadEquations, generator: torch.Generator, watch: Watch
-) -> Tensor | None:
-    """U whose image under the layers in between is what the last layer's equations give."""
-    head = equations.head
-    problem = last_layer_of(head, equations.labels)
-    logits = None if problem is None else solve_last(problem, generator, watch)
-    if problem is None or logits is None:
-        return None
-    head.sharpen()
-    features = torch.linalg.pinv(problem.slopes(logits).T) @ problem.gradient
-    objective = Objective(
-        lambda outputs: head.inputs_of(problem.layer, outputs),
-        euclidean_evidence(features.flatten()),
-        TotalVariation(0.0),
-    )
-    begun = refine(objective, features, steps=10, products=100, watch=watch, tolerance=1e-9)
-    refined = _refined(equations, begun.inputs, watch)
-    return refined.inputs if refined.cost < SOLVED and refined.status == FINISHED else None

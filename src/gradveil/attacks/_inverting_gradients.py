@@ -137,11 +137,11 @@ class InvertingGradients(Attack):
 
         Exact inversion returns what it can confirm, or nothing; the others may be uncertain.
         """
-        peel, unpool, heads = self.peel, self.unpool, list[Tensor]()
+        peel, unpool = self.peel, self.unpool
         if unpool is not None and not run.watch.is_over():
             unpool = replace(unpool, steps=min(unpool.steps, self.steps))
             aside = replace(run, generator=run.generator.clone_state())  # peeling stays the same
-            unpooled = unpool.solve(aside, heads)
+            unpooled = unpool.solve(aside)
             if unpooled is not None:
                 return unpooled
         if peel is None or run.watch.is_over():
@@ -151,8 +151,7 @@ class InvertingGradients(Attack):
             return exact
         if run.watch.is_over():
             return None
-        peel = replace(peel, steps=min(peel.steps, self.steps))
-        return peel.solve(run, heads[0] if heads else None)
+        return replace(peel, steps=min(peel.steps, self.steps)).solve(run)
 
     def _better(self, run: Run, result: Reconstruction, guess: Reconstruction) -> Reconstruction:
         """The descent's result or a closed form's guess: what fits better, else the less cost."""

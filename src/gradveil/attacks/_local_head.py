@@ -1,4 +1,4 @@
-"""The head of a model along FedAvg's local steps, solved from a weight change."""
+"""The equations of a model's head along FedAvg's local steps, or in a gradient: one step."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,9 +13,14 @@ from gradveil._typing import Tensors
 from gradveil.messages import LocalSteps
 
 from ._descent import Watch
-from ._head import Head
+from ._head import CLEAR, ROUGH, Head, head_of
 from ._model_layers import features_of, random_examples
 from ._targets import Run
+
+GRADIENT = LocalSteps(1.0, 1)
+"""The steps of which a gradient is the weight change, but for its sign."""
+MOST = 3000
+"""Unknowns from which on whole Jacobians take too much time and memory."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,17 @@ class Training:
         `inputs` may be filled in on the way: a step reads its own when the next one is asked for.
         """
         seen = self.run.observation
-        assert seen.local is not None
-        message = seen.local.message(seen.model, seen.loss_fn, self.run.labels)
+        local = seen.local or GRADIENT
+        message = local.message(seen.model, seen.loss_fn, self.run.labels)
         now = message.parameters
         moving = {name: torch.zeros_like(value) for name, value in now.items()}
-        for examples in self.visits.steps:
+        for number, examples in enumerate(self.visits.steps):
+            if number > 0:
+                before = self.visits.steps[number - 1]
+                gradient = message.gradient_at(now, self.run.labels[before])(inputs[before])
+                now, moving = message.advance(now, moving, gradient)
             now = {name: value.detach() for name, value in now.items()}
             yield examples, now
-            gradient = message.gradient_at(now, self.run.labels[examples])(inputs[examples])
-            now, moving = message.advance(now, moving, gradient)
 
     def at(self, parameters: Tensors, examples: int) -> Run:
         """The run with the model's parameters of a step, of so many examples."""
@@ -152,7 +159,7 @@ class Expected:
 
 
 class LocalHead:
-    """What FedAvg's weight change says of its first linear layer u = W h + b and of all after it.
+    """What a weight change says of the first linear layer u = W h + b and of all after it.
 
     Visit v has the features h_v and δ_v = ∂L/∂u_v at the parameters of its step. The layer's change
 
@@ -166,27 +173,31 @@ class LocalHead:
 
     Unknown are the m_v, and the δ_v beside them: one that is not what the model makes of its
     outputs is a residual of its own. So a unit on the wrong side of a kink spoils its own equation,
-    and not all steps after it.
+    and not all steps after it. Of a single step the δ_v are left to the model where the layer is so
+    wide that they would be too many.
     """
 
     def __init__(self, head: Head, labels: Tensor, visits: Visits) -> None:
         local = head.observation.local
-        assert local is not None
-        self.head, self.visits, self.local = head, visits, local
+        self.head, self.visits, self.local = head, visits, local or GRADIENT
         self.labels = [labels[step] for step in visits.steps]
-        change = head.weight
+        sign = 1 if local else -1
+        change, rank = sign * head.weight, len(visits)
         sizes, rows = torch.linalg.svd(change, full_matrices=False)[1:]
-        rank = int((sizes[: len(visits)] > 3 * sizes[len(visits)]).sum())
+        if self.local.steps > 1:
+            rank = int((sizes[:rank] > 3 * sizes[rank]).sum())
         self.basis = rows[:rank]
         self.later = {name: head.loss.parameters[name].detach() for name in head.later}
         self.weight = head.layer.weight.detach() @ self.basis.T
         bias = head.layer.bias
         self.bias = self.weight.new_zeros(len(self.weight)) if bias is None else bias.detach()
-        self.sent = {name: head.observation.sent[name] for name in self.later}
+        self.sent = {name: sign * head.observation.sent[name] for name in self.later}
         if head.bias is not None:
-            self.sent["own bias"] = head.bias
+            self.sent["own bias"] = sign * head.bias
         self.sent["own weight"] = change @ self.basis.T
         self.unit = 1.0
+        room = len(visits) * (rank + len(self.weight)) <= MOST
+        self.is_free = room or self.local.steps > 1
 
     @property
     def rank(self) -> int:
@@ -196,10 +207,12 @@ class LocalHead:
     @property
     def unknowns(self) -> int:
         """The coordinates and the δ of all visits."""
-        return len(self.visits) * (self.rank + len(self.weight))
+        return len(self.visits) * (self.rank + self.is_free * len(self.weight))
 
     def start(self, places: Tensor) -> Tensor:
         """The unknowns in one row: these coordinates, and the δ that they lead to."""
+        if not self.is_free:
+            return places.flatten()
         slopes = self.played(places)[1]
         return torch.cat([places.flatten(), (slopes / self.unit).flatten()])
 
@@ -214,11 +227,16 @@ class LocalHead:
     def residuals(self, row: Tensor) -> Tensor:
         """Of all equations, in one row: each part relative to its own size."""
         places = self.places(row)
-        slopes = row[places.numel() :].view(len(places), -1) * self.unit
+        slopes = row[places.numel() :].view(len(places), -1) * self.unit if self.is_free else None
         changes, own = self.played(places, slopes)
         parts = [(changes[n] - sent).flatten() / sent.norm() for n, sent in self.sent.items()]
-        parts.append((slopes - own).flatten() / (self.unit * slopes.numel() ** 0.5))
+        if slopes is not None:
+            parts.append((slopes - own).flatten() / (self.unit * slopes.numel() ** 0.5))
         return torch.cat(parts)
+
+    def outputs(self, places: Tensor) -> Tensor:
+        """U of all visits of a single step."""
+        return places @ self.weight.T + self.bias
 
     def played(self, places: Tensor, slopes: Tensor | None = None) -> tuple[Tensors, Tensor]:
         """The changes of the head's parameters, and the δ of the model, by playing the steps again.
@@ -301,6 +319,26 @@ class LocalSearch:
 
     training: Training
     local: LocalHead
+
+    @classmethod
+    def of(cls, run: Run, share: float = 1.0) -> "LocalSearch | None":
+        """In a share of the time where that is rough or takes long; `None`: there is no head.
+
+        That is where noise or pruning hide its rank, or a step moves others after it unseen.
+        """
+        seen = run.observation
+        visits = Visits.of(seen.local or GRADIENT, seen.batch_size)
+        if not visits.cover(seen.batch_size):
+            return None
+        head = head_of(seen, run.generator, CLEAR if seen.local else ROUGH, visits=len(visits))
+        if head is None or (len(visits.steps) > 1 and not head.is_all):
+            return None
+        local = LocalHead(head, run.labels, visits)
+        if local.unknowns > MOST:
+            return None
+        if seen.local or head.noise > 0:
+            run = replace(run, watch=run.watch.part(share))
+        return cls(Training(run, visits, head.call.name), local)
 
     def solve(self, guess: Tensor | None) -> tuple[Tensor, float]:
         """The coordinates of all visits, and the squared residual that is left.

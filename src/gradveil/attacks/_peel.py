@@ -17,8 +17,7 @@ from ._attack import (
     check_settings,
 )
 from ._descent import Descent, Minimum, minimise
-from ._head import ROUGH, Head, head_of, solve_head
-from ._local_head import SOLVED, LocalHead, LocalSearch, Training, Visits
+from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._observation import Observation
 from ._priors import total_variation
@@ -42,27 +41,25 @@ long that a short budget does not see their end, and a descent needs the rest.""
 class Peel(Attack):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
-    1. U, the outputs of the first linear layer, from the head's own equations (`Head`): a problem
-       of a few hundred variables, for which many starts cost less than one step on the images.
-    2. The features H = Δ⁺ ∂L/∂W with Δ the gradients with respect to U.
-    3. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
+    1. The features that the first linear layer reads, from the equations of it and of all layers
+       after it (`Head`, `LocalHead`): a problem of a few hundred variables. FedAvg's weight change
+       is solved along all local steps, if so few visit its batch that the change shows the rank.
+    2. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
+    3. Where the equations have residuals left, these images tell where to start the next of up to
+       six passes.
 
     Repeated labels do not matter. It needs a message with all entries, and a batch smaller than the
     layer's width; elsewhere it finds nothing. A little noise or rounding, which leaves the rank of
-    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 3 weighs
+    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 2 weighs
     total variation by what is known of the features' noise.
 
-    Of FedAvg's weight change the head is solved along all local steps (`LocalHead`), if its batch
-    is visited by so few that the change shows the rank. Images from its features, trained again,
-    tell where to start the next of up to six passes, until no residual is left.
-
     Args:
-        steps: Of the head's descent.
+        steps: 25 for each pass.
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
         total_variation: Its weight in step 3, beside the relative misfit of the features.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of the head's descent.
+        progress: Called with (pass, passes, misfit of the message).
 
     >>> Peel(rounds=2).steps
     1000
@@ -87,9 +84,8 @@ class Peel(Attack):
         A message that does not determine the head is an error.
         """
         run = Run.of(self, observation, generator)
-        head = None if observation.local else head_of(observation, run.generator, ROUGH)
-        guess = self._solve_local(run) if head is None else self._guess(head, run)[0]
-        if guess is None:
+        search = LocalSearch.of(run)
+        if search is None:
             raise WrongValue(
                 "observation",
                 "be of a gradient with next to no noise and all entries, of a model with a linear"
@@ -97,66 +93,26 @@ class Peel(Attack):
                 "a message that does not determine the layer's outputs",
                 "Use `InvertingGradients`.",
             )
-        return guess
+        return self._guess(search) or run.blank(TIME_BUDGET)
 
-    def solve(self, run: Run, known: Tensor | None = None) -> Reconstruction | None:
-        """The batch; `None` where the head is not determined, or shows too little of the inputs.
-
-        `known` are the outputs of its first layer where they have been solved before.
-        """
-        if run.observation.local is not None:
-            return self._solve_local(run)
-        head = head_of(run.observation, run.generator, ROUGH)
-        share = 0.0 if head is None else shown_share(head, run)
-        if head is None or share < WORTH:
+    def solve(self, run: Run) -> Reconstruction | None:
+        """The batch; `None` where the head is not determined, or shows too little of the inputs."""
+        search = LocalSearch.of(run, ROUGH_SHARE)
+        if search is None:
             return None
-        rounds = self.rounds if head.noise == 0 else min(2, self.rounds)
-        watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
-        peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
-        guess, solved = peel._guess(head, replace(run, watch=watch), known)
-        guess = replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
-        return guess if solved or guess.status == INTERRUPTED else None
-
-    def _solve_local(self, run: Run) -> Reconstruction | None:
-        """The batch behind FedAvg's weight change; `None` where its head is not determined."""
-        seen = run.observation
-        visits = None if seen.local is None else Visits.of(seen.local, seen.batch_size)
-        if visits is None or not visits.cover(seen.batch_size):
-            return None
-        head = head_of(seen, run.generator, visits=len(visits))
-        if head is None or not head.is_all:
-            return None
-        share = shown_share(head, run)
+        own = features_of(search.training.layer, run.observation)
+        share = determined_share(
+            own, random_inputs(run.observation, 2, run.generator), run.generator
+        )
         if share < WORTH:
             return None
-        equations = LocalHead(head, run.labels, visits)
-        if equations.unknowns > 3000:  # whole Jacobians take too much time and memory
-            return None
-        rough = replace(run, watch=run.watch.part(ROUGH_SHARE))
-        training = Training(rough, visits, head.call.name)
-        found = _Passes(self, LocalSearch(training, equations), rough).run()
-        return found and replace(found, is_certain=found.is_certain and share >= DETERMINED)
+        peel = self if share >= DETERMINED else replace(self, rounds=1)
+        guess = peel._guess(search)
+        return guess and replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
 
-    def _guess(
-        self, head: Head, run: Run, known: Tensor | None = None
-    ) -> tuple[Reconstruction, bool]:
-        """The best guess, and whether the head was solved; noise where it was not."""
-        outputs, status = known, FINISHED
-        head.sharpen()
-        if known is None:
-            outputs, status = solve_head(head, run, self.steps)
-        inputs, most = run.noise(), False
-        solved = status == FINISHED and outputs is not None
-        if solved and outputs is not None:
-            features, noise = (part.to(inputs) for part in head.features(outputs, run.labels))
-            inputs, misfits, status = self.invert(head.call.name, run, features, noise)
-            most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
-        inputs = run.clamp(inputs)
-        own = run.misfit(inputs)
-        certain = head.noise == 0 and most and own < NEAR * run.random_misfit()
-        certain = certain and status == FINISHED
-        history = [(self.steps, own)]
-        return Reconstruction(inputs, run.labels, own, history, status, certain), solved
+    def _guess(self, search: LocalSearch) -> Reconstruction | None:
+        """The best guess; `None` where time is over before there is any."""
+        return _Passes(self, search).run()
 
     def invert(
         self, name: str, run: Run, features: Tensor, noise: Tensor
@@ -210,26 +166,28 @@ class Peel(Attack):
         return minimise(cost, start, descent, low=seen.low, high=seen.high)
 
 
-def shown_share(head: Head, run: Run) -> float:
-    """How much of an input the features that the head reads determine (`determined_share`)."""
-    own = features_of(head.call.name, run.observation)
-    probe = random_inputs(run.observation, 2, run.generator)
-    return determined_share(own, probe, run.generator)
-
-
 @dataclass(frozen=True)
 class _Passes:
-    """From features along FedAvg's steps to images and back, until the equations hold."""
+    """From features to images and back, until the equations hold."""
 
     peel: Peel
     search: LocalSearch
-    work: Run
+
+    @property
+    def work(self) -> Run:
+        """With its part of the time."""
+        return self.search.training.run
+
+    @property
+    def noise(self) -> float:
+        """Of the head: where there is some, equations never hold, and one pass is enough."""
+        return self.search.local.head.noise
 
     def run(self) -> Reconstruction | None:
         """The best images by their message; `None` where time is over before there are any."""
         best: Reconstruction | None = None
         latest: Tensor | None = None
-        count = max(1, min(6, self.peel.steps // 25))
+        count = max(1, min(6, self.peel.steps // 25)) if self.noise == 0 else 1
         try:
             for number in range(count):
                 guess = self._pass(latest, number, count)
@@ -243,8 +201,7 @@ class _Passes:
                 if guess.status != FINISHED or (number >= 2 and best.loss > 0.5):
                     break  # no more passes help
         except KeyboardInterrupt:
-            best = best or self._guess(self.work.noise(), 0, FINISHED)
-            return replace(best, status=INTERRUPTED)
+            return replace(best or self.work.blank(INTERRUPTED), status=INTERRUPTED)
         return best
 
     def _pass(self, latest: Tensor | None, number: int, count: int) -> Reconstruction | None:
@@ -257,8 +214,12 @@ class _Passes:
         places, cost = self.search.solve(latest)
         if self.work.watch.is_over():
             return None
-        rough = replace(self.peel, rounds=2, image_steps=150, total_variation=1e-3)
-        inputs, misfits, status = self._images(self.peel if cost < SOLVED else rough, places)
+        peel = self.peel
+        if self.noise > 0:
+            peel = replace(peel, rounds=min(2, peel.rounds))
+        elif cost >= SOLVED:
+            peel = replace(peel, rounds=2, image_steps=150, total_variation=1e-3)
+        inputs, misfits, status = self._images(peel, places)
         guess = self._guess(inputs, number, status)
         if self.work.progress is not None:
             self.work.progress(number + 1, count, guess.loss)
@@ -270,7 +231,10 @@ class _Passes:
 
     def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
         """Inputs with the features of their first visits, those of earlier steps first."""
-        training, features = self.search.training, places @ self.search.local.basis
+        training, local = self.search.training, self.search.local
+        features, errors = places @ local.basis, places.new_zeros(len(places))
+        if self.noise > 0:
+            features, errors = local.head.features(local.outputs(places), self.work.labels)
         inputs = self.work.noise()
         misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
         steps = zip(training.walk(inputs), training.visits.rows, strict=True)
@@ -278,9 +242,8 @@ class _Passes:
             if status != FINISHED or bool(misfits[examples].isfinite().all()):
                 break
             target, at = features[own].to(inputs), training.at(parameters, len(own))
-            exact = target.new_zeros(len(own))
             inputs[examples], misfits[examples], status = peel.invert(
-                training.layer, at, target, exact
+                training.layer, at, target, errors[own].to(inputs)
             )
         return self.work.clamp(inputs), misfits, status
 

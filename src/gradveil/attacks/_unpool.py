@@ -1,7 +1,7 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from ._attack import (
     check_settings,
 )
 from ._descent import Cost, Descent, minimise
-from ._head import Head, head_of, solve_head
+from ._local_head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._observation import Observation
 from ._priors import TotalVariation
@@ -129,21 +129,23 @@ class Unpool(Attack):
             )
         return found
 
-    def solve(self, run: Run, heads: list[Tensor] | None = None) -> Reconstruction | None:
-        """The batch; `None` where the stages are not determined, or their solution not found.
+    def solve(self, run: Run) -> Reconstruction | None:
+        """The batch; `None` where the stages are not determined, or their solution not found."""
+        try:
+            return self._solve(run)
+        except KeyboardInterrupt:
+            return run.blank(INTERRUPTED)
 
-        The outputs of the head's first layer, once they are solved, are put into `heads`.
-        """
+    def _solve(self, run: Run) -> Reconstruction | None:
         seen = run.observation
-        head = head_of(seen, run.generator)
-        stages = _determined(head, run) if head is not None else None
-        if head is None or not stages:
+        search = LocalSearch.of(run) if seen.local is None else None
+        stages = _determined(search, run) if search is not None else None
+        if search is None or not stages:
             return None
-        outputs, status = solve_head(head, replace(run, progress=None), 300)
-        if outputs is None or status != FINISHED:
+        places, cost = search.solve(None)
+        if not cost < SOLVED or run.watch.is_over():
             return None
-        if heads is not None:
-            heads.append(outputs)
+        head, outputs = search.local.head, search.local.outputs(places)
         samples = smooth_images(seen, 128, run.generator)  # what features are like
         shape = (-1, *through(stages, samples[:1]).shape[1:])
         features = head.features(outputs, run.labels)[0]
@@ -234,11 +236,13 @@ class _Known(NamedTuple):
         return float((fitted - equations.gradient).norm() / equations.gradient.norm())
 
 
-def _determined(head: Head, run: Run) -> list[Stage] | None:
+def _determined(search: LocalSearch, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
+    if search.local.head.noise > 0:
+        return None
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(head.call.name, seen)(probe)
+        features = features_of(search.training.layer, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
