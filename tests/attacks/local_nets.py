@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from gradveil.attacks import Observation
 from gradveil.attacks._head import head_of
-from gradveil.attacks._peel_local import LocalHead, Visits
+from gradveil.attacks._local_head import LocalHead, Visits
 from gradveil.messages import LocalSteps
 
 from .small import LOSS, seeded

@@ -8,10 +8,10 @@ from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
 from gradveil._random import named_stream
-from gradveil.attacks import InvertingGradients, Peel, Reconstruction, Watch, observe
+from gradveil.attacks import InvertingGradients, Peel, Reconstruction, observe
 from gradveil.attacks._head import head_of
+from gradveil.attacks._local_head import GRADIENT, LocalHead, Visits
 from gradveil.attacks._refine import Finish
-from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 from gradveil.models import build_model
 from gradveil.scoring import score
@@ -63,8 +63,6 @@ def test_a_head_that_is_not_solved_is_a_guess_in_range_with_an_honest_loss():
 
 
 def test_the_heads_equations_hold_at_the_truth():
-    from gradveil.attacks._head import HeadEquations
-
     batch = smooth_images(3, 1, 8, 8)
     model = two_linear_layers()
     head = head_of(observed(model, batch), seeded())
@@ -73,8 +71,12 @@ def test_the_heads_equations_hold_at_the_truth():
     head.twin.set_width(1e-9)
     hidden = model[:3](batch[0]).detach().double()
     outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
-    equations = HeadEquations(head, batch[1])
-    assert float(equations.evidence.misfit(equations(outputs))) < 1e-10
+    equations = LocalHead(head, batch[1], Visits.of(GRADIENT, 3))
+    places = hidden @ equations.basis.T
+    equations.measure(places)
+    assert float(equations.residuals(equations.start(places)).square().sum()) < 1e-10
+    assert float(equations.residuals(equations.start(1.1 * places)).square().sum()) > 1e-4
+    torch.testing.assert_close(equations.outputs(places), outputs, rtol=1e-3, atol=1e-4)
     features = head.features(outputs, batch[1])[0]
     torch.testing.assert_close(features, hidden, rtol=1e-3, atol=1e-4)
 
@@ -227,7 +229,7 @@ def test_a_descent_that_explains_more_is_kept(monkeypatch):
     observation = observed(narrow_features(), batch, labels="known")
     drawn = torch.rand(1, 3, 8, 8, generator=seeded())
     noise = Reconstruction(drawn, batch[1], 0.0, is_certain=True)
-    monkeypatch.setattr(Peel, "_guess", lambda *_: (noise, True))
+    monkeypatch.setattr(Peel, "_guess", lambda *_: noise)
     attack = InvertingGradients.strong(steps=20, finish=None)
     found = attack(observation, seeded())
     alone = replace(attack, peel=None)(observation, seeded())
@@ -239,7 +241,7 @@ def test_what_explains_the_message_wins_over_what_is_smooth(monkeypatch):
     inputs = torch.rand(1, 3, 8, 8, generator=seeded())
     observation = observed(narrow_features(), (inputs, torch.tensor([3])), labels="known")
     truth = Reconstruction(inputs, torch.tensor([3]), 0.0)
-    monkeypatch.setattr(Peel, "_guess", lambda *_: (truth, True))
+    monkeypatch.setattr(Peel, "_guess", lambda *_: truth)
     attack = InvertingGradients(steps=20, total_variation=1.0, peel=Peel())
     found = attack(observation, seeded())
     alone = replace(attack, peel=None)(observation, seeded())
@@ -291,17 +293,3 @@ def test_the_papers_cnn(images, least):
     )  # fmt: skip
     found = InvertingGradients.strong()(observation, seeded())
     assert float(score(found, batch, normalization=data, ssim=False).psnr.mean()) > least
-
-
-def test_a_head_that_is_known_is_not_solved_again(monkeypatch):
-    def never(*_):
-        raise AssertionError
-
-    monkeypatch.setattr("gradveil.attacks._peel.solve_head", never)
-    batch, model = smooth_images(3, 1, 8, 8), two_linear_layers()
-    observation = observed(model, batch, labels="known")
-    with torch.no_grad():
-        outputs = model[:4](batch[0]).double()
-    found = QUICK.solve(Run(observation, batch[1], seeded(), Watch(None)), known=outputs)
-    assert found is not None
-    assert float(score(found, batch, ssim=False).psnr.min()) > 35

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
-from gradveil.attacks import InvertingGradients, Peel, Watch, _peel_local, observe
+from gradveil.attacks import InvertingGradients, Peel, Watch, _peel, observe
 from gradveil.attacks._attack import INTERRUPTED
-from gradveil.attacks._peel_local import peel_local
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 from gradveil.models import build_model
@@ -32,7 +31,7 @@ QUICK = Peel(steps=150, image_steps=200)
 def test_images_come_back_and_are_certain(name):
     batch = smooth_images(4, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=CASES[name])
-    found = peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None)))
+    found = QUICK.solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert found.is_certain
     assert float(score(found, batch, ssim=False).psnr.min()) > 35
@@ -65,20 +64,19 @@ def with_norm() -> nn.Module:
         {"defense": Rounding(1e-3)},
         {"local": LocalSteps(0.1, 5)},
         {"local": LocalSteps(0.1, 1, batch_size=2)},
-        {"local": None},
     ],
-    ids=["noise", "pruning", "rounding", "too many visits", "not all visited", "gradient"],
+    ids=["noise", "pruning", "rounding", "too many visits", "not all visited"],
 )
 def test_it_steps_aside(case):
     batch = smooth_images(4, 1, 8, 8)
     observation = observed(conv_net(), batch, **{"local": LocalSteps(0.1, 2), **case})
-    assert peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None))) is None
+    assert QUICK.solve(Run(observation, batch[1], seeded(), Watch(None))) is None
 
 
 def test_other_layers_that_are_trained_after_the_first_linear_one_stop_it():
     batch = smooth_images(4, 1, 8, 8)
     observation = observed(with_norm(), batch, local=LocalSteps(0.1, 2))
-    assert peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None))) is None
+    assert QUICK.solve(Run(observation, batch[1], seeded(), Watch(None))) is None
 
 
 @pytest.mark.slow
@@ -86,33 +84,23 @@ def test_wrong_labels_are_never_certain():
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
     hasty = replace(QUICK, steps=50)
-    found = peel_local(hasty, Run(observation, (batch[1] + 1) % 10, seeded(), Watch(None)))
+    found = hasty.solve(Run(observation, (batch[1] + 1) % 10, seeded(), Watch(None)))
     assert found is None or not found.is_certain
 
 
 def test_no_time_is_no_guess_and_ctrl_c_says_so(monkeypatch):
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
-    assert peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(0.0))) is None
+    assert QUICK.solve(Run(observation, batch[1], seeded(), Watch(0.0))) is None
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradveil.attacks._peel_local.least_squares", stop)
-    found = peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None)))
+    monkeypatch.setattr("gradveil.attacks._local_head.least_squares", stop)
+    found = QUICK.solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert found.status == "interrupted"
     assert not found.is_certain
-
-
-def test_gradients_take_the_way_they_took(monkeypatch):
-    def never(*_):
-        raise AssertionError
-
-    monkeypatch.setattr("gradveil.attacks._inverting_gradients.peel_local", never)
-    observation = observed(conv_net(), smooth_images(3, 1, 8, 8), labels="known")
-    found = InvertingGradients(60, total_variation=1e-3, peel=QUICK)(observation, seeded())
-    assert found.status == "finished"
 
 
 @pytest.mark.slow
@@ -131,7 +119,7 @@ def test_the_papers_cnn(first, images, local):
         build_model("simple-conv-net", seed=0).eval(), LOSS, batch, NoDefense(), num_classes=10,
         input_range=data.range, local=local,
     )  # fmt: skip
-    found = peel_local(Peel(), Run(observation, batch[1], seeded(), Watch(None)))
+    found = Peel().solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert found.is_certain
     assert float(score(found, batch, normalization=data, ssim=False).psnr.min()) > 60
@@ -149,7 +137,7 @@ def test_one_image_that_does_not_show_is_not_certain(monkeypatch):
         return inputs, torch.cat([misfits[:-1], misfits.new_ones(1)]), status
 
     monkeypatch.setattr(Peel, "invert", missing_one)
-    found = peel_local(replace(QUICK, steps=25), Run(observation, batch[1], seeded(), Watch(None)))
+    found = replace(QUICK, steps=25).solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert not found.is_certain
 
@@ -160,7 +148,7 @@ def test_a_message_that_is_not_explained_is_not_certain(monkeypatch):
     monkeypatch.setattr(Run, "random_misfit", lambda *_: 0.9)
     batch = smooth_images(4, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
-    found = peel_local(replace(QUICK, steps=25), Run(observation, batch[1], seeded(), Watch(None)))
+    found = replace(QUICK, steps=25).solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert not found.is_certain
 
@@ -172,7 +160,7 @@ def test_many_unknowns_are_left_alone():
     wide.append(nn.Linear(400, 10))
     observation = observed(wide, batch, labels="known", local=LocalSteps(0.1, 2))
     begin = time.monotonic()
-    assert peel_local(QUICK, Run(observation, batch[1], seeded(), Watch(None))) is None
+    assert QUICK.solve(Run(observation, batch[1], seeded(), Watch(None))) is None
     assert time.monotonic() - begin < 30
 
 
@@ -180,7 +168,7 @@ def test_ctrl_c_in_a_closed_form_ends_the_attack(monkeypatch):
     """The descent used to run after it, and the result said that it had finished."""
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
-    monkeypatch.setattr(_peel_local._Passes, "_pass", _interrupt)
+    monkeypatch.setattr(_peel._Passes, "_pass", _interrupt)
     monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not asked for"))
     attack = InvertingGradients(75, peel=QUICK)
     assert attack(observation, seeded()).status == INTERRUPTED

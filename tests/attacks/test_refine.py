@@ -29,7 +29,7 @@ def test_refine_solves_linear_least_squares_with_a_prior():
 
 def test_refine_stays_in_the_range_and_never_goes_up():
     sent = torch.tensor([2.0, -2.0, 0.2])
-    objective = Objective(torch.flatten, euclidean_evidence(sent), energy_of(None))
     low, high = torch.tensor(-1.0), torch.tensor(1.0)
-    found = refine(objective, torch.zeros(1, 3), steps=20, products=10, low=low, high=high)
+    objective = Objective(torch.flatten, euclidean_evidence(sent), energy_of(None), low, high)
+    found = refine(objective, torch.zeros(1, 3), steps=20, products=10)
     torch.testing.assert_close(found.inputs, torch.tensor([[1.0, -1.0, 0.2]]), atol=1e-3, rtol=0)

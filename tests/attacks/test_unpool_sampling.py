@@ -9,11 +9,13 @@ from gradveil.attacks._unpool_equations import (
     EXACT,
     Cooling,
     Equations,
+    Fit,
+    Inputs,
     Kronecker,
+    Sampler,
     search_inputs,
     solve_inputs,
 )
-from gradveil.attacks._unpool_sampling import Fit, Inputs, Sampler
 
 from .pooled_nets import last_equations, seen, small_net
 from .small import seeded
@@ -41,25 +43,25 @@ def test_scores_are_the_dense_likelihood():
     """Of all channels' rows at once, one channel's position changing, the inputs integrated out."""
     equations, inputs, prior = problem(1)
     sampler, channel, cell = Sampler(equations, prior, seeded()), 3, 4
-    white, truth = sampler.white, equations.positions(inputs).argmax(-1)
+    truth = equations.positions(inputs).argmax(-1)
     errors = sampler.unit**2 * torch.rand(24, generator=seeded(), dtype=torch.float64)
     rows, size = sampler._rows(truth), equations.weights[channel, cell]
     others = torch.arange(24) != channel
     weighted = rows[others] / errors[others, None, None]
-    precision = white.precision + torch.einsum("osp,osq->pq", weighted, rows[others])
-    pulled = white.pulled + torch.einsum("osp,osc->pc", weighted, white.gradient[others])
+    precision = sampler.precision + torch.einsum("osp,osq->pq", weighted, rows[others])
+    pulled = sampler.pulled + torch.einsum("osp,osc->pc", weighted, sampler.gradient[others])
     rest = Inputs.given(sampler.places, precision, pulled)
-    fit = Fit.of(rows[channel], white.gradient[channel], rest, errors[channel])
+    fit = Fit.of(rows[channel], sampler.gradient[channel], rest, errors[channel])
     fit = fit.moved(rest, cell, int(truth[channel, cell]), -size)
     scores = fit.scores(rest, cell, size)
 
-    covariance = torch.linalg.inv(white.precision)
-    mean, expected = covariance @ white.pulled, []
+    covariance = torch.linalg.inv(sampler.precision)
+    mean, expected = covariance @ sampler.pulled, []
     for position in range(4):
         truth[channel, cell] = position
         all_rows = sampler._rows(truth).flatten(0, 1)
         total = all_rows @ covariance @ all_rows.T + torch.diag(errors.repeat_interleave(9))
-        columns = (white.gradient.flatten(0, 1) - all_rows @ mean).T
+        columns = (sampler.gradient.flatten(0, 1) - all_rows @ mean).T
         zero = torch.zeros(len(total), dtype=total.dtype)
         expected.append(MultivariateNormal(zero, total).log_prob(columns).sum())
     oracle = torch.stack(expected)
@@ -69,9 +71,9 @@ def test_scores_are_the_dense_likelihood():
 def test_moving_there_and_back_changes_nothing():
     equations, inputs, prior = problem(1)
     sampler = Sampler(equations, prior, seeded())
-    rest = Inputs.given(sampler.places, sampler.white.precision, sampler.white.pulled)
+    rest = Inputs.given(sampler.places, sampler.precision, sampler.pulled)
     rows = sampler._rows(equations.positions(inputs).argmax(-1), 0)
-    before = Fit.of(rows, sampler.white.gradient[0], rest, torch.tensor(1e-6).to(rows))
+    before = Fit.of(rows, sampler.gradient[0], rest, torch.tensor(1e-6).to(rows))
     size = equations.weights[0, 2]
     after = before.moved(rest, 2, 1, size).moved(rest, 2, 1, -size)
     torch.testing.assert_close(tuple(after), tuple(before))

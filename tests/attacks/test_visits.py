@@ -2,7 +2,7 @@
 
 import torch
 
-from gradveil.attacks._peel_local import Visits
+from gradveil.attacks._local_head import Visits
 from gradveil.messages import LocalSteps
 
 from .local_nets import conv_net
@@ -16,12 +16,12 @@ def test_mini_batches_are_those_of_the_message():
     visits = Visits.of(local, 5)
     for number, step in enumerate(visits.steps):
         assert torch.equal(step, batches[number % len(batches)][1])
-    assert [rows.tolist() for rows in visits.rows()] == [[0, 1], [2, 3], [4], [5, 6], [7, 8]]
+    assert [rows.tolist() for rows in visits.rows] == [[0, 1], [2, 3], [4], [5, 6], [7, 8]]
 
 
 def test_examples_of_the_same_steps_are_alike():
-    alike = Visits.of(LocalSteps(0.1, 3, batch_size=2), 4).alike()
-    assert [[own.tolist() for own in group] for group in alike] == [[[0, 4], [1, 5]], [[2], [3]]]
+    alike = Visits.of(LocalSteps(0.1, 3, batch_size=2), 4).alike
+    assert [part.tolist() for part in alike] == [[[0, 4], [1, 5]], [[2], [3]]]
 
 
 def test_steps_that_end_early_do_not_cover_the_batch():

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_positive
+from gradveil._checks import WrongValue, check_positive
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Reconstruction
 from ._descent import clamp
 from ._labels import labels_or_unknown
-from ._model_layers import Call, input_layer, linear_calls, random_inputs
+from ._model_layers import Call, input_layer
 from ._observation import Observation, check_observation
 
 
@@ -58,59 +58,65 @@ class Analytic(Attack):
         generator = generator_or_fresh(generator)
         layer = first_layer(observation, generator)
         weight, bias = observation.sent[layer.weight], observation.sent[layer.bias]
-        if observation.batch_size == 1:
-            flat_inputs = combine_rows(weight, bias).unsqueeze(0)
-        else:
-            flat_inputs = self._separate(weight, bias, observation)
-        shape = (observation.batch_size, *observation.input_shape)
-        inputs = clamp(flat_inputs.reshape(shape), observation.low, observation.high)
-        loss = unexplained(weight, bias, flat_inputs)
-        return Reconstruction(inputs, labels_or_unknown(observation, generator), loss)
+        rows = self._separate(weight, bias, observation)
+        return reconstruction(observation, rows, weight, bias, generator)
 
     def _separate(self, weight: Tensor, bias: Tensor, observation: Observation) -> Tensor:
+        """One row for each example: the agreeing ones, then those that are explained worst."""
+        if observation.batch_size == 1:
+            return combine_rows(weight, bias)[None]
         rows = torch.nonzero(bias.abs() > 1e-6 * bias.abs().max()).flatten()
         rows = rows[bias[rows].abs().argsort(descending=True)]
         ratios = weight[rows] / bias[rows, None]
-        recovered = self._agreeing(weight, bias, rows, ratios)[: observation.batch_size]
-        order = _in_range_first(ratios, observation)
+        recovered = self._agreeing(weight[rows], bias[rows], ratios)[: observation.batch_size]
+        shaped = ratios.reshape(len(ratios), *observation.input_shape)
+        inside = clamp(shaped, observation.low, observation.high)
+        outside = (shaped - inside).abs() > 1e-3 * (1 + shaped.abs())
+        order = outside.flatten(1).any(dim=1).long()  # those in range first
         while len(recovered) < observation.batch_size and len(rows) > 0:
-            residual = _residual(
-                weight[rows], bias[rows], torch.stack(recovered) if recovered else None
-            )
+            residual = _residual(weight[rows], bias[rows], recovered)
             worst = (residual * (order == order.min())).argmax() if recovered else order.argmin()
             recovered.append(ratios[worst])
             order[worst] = 2
         missing = observation.batch_size - len(recovered)
         return torch.stack([*recovered, *[torch.zeros_like(weight[0])] * missing])
 
-    def _agreeing(self, weight: Tensor, bias: Tensor, rows: Tensor, ratios: Tensor) -> list[Tensor]:
+    def _agreeing(self, weight: Tensor, bias: Tensor, ratios: Tensor) -> list[Tensor]:
         """One estimate for each set of at least two rows of the same ratio, largest set first."""
         sizes = ratios.norm(dim=1)
-        same = torch.cdist(ratios, ratios) <= self.tolerance * torch.maximum(
-            sizes[:, None], sizes[None, :]
-        )
-        left = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        groups = []
+        most = torch.maximum(sizes[:, None], sizes)
+        same = torch.cdist(ratios, ratios) <= self.tolerance * most
+        left, found = torch.ones_like(bias, dtype=torch.bool), []
         for row in same.sum(dim=1).argsort(descending=True, stable=True).tolist():
             members = same[row] & left
             if bool(left[row]) and int(members.sum()) > 1:
-                groups.append(rows[members])
+                found.append(combine_rows(weight[members], bias[members]))
             left &= ~members
-        return [combine_rows(weight[group], bias[group]) for group in groups]
+        return found
 
 
 def first_layer(observation: Observation, generator: torch.Generator) -> Call:
-    """The first linear layer, if it reads the inputs themselves and its gradients were sent."""
-    call = input_layer(observation, generator)
-    if call is not None and {call.weight, call.bias} <= observation.sent.keys():
-        return call
-    calls, _ = linear_calls(observation, random_inputs(observation, 1, generator))
-    first = f"`{calls[0].name}`, {calls[0].layer}" if calls else "no linear layer"
-    raise ValueError(
-        "Parameter `observation.model` should start with a trainable `nn.Linear` with a bias that"
-        f" reads the flattened inputs. Found {first}, which does not read them or has no bias. Use"
-        " `InvertingGradients` or `IDLG` for other models."
-    )
+    """The linear layer that reads the inputs, or an error."""
+    layer = input_layer(observation, generator)
+    if layer is None:
+        raise WrongValue(
+            "observation.model",
+            "start with a trainable `nn.Linear` with a bias that reads the flattened inputs",
+            f"{type(observation.model).__name__}, which does not",
+            "Use `InvertingGradients` or `IDLG` for other models.",
+        )
+    return layer
+
+
+def reconstruction(
+    observation: Observation, rows: Tensor, weight: Tensor, bias: Tensor, generator: torch.Generator
+) -> Reconstruction:
+    """From the inputs in rows; its loss is the share of ‖[W, b]‖² that they do not span."""
+    inputs = rows.reshape(observation.batch_size, *observation.input_shape)
+    inputs = clamp(inputs, observation.low, observation.high)
+    total = weight.square().sum() + bias.square().sum()
+    loss = float(_residual(weight, bias, [*rows]).sum() / total.clamp_min(1e-30))
+    return Reconstruction(inputs, labels_or_unknown(observation, generator), loss)
 
 
 def combine_rows(weight: Tensor, bias: Tensor) -> Tensor:
@@ -121,26 +127,13 @@ def combine_rows(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.where(power > 0, top / power.clamp_min(torch.finfo(bias.dtype).tiny), 0.0)
 
 
-def unexplained(weight: Tensor, bias: Tensor, recovered: Tensor) -> float:
-    """The share of ‖[W, b]‖² outside of the span of the rows [x̂_n, 1]."""
-    total = weight.square().sum() + bias.square().sum()
-    return float(_residual(weight, bias, recovered).sum() / total.clamp_min(1e-30))
-
-
-def _residual(weight: Tensor, bias: Tensor, recovered: Tensor | None) -> Tensor:
-    """The squared part of each row of [W, b] that the inputs found so far do not explain."""
+def _residual(weight: Tensor, bias: Tensor, recovered: list[Tensor]) -> Tensor:
+    """The squared part of each row of [W, b] outside of the span of the rows [x̂_n, 1]."""
     rows = torch.cat([weight, bias[:, None]], dim=1)
-    if recovered is None:
+    if not recovered:
         return rows.square().sum(dim=1)
-    basis = torch.cat([recovered, torch.ones_like(recovered[:, :1])], dim=1)
+    found = torch.stack(recovered)
+    basis = torch.cat([found, torch.ones_like(found[:, :1])], dim=1)
     directions, sizes, _ = torch.linalg.svd(basis.T, full_matrices=False)
     kept: Tensor = directions[:, sizes > 1e-6 * sizes.max()]
     return (rows - rows @ kept @ kept.T).square().sum(dim=1)
-
-
-def _in_range_first(ratios: Tensor, observation: Observation) -> Tensor:
-    """0 for rows whose ratio lies in the range of the data, 1 for others."""
-    shaped = ratios.reshape(len(ratios), *observation.input_shape)
-    inside = clamp(shaped, observation.low, observation.high)
-    slack = 1e-3 * (1 + shaped.abs())
-    return ((shaped - inside).abs() > slack).flatten(1).any(dim=1).long()

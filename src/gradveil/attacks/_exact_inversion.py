@@ -1,15 +1,15 @@
 """Exact inversion of a fully connected ReLU layer that reads the inputs."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh, seed_from
 from gradveil._typing import Tensors
-from gradveil.messages import FunctionalLoss, in_double
+from gradveil.messages import in_double
 
 from ._attack import (
     FINISHED,
@@ -22,20 +22,15 @@ from ._attack import (
 )
 from ._descent import Watch, clamp, sent_row
 from ._exact_search import Batch, Factors, Hunt, factors_of
-from ._model_layers import Call, hooked, input_layer, random_inputs
+from ._model_layers import Call, hooked, input_layer, loss_of, random_inputs
 from ._observation import Observation, check_observation
 from ._targets import Run, labels_of, message_misfit
 
 _ROUNDING = 1e-9
 """The relative squared misfit of a message that counts as rounding in single precision."""
 
-
-class Explained(NamedTuple):
-    """A whole batch."""
-
-    inputs: Tensor
-    """Shape (batch size, inputs)."""
-    labels: Tensor
+Explained = tuple[Tensor, Tensor]
+"""The inputs of a whole batch in rows, and their labels."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Problem:
     def explained(self, batch: Batch) -> Reconstruction | None:
         """The whole batch with its labels, if it makes the message that was sent."""
         is_update = self.observation.local is not None
-        explained = (self._in_order if is_update else self._with_labels)(batch)
+        explained = self._in_order(batch) if is_update else self._with_labels(batch)
         if explained is None:
             return None
         found = self._as_found(explained)
@@ -65,8 +60,10 @@ class Problem:
             return None
         found = self._as_found(self._polished(explained))
         # units whose sign noise turns add to the misfit: most others must be met
-        fits = found.loss < 1.5 * self.noise_share + 0.1 and self._explains_most_units(found)
-        return found if fits else None
+        own = self.observation.message(found.targets)(found.inputs)[self.call.weight]
+        error = (own - self.observation.sent[self.call.weight]).double().square().mean(dim=1)
+        met = float((error < 1.5 * self.factors.noise**2).double().mean())
+        return found if found.loss < 1.5 * self.noise_share + 0.1 and met > 0.8 else None
 
     def output_gradients(
         self, inputs: Tensor, labels: Tensor, parameters: Tensors | None = None
@@ -92,7 +89,7 @@ class Problem:
         missing = size - len(batch.inputs)
         if missing == 0:
             cosines = cosine_similarity(batch.deltas[:, None], every, dim=2)
-            return Explained(batch.inputs, cosines.argmax(dim=1))
+            return batch.inputs, cosines.argmax(dim=1)
         pairs = zip(batch.deltas, every, strict=True)
         counts = torch.stack([_counts(own, each, missing) for own, each in pairs])
         if int(counts.sum()) != size:
@@ -100,7 +97,7 @@ class Problem:
         image, label = counts.nonzero().unbind(1)
         repeats = counts[image, label]
         inputs = batch.inputs[image.repeat_interleave(repeats)]
-        return Explained(inputs, label.repeat_interleave(repeats))
+        return inputs, label.repeat_interleave(repeats)
 
     def _in_order(self, batch: Batch) -> Explained | None:
         """The inputs in the order of the local steps, by playing these again.
@@ -129,7 +126,7 @@ class Problem:
             gradient = message.gradient_at(now, labels[taken])(shaped)
             now, velocity = message.advance(now, velocity, gradient)
             left = left[~torch.isin(left, taken)]
-        return Explained(inputs[order], labels[order])
+        return inputs[order], labels[order]
 
     def _polished(self, explained: Explained) -> Explained:
         """Inputs that fit the layer's gradient in all units, X ← Δ(X)⁺ ∂L/∂W, in a few rounds.
@@ -143,24 +140,19 @@ class Problem:
             shaped = clamp(inputs.reshape(-1, *seen.input_shape), seen.low, seen.high)
             deltas = self.output_gradients(shaped, labels)
             inputs = (torch.linalg.pinv(deltas.T) @ gradient)[:, :-1]
-        return Explained(inputs, labels)
+        return inputs, labels
 
     def _as_found(self, explained: Explained) -> Reconstruction:
         """In the shape, dtype, range and order of the batch, with the misfit of the message."""
         observation, like = self.observation, next(iter(self.observation.sent.values()))
+        inputs, labels = explained
         shape = (observation.batch_size, *observation.input_shape)
-        inputs = clamp(explained.inputs.to(like).reshape(shape), observation.low, observation.high)
+        inputs = clamp(inputs.to(like).reshape(shape), observation.low, observation.high)
         ordered = observation.local is not None and observation.local.batch_size is not None
-        order = _order(explained.labels, None if ordered else observation.labels)
-        inputs, labels = inputs[order], explained.labels[order].to(like.device)
+        order = _order(labels, None if ordered else observation.labels)
+        inputs, labels = inputs[order], labels[order].to(like.device)
         misfit = message_misfit(observation, inputs, labels)
         return Reconstruction(inputs, labels, misfit, is_certain=True)
-
-    def _explains_most_units(self, found: Reconstruction) -> bool:
-        """Whether the weight's gradient is met up to noise, but for units that noise switches."""
-        own = self.observation.message(found.targets)(found.inputs)[self.call.weight]
-        error = (own - self.observation.sent[self.call.weight]).double().square().mean(dim=1)
-        return bool((error < 1.5 * self.factors.noise**2).double().mean() > 0.8)
 
 
 def problem_of(observation: Observation, generator: torch.Generator) -> Problem | None:
@@ -169,8 +161,6 @@ def problem_of(observation: Observation, generator: torch.Generator) -> Problem 
         return None
     call = input_layer(observation, generator)
     if call is None or call.inputs.dim() != 2:
-        return None
-    if not {call.weight, call.bias} <= observation.sent.keys():
         return None
     if min(call.layer.weight.shape) <= observation.batch_size:
         return None
@@ -197,7 +187,7 @@ def _output_gradients(
     places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
     shaped = inputs[places].double().reshape(-1, *observation.input_shape)
     shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0).double()
+    loss = loss_of(observation).double()
     with torch.enable_grad(), hooked(call.layer, lambda _, __, outputs: outputs + shift):
         value = loss(parameters or loss.parameters, shaped, labels[places])
     return torch.autograd.grad(value, shift)[0][:count]
@@ -286,28 +276,27 @@ class ExactInversion(Attack):
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         problem = problem_of(observation, _own(generator))
         if problem is None:
-            raise ValueError(
-                "Parameter `observation` should be of a model that starts with a trainable"
-                " `nn.Linear` with a bias and ReLU, of a batch smaller than that layer, and of a"
-                " message whose rank noise and pruning do not hide. Found one that the method does"
-                " not apply to. Use `InvertingGradients`."
+            raise WrongValue(
+                "observation",
+                "be of a model that starts with a trainable `nn.Linear` with a bias and ReLU, of a"
+                " batch smaller than that layer, and of a message whose rank noise and pruning do"
+                " not hide",
+                "one that the method does not apply to",
+                "Use `InvertingGradients`.",
             )
-        result = self._search(problem, _own(generator), watch, self.progress)
-        if isinstance(result, Reconstruction):
-            return result
-        run = Run(observation, labels_of(observation, generator), generator, watch)
-        return _noise(run, result)
+        found = self._search(problem, _own(generator), watch, self.progress)
+        if isinstance(found, Reconstruction):
+            return found
+        return Run(observation, labels_of(observation, generator), generator, watch).blank(found)
 
     def solve(self, run: Run) -> Reconstruction | None:
         """The batch; `None` where it is not found. The generator keeps its state."""
         own = _own(run.generator)
         problem = problem_of(run.observation, own)
-        if problem is None:
-            return None
-        result = self._search(problem, own, run.watch, run.progress)
-        if result == INTERRUPTED:
-            return _noise(replace(run, generator=own), INTERRUPTED)
-        return result if isinstance(result, Reconstruction) else None
+        found = None if problem is None else self._search(problem, own, run.watch, run.progress)
+        if found == INTERRUPTED:
+            return replace(run, generator=own).blank(INTERRUPTED)
+        return found if isinstance(found, Reconstruction) else None
 
     def _search(
         self, problem: Problem, generator: torch.Generator, watch: Watch, progress: Progress | None
@@ -336,9 +325,3 @@ class ExactInversion(Attack):
 def _own(generator: torch.Generator) -> torch.Generator:
     """A generator of the same state's seed: the given one draws nothing here."""
     return torch.Generator().manual_seed(seed_from(generator))
-
-
-def _noise(run: Run, status: str) -> Reconstruction:
-    """A guess that says nothing, for where nothing was found."""
-    inputs = run.clamp(run.noise())
-    return Reconstruction(inputs, run.labels, run.misfit(inputs), status=status)

@@ -9,10 +9,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
-from ._model_layers import Call
-
-_ROUNDING = 8.0
-"""Rounding errors of a gradient, in units of the last place: sums over examples and units."""
+from ._model_layers import Call, noise_beside
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,16 @@ def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
     layer = torch.cat([call.layer.weight, call.layer.bias[:, None]], dim=1).detach().double()
     left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
     precision = torch.finfo(sent[call.weight].dtype).eps * float(sizes[0])
-    rank = _rank(sizes, gradient.shape, batch_size, _ROUNDING * precision)
+    # rounding errors of sums over examples and units are up to 8 units in the last place
+    rank = _rank(sizes, gradient.shape, batch_size, 8 * precision)
     if rank is None:
         return None
     rows, basis = left[:, :rank] * sizes[:rank], right[:rank]
     # larger entries have larger rounding errors, which the mean over all entries does not show;
     # in double precision those of the search itself count
-    noise = max(_noise(sizes, gradient.shape, rank), 0.02 * precision, 1e-14 * float(sizes[0]))
+    noise = max(
+        noise_beside(sizes, gradient.shape, rank), 0.02 * precision, 1e-14 * float(sizes[0])
+    )
     reached = rows.norm(dim=1) > 10 * noise * rank**0.5
     return Factors(rows[reached], basis, (layer @ basis.T)[reached], noise, reached)
 
@@ -73,17 +73,11 @@ def _rank(sizes: Tensor, shape: torch.Size, most: int, rounding: float) -> int |
     if len(sizes) <= most or float(sizes[0]) == 0:
         return None
     for rank in range(most, 0, -1):
-        edge = _noise(sizes, shape, rank) * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        edge = noise_beside(sizes, shape, rank) * (shape[0] ** 0.5 + shape[1] ** 0.5)
         last, following = sizes[rank - 1 : rank + 1].tolist()
         if last > max((1.3 if rank == most else 4.0) * edge, rounding):
             return rank if following < max(2 * edge, rounding, 0.01 * last) else None
     return None
-
-
-def _noise(sizes: Tensor, shape: torch.Size, rank: int) -> float:
-    """The root mean square of what the first `rank` directions leave."""
-    free = (shape[0] - rank) * (shape[1] - rank)
-    return float((sizes[rank:].square().sum() / free).sqrt())
 
 
 def balance(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,11 +111,8 @@ def search(rows: Tensor, outputs: Tensor, count: int, generator: torch.Generator
     projection. A start is the null direction of the units that a random point of that space leaves
     inactive.
 
-    Args:
-        rows: Balanced, shape (units, rank).
-        outputs: An orthonormal basis of what the outputs can be, shape (units, up to rank).
-        count: How many searches run beside each other.
-        generator: Of the starts.
+    Rows are balanced, `outputs` is an orthonormal basis of what outputs can be; `count` searches
+    run beside each other.
     """
     point = normal_like(rows.new_empty(count, outputs.shape[1]), generator) @ outputs.T
     trust = torch.sigmoid(-3 * point / point.std(dim=1, keepdim=True)) + 0.02
@@ -170,26 +161,21 @@ def complete(factors: Factors, open_: Tensor) -> tuple[Tensor, Tensor]:
     are missing, p runs on a line on which each unit changes from inactive to active once: there are
     no more patterns than units to try. More are left to the search.
 
-    Args:
-        factors: Of the layer's gradient.
-        open_: A basis of what is orthogonal to all directions found, shape (rank, missing).
+    `open_`: a basis of what is orthogonal to all directions found, shape (rank, missing).
     """
     if open_.shape[1] > 2:
         return factors.rows[:0], factors.rows[:0] @ factors.rows.T < 0
-    points = open_.T if open_.shape[1] == 1 else _along_the_line(factors, open_)
+    points = open_.T
+    if open_.shape[1] == 2:  # one in each sector between the angles at which an output is 0
+        first, second = (factors.outputs @ open_).unbind(dim=1)
+        angles = torch.atan2(-first, second).remainder(torch.pi).sort()[0]
+        middles = torch.cat([(angles[1:] + angles[:-1]) / 2, angles[:1] / 2])
+        points = torch.stack([middles.cos(), middles.sin()], dim=1) @ open_.T
     points = points * (points @ factors.basis[:, -1:]).sign()
     inactive = points @ factors.outputs.T < 0
     inactive = inactive[inactive.sum(dim=1) >= factors.rank - 1].unique(dim=0)
     least: Tensor = torch.linalg.eigh(_normal(factors.rows, inactive.to(points)))[1][:, :, 0]
     return least, inactive
-
-
-def _along_the_line(factors: Factors, open_: Tensor) -> Tensor:
-    """One point in each sector between the angles at which some unit's output is 0."""
-    first, second = (factors.outputs @ open_).unbind(dim=1)
-    angles = torch.atan2(-first, second).remainder(torch.pi).sort()[0]
-    middles = torch.cat([(angles[1:] + angles[:-1]) / 2, angles[:1] / 2])
-    return torch.stack([middles.cos(), middles.sin()], dim=1) @ open_.T
 
 
 class Batch(NamedTuple):
@@ -206,12 +192,9 @@ class Batch(NamedTuple):
 def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
     """The batch whose gradients are 0 in these units; `None` where that determines none.
 
-    The direction of each example is the one that fits its zeros best, q = argmin ‖rows_Z q‖. With
-    all of them in Q, [X, 1] = Q⁻¹ basis up to the length of each row, which the 1 fixes.
-
-    Args:
-        factors: Of the layer's gradient.
-        zeros: For each example the units that it does not reach, shape (rank, units).
+    The direction of each example is the one that fits its zeros best, q = argmin ‖rows_Z q‖; its
+    row of `zeros` are the units that it does not reach. With all of them in Q, [X, 1] = Q⁻¹ basis
+    up to the length of each row, which the 1 fixes.
     """
     directions = torch.stack([torch.linalg.svd(factors.rows[own])[2][-1] for own in zeros])
     found = torch.linalg.inv_ex(directions.T)[0] @ factors.basis
@@ -258,18 +241,22 @@ class Hunt:
 
     def run(self, generator: torch.Generator) -> Batch | None:
         """One round; a batch, right or not, once there are as many directions as examples."""
-        factors, rows = self.factors, self.rows
+        factors, rows, number = self.factors, self.rows, self._rounds
+        self._rounds += 1
         if factors.rank == 1:
-            self._count(0)
+            self.missing = 0
             return assemble(factors, torch.zeros(1, len(rows), dtype=torch.bool))
-        open_ = self._left_open() if self._rounds % 3 else torch.eye(factors.rank).to(rows)
+        open_ = self._left_open() if number % 3 else torch.eye(factors.rank).to(rows)
         outputs = torch.linalg.qr(factors.outputs @ open_)[0]
         room = max(32, int(1.2e8 / (len(rows) * factors.rank**2)))  # about a second of one core
-        count = min((64 if self._rounds else 16) * factors.rank, room)
+        count = min((64 if number else 16) * factors.rank, room)
         self.add(search(rows.float(), outputs.float(), count, generator).double())
         self.add_completions(*complete(factors, self._left_open()))
         self.chosen = self._independent()
-        self._count(factors.rank - len(self.chosen))
+        self.missing = factors.rank - len(self.chosen)
+        doubtful = factors.rank - len(self._independent(sure=True))
+        if doubtful < self._fewest:
+            self._fewest, self._last_new = doubtful, self._rounds
         return None if self.missing else assemble(factors, self.zeros[self.chosen])
 
     def add(self, found: Tensor) -> None:
@@ -347,12 +334,6 @@ class Hunt:
         inverse = vectors[:, :, 1:] / sizes[:, None, 1:].clamp_min(1e-300).sqrt()
         leverages = (self.rows[None] @ inverse).square().sum(dim=2)
         return torch.where(zeros, leverages, 0.0).amax(dim=1)
-
-    def _count(self, missing: int) -> None:
-        self.missing, self._rounds = missing, self._rounds + 1
-        doubtful = self.factors.rank - len(self._independent(sure=True))
-        if doubtful < self._fewest:
-            self._fewest, self._last_new = doubtful, self._rounds
 
     def _left_open(self) -> Tensor:
         """A basis of the p that are orthogonal to the directions found; shape (rank, open ones)."""

@@ -20,38 +20,34 @@ FORWARD, INPUTS, WEIGHT = range(3)
 class Geometry:
     """The options of a convolution and the shapes of its parts."""
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
+    options: tuple[Any, ...]
+    """Stride, padding and dilation; those of transposed ones, which are not used; groups."""
     inputs: torch.Size
     weight: torch.Size
     layers: "FastLayers"
 
     def compute(self, part: int, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
         """y of (x, w) and a bias, x̄ of (ȳ, w), or w̄ of (ȳ, x)."""
-        dtype, own = left.dtype, (self.stride, self.padding, self.dilation)
+        dtype = left.dtype
         if part == INPUTS and self._is_narrow(left):
-            narrow = torch.ops.aten._slow_conv2d_backward.output_mask
+            narrow, (stride, padding, *_) = torch.ops.aten._slow_conv2d_backward, self.options
             like, mask = left.new_empty(self.inputs), [True, False, False]
-            found = narrow(left, like, right, self.weight[2:], self.stride, self.padding, mask)
+            found = narrow.output_mask(left, like, right, self.weight[2:], stride, padding, mask)
             return found[0]  # type: ignore[no-any-return]
         left, right = self.layers.rounded(left), self.layers.rounded(right)
         if part == FORWARD:
             bias = None if bias is None else self.layers.rounded(bias)
-            flat = [0] * len(self.stride)
-            return torch.convolution(left, right, bias, *own, False, flat, self.groups).to(dtype)
+            return torch.convolution(left, right, bias, *self.options).to(dtype)
         inputs = right if part == WEIGHT else left.new_empty(self.inputs)
         weight = right if part == INPUTS else left.new_empty(self.weight)
         mask = [part == INPUTS, part == WEIGHT, False]
-        found = torch.ops.aten.convolution_backward(
-            left, inputs, weight, None, *own, False, [0] * len(self.stride), self.groups, mask
-        )
+        backward = torch.ops.aten.convolution_backward
+        found = backward(left, inputs, weight, None, *self.options, mask)
         return found[part - 1].to(dtype)  # type: ignore[no-any-return]
 
     def _is_narrow(self, outputs: Tensor) -> bool:
         """Whether torch's own kernel is faster than oneDNN's: with up to 4 input channels it is."""
-        plain = self.groups == 1 and set(self.dilation) == {1} and len(self.weight) == 4
+        plain = self.options[-1] == 1 and set(self.options[2]) == {1} and len(self.weight) == 4
         return plain and self.weight[1] <= 4 and outputs.device.type == "cpu"
 
 
@@ -165,10 +161,9 @@ class FastLayers(TorchFunctionMode):
         if isinstance(padding, str) or input.dim() != weight.dim() or is_transformed(input, weight):
             return None
         count = weight.dim() - 2
-        own = [
-            (s,) * count if isinstance(s, int) else tuple(s) for s in (stride, padding, dilation)
-        ]
-        geometry = Geometry(own[0], own[1], own[2], groups, input.shape, weight.shape, self)
+        sizes = [(s,) * count if isinstance(s, int) else s for s in (stride, padding, dilation)]
+        options = (*sizes, False, [0] * count, groups)
+        geometry = Geometry(options, input.shape, weight.shape, self)
         views = [t.view_as(t) if t.is_leaf and t.requires_grad else t for t in (input, weight)]
         found: Tensor = Convolution.apply(FORWARD, *views, bias, geometry)
         return found
@@ -190,9 +185,6 @@ def _batch_norm(
     if is_transformed(input, weight, bias):
         return None
     scale = weight * (running_var + eps).rsqrt()
-    return torch.addcmul(_along(bias - running_mean * scale, input), input, _along(scale, input))
-
-
-def _along(channels: Tensor, like: Tensor) -> Tensor:
-    """One number for each channel, ready to broadcast."""
-    return channels.view(1, -1, *[1] * (like.dim() - 2))
+    shape = (1, -1, *[1] * (input.dim() - 2))
+    shift = (bias - running_mean * scale).view(shape)
+    return torch.addcmul(shift, input, scale.view(shape))

@@ -6,17 +6,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_kind, check_not_negative_count, check_positive
+from gradveil._checks import WrongValue, check_kind, check_not_negative_count, check_positive
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Progress, Reconstruction
 from ._imprint import check_planted
 from ._inverting_gradients import InvertingGradients
 from ._labels import labels_or_unknown
-from ._observation import Observation, check_observation
-
-MARGIN = 20.0
-"""The planted bias: the class is never believed, p_c ≈ e^-20."""
+from ._observation import Observation
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,13 @@ class Fishing(Attack):
         with torch.no_grad():
             own = self.amplify * head.weight[self.target]
             head.weight.zero_()[self.target] = own
-            head.bias.zero_()[self.target] = -MARGIN
+            head.bias.zero_()[self.target] = -20.0  # p_c ≈ e^-20
         return planted
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack a message of a model that `plant` made."""
-        check_observation(observation)
         check_planted(observation, "Fishing")
         generator = generator_or_fresh(generator)
         count = self._count(observation)
@@ -85,10 +81,11 @@ class Fishing(Attack):
     def _head(self, model: nn.Module) -> nn.Linear:
         layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None]
         if not layers or layers[-1].out_features <= self.target:
-            last = f"{layers[-1].out_features} classes" if layers else "no such layer"
-            raise ValueError(
-                "Parameter `model` should end in an `nn.Linear` with a bias and a row for class"
-                f" {self.target}. Found {last}. Choose another `target`, or `Imprint`."
+            raise WrongValue(
+                "model",
+                f"end in an `nn.Linear` with a bias and a row for class {self.target}",
+                f"{layers[-1].out_features} classes" if layers else "no such layer",
+                "Choose another `target`, or `Imprint`.",
             )
         return layers[-1]
 
@@ -104,16 +101,14 @@ class Fishing(Attack):
     def _of_class(self, observation: Observation, count: int) -> Observation:
         """The message of the class's examples alone: all layers but the head."""
         model = deepcopy(observation.model)
-        head = self._head(model)
-        for parameter in head.parameters():
-            parameter.requires_grad_(False)
-        frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+        self._head(model).requires_grad_(False)
+        left = {n: observation.sent[n] for n, p in model.named_parameters() if p.requires_grad}
         scale = observation.batch_size / count
         targets = torch.full((count,), self.target)
         return replace(
             observation,
             model=model,
-            sent={n: scale * v for n, v in observation.sent.items() if n not in frozen},
+            sent={name: scale * value for name, value in left.items()},
             batch_size=count,
             labels=targets,
             label_counts=torch.bincount(targets, minlength=observation.num_classes),

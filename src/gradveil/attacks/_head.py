@@ -1,27 +1,26 @@
 """The end of a model, from its first linear layer on: a small problem that is solved alone."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jacfwd, vmap
-from torch.nn.functional import one_hot
+from torch.func import grad
 
-from gradveil._random import normal_like, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED
-from ._descent import Descent, Watch, minimise
-from ._matching import Evidence, euclidean_evidence
-from ._model_layers import Call, SmoothTwin, hooked, linear_calls, random_inputs
+from ._model_layers import (
+    Call,
+    SmoothTwin,
+    hooked,
+    linear_calls,
+    loss_of,
+    noise_beside,
+    random_inputs,
+)
 from ._observation import Observation
-from ._priors import TotalVariation
-from ._refine import Objective, Refined, refine
-from ._targets import Run
 
 CLEAR, ROUGH = 1e-3, 0.5
 """How large the first singular value of the layer's gradient beyond the rank of the batch may be,
@@ -41,9 +40,8 @@ class Head:
     fewer examples than the layer has units, and none of them needs the layers before.
     """
 
-    observation: Observation
-    """In double precision, its model a smooth twin."""
     twin: SmoothTwin
+    """Of the observation in double precision."""
     call: Call
     """The layer, in the twin."""
     probe: Tensor
@@ -54,9 +52,15 @@ class Head:
     """The standard deviation of noise in the layer's gradient, as its singular values show it."""
 
     @property
+    def observation(self) -> Observation:
+        """The twin's."""
+        return self.twin.observation
+
+    @property
     def layer(self) -> nn.Linear:
         """The first linear layer."""
-        return self.call.layer
+        layer: nn.Linear = self.call.layer
+        return layer
 
     @property
     def weight(self) -> Tensor:
@@ -78,7 +82,7 @@ class Head:
     @cached_property
     def loss(self) -> FunctionalLoss:
         """Of the twin."""
-        return FunctionalLoss(self.observation.model, self.observation.loss_fn, seed=0)
+        return loss_of(self.observation)
 
     @cached_property
     def is_last(self) -> bool:
@@ -110,13 +114,6 @@ class Head:
             later = {name: self.loss.parameters[name] for name in self.later}
         gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
         return gradients
-
-    def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
-        """What a later layer reads if U is this, in one row."""
-        seen: list[Tensor] = []
-        with hooked(layer, lambda _, arguments, __: seen.append(arguments[0])):
-            self._returned(outputs, self.probe)
-        return seen[0].flatten()
 
     def features(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """H = Δ⁺ ∂L/∂W, the inputs of the layer, from its outputs; and E‖error‖² of each.
@@ -175,10 +172,8 @@ def head_of(
         observation: A gradient's, or with `visits` a weight change's.
         generator: Of the random inputs.
         gap: `CLEAR` or `ROUGH`.
-        visits: Of FedAvg.
+        visits: Of FedAvg; `None`: one of each example.
     """
-    if visits is None and observation.local is not None:
-        return None
     probe = random_inputs(observation, 32, generator)
     for call in linear_calls(observation, probe)[0]:
         weight = observation.sent.get(call.weight)
@@ -190,11 +185,9 @@ def head_of(
         sent = {name: value.double() for name, value in observation.sent.items()}
         model = copy.deepcopy(observation.model).double()
         twin = SmoothTwin(replace(observation, model=model, sent=sent), 1.0)
-        layer = twin.observation.model.get_submodule(call.name)
-        assert isinstance(layer, nn.Linear)
         outputs = call.layer(call.inputs).detach().double()
-        own = replace(call, layer=layer)
-        head = Head(twin.observation, twin, own, probe[:1].double(), outputs, noise)
+        own = call._replace(layer=twin.observation.model.get_submodule(call.name))
+        head = Head(twin, own, probe[:1].double(), outputs, noise)
         return head if head.is_whole and head.is_a_cut(probe.double()) else None
     return None
 
@@ -208,272 +201,4 @@ def _noise(weight: Tensor, examples: int, visits: int | None, gap: float) -> flo
     ratio = float(sizes[rank] / sizes[examples - 1])
     if not ratio < gap:
         return None
-    entries = (weight.shape[0] - rank) * (weight.shape[1] - rank)
-    return 0.0 if ratio < CLEAR else float((sizes[rank:].square().sum() / entries).sqrt())
-
-
-class HeadEquations:
-    """The head's equations in one row, each block relative to its own size."""
-
-    def __init__(self, head: Head, labels: Tensor) -> None:
-        self.head, self.labels = head, labels
-        self.offset = 0.0 if head.layer.bias is None else head.layer.bias.detach()
-        left = torch.linalg.svd(head.weight, full_matrices=True)[0]
-        self.outside = left[:, len(labels) :]
-        blocks = [head.observation.sent[name] for name in head.later]
-        blocks += [] if head.bias is None else [head.bias]
-        blocks += [head.weight @ head.layer.weight.detach().T]
-        sizes = [float(block.square().sum()) for block in blocks]
-        # the unit of what lies outside of the column space is ‖Δ‖² at random outputs
-        delta = head.gradients(head.outputs[:1].expand(len(labels), -1), labels)[1]
-        blocks.append(delta.new_zeros(len(labels), self.outside.shape[1]))
-        sizes.append(float(delta.square().sum()))
-        target = torch.cat([block.flatten() for block in blocks])
-        weights = [torch.full_like(b, 2 / s).flatten() for b, s in zip(blocks, sizes, strict=True)]
-        self.evidence = Evidence(target, target, torch.cat(weights))
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        later, delta = self.head.gradients(outputs, self.labels)
-        blocks = [later[name] for name in self.head.later]
-        blocks += [] if self.head.bias is None else [delta.sum(0)]
-        blocks += [delta.T @ (outputs - self.offset), delta @ self.outside]
-        return torch.cat([block.flatten() for block in blocks])
-
-
-@dataclass(frozen=True)
-class LastLayer:
-    """Equations for the logits z_n of a batch in what was sent of the last layer z = V a + c.
-
-    With e_n = ∂L/∂z_n, which z_n alone determines, the message holds G = ∂L/∂V = Σ_n e_n a_nᵀ and
-    ∂L/∂c = Σ_n e_n. Let G = Q S Rᵀ with as many singular values as the batch has examples. Then
-
-        S⁻¹ Qᵀ Σ_n e_n (z_n - c)ᵀ = Rᵀ Vᵀ,   e_n in the span of Q,   S⁻¹ Qᵀ (Σ_n e_n - ∂L/∂c) = 0.
-
-    A trained model is sure of most of its examples: their e_n are thousands of times smaller than
-    others'. Divided by the singular values, and e_n by its own length, all examples count alike.
-    """
-
-    head: Head
-    layer: nn.Linear
-    labels: Tensor
-    gradient: Tensor
-    bias: Tensor | None
-
-    def residuals(self, logits: Tensor) -> Tensor:
-        """Of all equations, in one row."""
-        slopes = self.slopes(logits)
-        left, sizes, right = self._factors
-        inside, outside = left[:, : len(sizes)], left[:, len(sizes) :]
-        shares = (slopes @ inside).T / sizes[:, None]
-        lengths = slopes.norm(dim=1, keepdim=True) + torch.finfo(slopes.dtype).tiny
-        target = right @ self.layer.weight.detach().T
-        blocks = [shares @ (logits - self.offset) - target, slopes @ outside / lengths]
-        if self.bias is not None:
-            blocks.append(shares.sum(1) - inside.T @ self.bias / sizes)
-        return torch.cat([block.flatten() for block in blocks])
-
-    def slopes(self, logits: Tensor) -> Tensor:
-        """e, one row for each example."""
-        found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
-        return found
-
-    def features(self, logits: Tensor) -> Tensor:
-        """The layer's inputs a, by least squares."""
-        found: Tensor = torch.linalg.pinv(self.slopes(logits).T) @ self.gradient
-        return found
-
-    @property
-    def offset(self) -> Tensor | float:
-        """The layer's bias c."""
-        return 0.0 if self.layer.bias is None else self.layer.bias.detach()
-
-    @cached_property
-    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
-        count = len(self.labels)
-        return left, sizes[:count], right[:count]
-
-    def starts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Logits of many kinds; of every other start the labels' scores fit ∂L/∂c.
-
-        They deviate by up to 6, the margins of their labels are up to 14: a trained model's.
-        """
-        blank = self.gradient.new_empty(count, len(self.labels), len(self.gradient))
-        scores = 6 * _uniform(blank[:, :1, :1], generator) * normal_like(blank, generator)
-        own = one_hot(self.labels, len(self.gradient)).to(blank)
-        margins = 14 * _uniform(blank[:, :, 0], generator)
-        if self.bias is not None:
-            others = scores.masked_fill(own > 0, -torch.inf).logsumexp(2)
-            doubts = self._doubts(self.bias, count, generator)
-            fitting = others + (1 - doubts).log() - doubts.log() - (scores * own).sum(2)
-            margins[::2] = fitting[::2]
-        return self.offset + scores + margins[:, :, None] * own
-
-    def _doubts(self, bias: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """1 - p of each label: -∂L/∂c at the label, split at random among equal ones."""
-        examples, classes = len(self.labels), len(self.gradient)
-        slopes = self.slopes(self.gradient.new_zeros(examples, classes))
-        unit = -slopes[0, self.labels[0]] / (1 - 1 / classes)
-        seen = (-bias / unit)[self.labels].clamp(min=1e-4)
-        parts = _uniform(self.gradient.new_empty(count, examples), generator) + 0.05
-        same = (self.labels[:, None] == self.labels).to(parts)
-        jitter = (0.5 * normal_like(parts, generator)).exp()
-        return (seen * parts / (parts @ same) * jitter).clamp(1e-5, 0.99)
-
-
-def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn: Tensor = torch.special.ndtr(normal_like(like, generator))
-    return drawn
-
-
-def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
-    """The layer after the head's first one, if it is the only one and returns class scores."""
-    if head.is_last or labels.dim() != 1 or labels.is_floating_point():
-        return None
-    names = {name.rpartition(".")[0] for name in head.later}
-    sent = head.observation.sent
-    if len(names) != 1:
-        return None
-    name = names.pop()
-    gradient, layer = sent.get(f"{name}.weight"), head.observation.model.get_submodule(name)
-    small = gradient is not None and len(labels) < min(gradient.shape)
-    if not small or gradient is None or not isinstance(layer, nn.Linear):
-        return None
-    if gradient.shape != (head.observation.num_classes, head.outputs.shape[1]):
-        return None
-    return LastLayer(head, layer, labels, gradient, sent.get(f"{name}.bias"))
-
-
-def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
-    """The logits; `None` where no start leads to a solution: other draws may.
-
-    80 steps, of 384 starts; after 12 steps the best 64 go on.
-    """
-    shape = (len(problem.labels), len(problem.gradient))
-
-    def residuals(row: Tensor) -> Tensor:
-        return problem.residuals(row.view(shape))
-
-    state = _State.at(residuals, problem.starts(384, generator).flatten(1))
-    for step in range(80):
-        if watch.is_over():
-            return None
-        state = state.step(residuals)
-        if float(state.costs.min()) < 1e-11:
-            break
-        if step == 12:
-            state = state.best(64)
-    best = state.best(1)
-    return best.rows[0].view(shape) if float(best.costs) < 1e-5 else None
-
-
-@dataclass(frozen=True)
-class _State:
-    """Levenberg-Marquardt steps of many starts beside each other."""
-
-    rows: Tensor
-    values: Tensor
-    damping: Tensor
-
-    @classmethod
-    def at(cls, residuals: Callable[[Tensor], Tensor], rows: Tensor) -> "_State":
-        """The starts."""
-        return cls(rows, vmap(residuals)(rows), torch.full_like(rows[:, 0], 0.1))
-
-    @property
-    def costs(self) -> Tensor:
-        """Squared residuals; infinite where they are not numbers."""
-        return self.values.square().sum(1).nan_to_num(torch.inf)
-
-    def best(self, count: int) -> "_State":
-        """Those with the least costs."""
-        order = self.costs.argsort()[:count]
-        return _State(self.rows[order], self.values[order], self.damping[order])
-
-    def step(self, residuals: Callable[[Tensor], Tensor]) -> "_State":
-        """One step of each, taken where it helps."""
-        jacobians: Tensor = vmap(jacfwd(residuals))(self.rows)
-        back = jacobians.transpose(1, 2)
-        matrices, slopes = back @ jacobians, back @ self.values[:, :, None]
-        sizes = matrices.diagonal(dim1=1, dim2=2)
-        sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
-        shifts = torch.diag_embed(self.damping[:, None] * sizes)
-        steps = torch.linalg.solve_ex(matrices + shifts, slopes)[0][:, :, 0].nan_to_num()
-        rows = self.rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
-        values = vmap(residuals)(rows)
-        helps = values.square().sum(1).nan_to_num(torch.inf) < self.costs
-        damping = torch.where(helps, self.damping / 3, self.damping * 4).clamp(1e-12, 1e8)
-        helps = helps[:, None]
-        return _State(
-            torch.where(helps, rows, self.rows), torch.where(helps, values, self.values), damping
-        )
-
-
-SOLVED = 1e-3
-"""The relative misfit of the head's equations that counts as 0."""
-
-
-def solve_head(head: Head, run: Run, steps: int) -> tuple[Tensor | None, str]:
-    """U from the last layer's logits, or else from many starts around what random inputs give.
-
-    Where both fail, the last layer is tried again: of trained models it is the easier problem. It
-    has no equations to spare for noise, and is left out where there is some.
-    """
-    equations = HeadEquations(head, run.labels)
-    aside = torch.Generator().manual_seed(seed_from(run.generator))  # the starts stay the same
-    if head.noise > 0:
-        return _search(equations, run, steps)
-    known = _from_last_layer(equations, run.labels, aside, run.watch)
-    if known is not None:
-        return known, FINISHED
-    found, status = _search(equations, run, steps)
-    if found is None and status == FINISHED:
-        found = _from_last_layer(equations, run.labels, aside, run.watch)
-    return found, status
-
-
-def _search(equations: HeadEquations, run: Run, steps: int) -> tuple[Tensor | None, str]:
-    """From many starts, the smooth twin's width falling."""
-    head = equations.head
-    scale = float(head.outputs.square().mean().sqrt())
-    blank = head.outputs.new_empty(64, len(run.labels), head.outputs.shape[1])
-    start = head.outputs.mean(0) + scale * normal_like(blank, run.generator)
-    left = run.watch.left()
-    descent = Descent(steps, scale / 8, "adam", "cosine", time_budget=left, settled=0.9)
-
-    def cost(outputs: Tensor, progress: float) -> Tensor:
-        head.twin.set_width(scale * 1e-3 ** min(1.0, progress / 0.9))
-        return equations.evidence.misfit(equations(outputs))
-
-    minimum = minimise(cost, start, descent, progress=run.progress)
-    refined = _refined(equations, minimum.inputs[int(minimum.costs.argmin())], run.watch)
-    status = minimum.status if minimum.status != FINISHED else refined.status
-    limit = SOLVED if head.noise == 0 else 0.05  # which is put down to noise
-    return (refined.inputs if refined.cost < limit else None), status
-
-
-def _refined(equations: HeadEquations, outputs: Tensor, watch: Watch) -> Refined:
-    equations.head.sharpen()
-    objective = Objective(equations, equations.evidence, TotalVariation(0.0))
-    return refine(objective, outputs, steps=10, products=100, watch=watch, tolerance=1e-3)
-
-
-def _from_last_layer(
-    equations: HeadEquations, labels: Tensor, generator: torch.Generator, watch: Watch
-) -> Tensor | None:
-    """U whose image under the layers in between is what the last layer's equations give."""
-    head = equations.head
-    problem = last_layer_of(head, labels)
-    logits = None if problem is None else solve_last(problem, generator, watch)
-    if problem is None or logits is None:
-        return None
-    head.sharpen()
-    features = problem.features(logits)
-    objective = Objective(
-        lambda outputs: head.inputs_of(problem.layer, outputs),
-        euclidean_evidence(features.flatten()),
-        TotalVariation(0.0),
-    )
-    begun = refine(objective, features, steps=10, products=100, watch=watch, tolerance=1e-9)
-    refined = _refined(equations, begun.inputs, watch)
-    return refined.inputs if refined.cost < SOLVED and refined.status == FINISHED else None
+    return 0.0 if ratio < CLEAR else noise_beside(sizes, weight.shape, rank)

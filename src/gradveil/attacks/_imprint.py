@@ -5,23 +5,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_inputs, check_kind, check_positive
+from gradveil._checks import WrongValue, check_count, check_inputs, check_kind, check_positive
 from gradveil._random import generator_or_fresh
 
-from ._analytic import first_layer, unexplained
+from ._analytic import first_layer, reconstruction
 from ._attack import Attack, Reconstruction
-from ._descent import clamp
-from ._labels import labels_or_unknown
 from ._observation import Observation, check_observation
 
 
 def check_planted(observation: Observation, name: str) -> None:
     """Require an observation of a server that may send any model."""
+    check_observation(observation)
     if observation.server != "malicious":
-        raise ValueError(
-            f"Parameter `observation` should be that of a server that changes the model for"
-            f" {name}. Found `observation.server = {observation.server!r}`. Send the model that"
-            " `plant` makes, and observe it with `ThreatModel(server='malicious')`."
+        raise WrongValue(
+            "observation",
+            f"be that of a server that changes the model for {name}",
+            f"`observation.server = {observation.server!r}`",
+            "Send the model that `plant` makes, and observe it with"
+            " `ThreatModel(server='malicious')`.",
         )
 
 
@@ -68,10 +69,6 @@ class ImprintedNet(nn.Module):
         shifted = flat + self.spread(torch.relu(self.imprint(flat)))
         outputs: Tensor = self.model(shifted.view_as(inputs))
         return outputs
-
-
-NOTHING = 1e-5
-"""A bin whose share of the largest bias difference is below this holds no example."""
 
 
 @dataclass(frozen=True)
@@ -124,28 +121,20 @@ class Imprint(Attack):
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
         """Attack a message of a model that `plant` made."""
-        check_observation(observation)
         check_planted(observation, "Imprint")
         generator = generator_or_fresh(generator)
         layer = first_layer(observation, generator)
         order = layer.layer.bias.detach().argsort(descending=True)  # the lowest cut first
         weight, bias = (observation.sent[name][order] for name in (layer.weight, layer.bias))
-        flat = _occupied(_differences(weight), _differences(bias), observation.batch_size)
-        shape = (observation.batch_size, *observation.input_shape)
-        inputs = clamp(flat.reshape(shape), observation.low, observation.high)
-        labels = labels_or_unknown(observation, generator)
-        return Reconstruction(inputs, labels, unexplained(weight, bias, flat))
+        rows, signals = _differences(weight), _differences(bias)
+        found = weight.new_zeros(observation.batch_size, weight.shape[1])
+        strongest = signals.abs().argsort(descending=True)[: len(found)]
+        # a bin with less of the largest difference holds no example
+        strongest = strongest[signals[strongest].abs() > 1e-5 * signals.abs().max()]
+        found[: len(strongest)] = rows[strongest] / signals[strongest, None]
+        return reconstruction(observation, found, weight, bias, generator)
 
 
 def _differences(rows: Tensor) -> Tensor:
     """Each row less the next; the last one as it is."""
     return rows - torch.cat([rows[1:], torch.zeros_like(rows[:1])])
-
-
-def _occupied(weight: Tensor, bias: Tensor, count: int) -> Tensor:
-    """The ratios of the bins with the largest signals, and 0 for what is missing."""
-    strongest = bias.abs().argsort(descending=True)[:count]
-    strongest = strongest[bias[strongest].abs() > NOTHING * bias.abs().max()]
-    images = weight.new_zeros(count, weight.shape[1])
-    images[: len(strongest)] = weight[strongest] / bias[strongest, None]
-    return images

@@ -26,7 +26,6 @@ from ._matching import DISTANCES, euclidean_evidence
 from ._model_layers import random_examples
 from ._observation import Observation
 from ._peel import Peel
-from ._peel_local import peel_local
 from ._priors import TotalVariation, total_variation
 from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
@@ -123,11 +122,11 @@ class InvertingGradients(Search):
 
         Exact inversion returns what it can confirm, or nothing; the others may be uncertain.
         """
-        peel, unpool, heads = self.peel, self.unpool, list[Tensor]()
+        peel, unpool = self.peel, self.unpool
         if unpool is not None and not run.watch.is_over():
             unpool = replace(unpool, steps=min(unpool.steps, self.steps))
             aside = replace(run, generator=run.generator.clone_state())  # peeling stays the same
-            unpooled = unpool.solve(aside, heads)
+            unpooled = unpool.solve(aside)
             if unpooled is not None:
                 return unpooled
         if peel is None or run.watch.is_over():
@@ -137,10 +136,7 @@ class InvertingGradients(Search):
             return exact
         if run.watch.is_over():
             return None
-        peel = replace(peel, steps=min(peel.steps, self.steps))
-        if run.observation.local is not None:
-            return peel_local(peel, run)
-        return peel.solve(run, heads[0] if heads else None)
+        return replace(peel, steps=min(peel.steps, self.steps)).solve(run)
 
     def _better(self, run: Run, result: Reconstruction, guess: Reconstruction) -> Reconstruction:
         """The descent's result or a closed form's guess: what fits better, else the less cost."""

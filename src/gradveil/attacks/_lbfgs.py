@@ -9,9 +9,6 @@ from torch import Tensor
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
 from ._descent import Watch
 
-BLOCK = 20
-"""Iterations between two looks at whether the cost still falls."""
-
 
 class _TimeIsUp(Exception):
     pass
@@ -38,18 +35,12 @@ def minimise_lbfgs(
 ) -> Point:
     """Minimise the cost by L-BFGS, until it is low enough or does not fall any more.
 
-    Args:
-        cost: To a 0-d tensor, differentiable; not finite means: step back.
-        start: The variables at the start.
-        steps: Iterations at most, of one or a few evaluations each.
-        watch: Says when the time is up.
-        tolerance: A cost that is good enough to stop.
-        progress: Told after every block of iterations how far it is.
+    One that is not finite means a step back; `tolerance` is good enough to stop.
     """
     now = start.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
     best = Point(now.detach().clone())
     optimiser = torch.optim.LBFGS(
-        [now], max_iter=min(BLOCK, steps), max_eval=4 * BLOCK, history_size=100,
+        [now], max_iter=min(20, steps), max_eval=80, history_size=100,
         tolerance_grad=0.0, tolerance_change=0.0, line_search_fn="strong_wolfe",
     )  # fmt: skip
 
@@ -64,8 +55,8 @@ def minimise_lbfgs(
         return value
 
     try:
-        for step in range(0, steps, BLOCK):
-            before, done = best.cost, min(step + BLOCK, steps)
+        for step in range(0, steps, 20):
+            before, done = best.cost, min(step + 20, steps)
             optimiser.step(closure)  # type: ignore[arg-type]
             best.history.append((done, best.cost))
             if progress is not None:

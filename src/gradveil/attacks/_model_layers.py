@@ -1,75 +1,128 @@
-"""The layers of a model as attacks see them: linear ones, chains of convolutions, smooth twins."""
+"""The layers of a model as attacks see them: one at work, chains of convolutions, smooth twins."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import vjp
 from torch.nn.functional import conv2d, leaky_relu, max_pool2d
 
+from gradveil._checks import WrongValue
 from gradveil._random import normal_like
 from gradveil._solve import conjugate_gradients
 from gradveil._typing import Tensors
 from gradveil.messages import FunctionalLoss, TokenGradient, random_ids
 
+from ._descent import clamp
 from ._observation import Observation
 
 
-@dataclass(frozen=True)
-class Call:
-    """One linear layer at work."""
+class Call(NamedTuple):
+    """One layer at work."""
 
     name: str
-    layer: nn.Linear
+    layer: Any
     inputs: Tensor
 
     @property
     def weight(self) -> str:
         """The name of its weight in a message."""
-        return f"{self.name}.weight" if self.name else "weight"
+        return f"{self.name}.weight".lstrip(".")
 
     @property
     def bias(self) -> str:
         """The name of its bias in a message."""
-        return f"{self.name}.bias" if self.name else "bias"
+        return f"{self.name}.bias".lstrip(".")
+
+
+def loss_of(observation: Observation) -> FunctionalLoss:
+    """The model with its loss, as a function of parameters."""
+    return FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+
+
+@contextmanager
+def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """With a forward hook; what it returns takes the place of the outputs."""
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def recorded(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[Call]]:
+    """Watch modules at work, in the order in which they are done."""
+    calls: list[Call] = []
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda layer, arguments, _: calls.append(Call(name, layer, arguments[0]))
+
+    with ExitStack() as stack:
+        for name, module in modules:
+            stack.enter_context(hooked(module, hook(name)))
+        yield calls
 
 
 def linear_calls(
-    observation: Observation, inputs: Tensor, parameters: Tensors | None = None
+    observation: Observation,
+    inputs: Tensor,
+    parameters: Tensors | None = None,
+    kind: type[nn.Module] = nn.Linear,
 ) -> tuple[list[Call], Tensor]:
-    """The calls of linear layers in the order in which they happen, and the model's outputs."""
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
-    linear = [(n, m) for n, m in observation.model.named_modules() if isinstance(m, nn.Linear)]
-    with recorded(linear) as calls, torch.no_grad():
+    """The calls of the layers of a kind that hold none of it, and the model's outputs."""
+    loss = loss_of(observation)
+    layers = [(n, m) for n, m in observation.model.named_modules() if isinstance(m, kind)]
+    layers = [(n, m) for n, m in layers if not any(isinstance(c, kind) for c in m.children())]
+    with recorded(layers) as calls, torch.no_grad():
         outputs = loss.outputs(parameters or loss.parameters, inputs)
-    return [Call(name, layer, read.detach()) for name, layer, read in calls], outputs  # type: ignore[arg-type]
+    return calls, outputs
+
+
+def features_of(
+    name: str, observation: Observation, parameters: Tensors | None = None
+) -> Callable[[Tensor], Tensor]:
+    """From the inputs to those of the layer of that name, in the observation's own model.
+
+    `parameters` are those of the model if they moved.
+    """
+    layer, loss = observation.model.get_submodule(name), loss_of(observation)
+
+    def features(inputs: Tensor) -> Tensor:
+        with recorded([(name, layer)]) as calls:
+            loss.outputs(parameters or loss.parameters, inputs)
+        return calls[0].inputs
+
+    return features
 
 
 def input_layer(observation: Observation, generator: torch.Generator) -> Call | None:
-    """The first linear layer, if it reads the inputs themselves, flattened or not."""
+    """The first linear layer, if it reads the flattened inputs and its gradients were sent."""
     probe = random_inputs(observation, 2, generator)
     for call in linear_calls(observation, probe)[0][:1]:
-        if call.inputs.numel() == probe.numel() and torch.equal(
-            call.inputs.flatten(), probe.flatten()
-        ):
+        same = torch.equal(call.inputs.flatten(), probe.flatten())
+        if same and {call.weight, call.bias} <= observation.sent.keys():
             return call
     return None
 
 
 def last_layer(calls: list[Call], observation: Observation) -> Call:
     """The last linear layer that makes one number for each class and whose weight was sent."""
+    classes = observation.num_classes
     for call in reversed(calls):
-        fits = call.layer.out_features == observation.num_classes
-        if fits and call.weight in observation.sent:
+        if call.layer.out_features == classes and call.weight in observation.sent:
             return call
     layers = [f"{c.name} ({c.layer.in_features} to {c.layer.out_features})" for c in calls]
-    raise ValueError(
-        f"Parameter `observation.model` should end in a trainable `nn.Linear` with"
-        f" {observation.num_classes} outputs, from whose gradient labels are read. Found linear"
-        f" layers {layers or 'none'}. Grant the labels: `ThreatModel(labels='known')`."
+    raise WrongValue(
+        "observation.model",
+        f"end in a trainable `nn.Linear` with {classes} outputs, from whose gradient labels are"
+        " read",
+        f"linear layers {layers or 'none'}",
+        "Grant the labels: `ThreatModel(labels='known')`.",
     )
 
 
@@ -86,29 +139,7 @@ def random_inputs(observation: Observation, count: int, generator: torch.Generat
     blank = torch.empty(
         count, *observation.input_shape, dtype=reference.dtype, device=reference.device
     )
-    drawn = normal_like(blank, generator)
-    for bound, cut in ((observation.low, torch.maximum), (observation.high, torch.minimum)):
-        if bound is not None:
-            drawn = cut(drawn, bound.to(drawn))
-    return drawn
-
-
-@contextmanager
-def recorded(
-    modules: Iterable[tuple[str, nn.Module]],
-) -> Iterator[list[tuple[str, nn.Module, Tensor]]]:
-    """Watch modules at work: the name, the module and what it reads, in the order of the calls."""
-    calls: list[tuple[str, nn.Module, Tensor]] = []
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda module, arguments: calls.append((name, module, arguments[0]))
-
-    handles = [module.register_forward_pre_hook(hook(name)) for name, module in modules]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+    return clamp(normal_like(blank, generator), observation.low, observation.high)
 
 
 def random_examples(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
@@ -127,20 +158,15 @@ def smooth_images(observation: Observation, count: int, generator: torch.Generat
     shape = (count, channels + 1, 2 * rows, 2 * columns)
     noise = normal_like(blank.new_empty(shape), generator)
     noise = noise[:, 1:] * 0.4 + noise[:, :1]
-    frequency = _frequencies(noise)
-    drawn: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real[..., :rows, :columns]
+    down, across = (torch.fft.fftfreq(n, dtype=noise.dtype) for n in shape[-2:])
+    sizes = (down[:, None].square() + across.square()).sqrt().clamp(min=1 / max(shape[-2:]))
+    spectrum = torch.fft.fft2(noise) / sizes.to(noise.device)
+    drawn: Tensor = torch.fft.ifft2(spectrum).real[..., :rows, :columns]
     drawn = drawn / drawn.std()
     if observation.low is None or observation.high is None:
         return drawn
     low, high = observation.low.to(drawn), observation.high.to(drawn)
     return ((low + high) / 2 + drawn * (high - low) / 4).clamp(low, high)
-
-
-def _frequencies(like: Tensor) -> Tensor:
-    rows, columns = (torch.fft.fftfreq(n, dtype=like.dtype) for n in like.shape[-2:])
-    sizes = (rows[:, None].square() + columns.square()).sqrt()
-    least: Tensor = sizes.clamp(min=1 / max(like.shape[-2:])).to(like.device)
-    return least
 
 
 class SmoothLeakyReLU(nn.Module):
@@ -169,8 +195,12 @@ class SmoothTwin:
     """
 
     def __init__(self, observation: Observation, width: float) -> None:
-        model = copy.deepcopy(observation.model)
-        self._activations = _replace_activations(model, width)
+        model, self._activations = copy.deepcopy(observation.model), list[SmoothLeakyReLU]()
+        for name, child in list(model.named_modules(remove_duplicate=False)):
+            if name and isinstance(child, (nn.ReLU, nn.LeakyReLU)):
+                smooth = SmoothLeakyReLU(getattr(child, "negative_slope", 0.0), width)
+                model.set_submodule(name, smooth)
+                self._activations.append(smooth)
         self.is_smoother = bool(self._activations)
         self.observation = replace(observation, model=model) if self.is_smoother else observation
 
@@ -178,18 +208,6 @@ class SmoothTwin:
         """Make the activations this smooth."""
         for activation in self._activations:
             activation.width = width
-
-
-def _replace_activations(module: nn.Module, width: float) -> list[SmoothLeakyReLU]:
-    made: list[SmoothLeakyReLU] = []
-    for name, child in module.named_children():
-        if isinstance(child, (nn.ReLU, nn.LeakyReLU)):
-            slope = child.negative_slope if isinstance(child, nn.LeakyReLU) else 0.0
-            made.append(SmoothLeakyReLU(slope, width))
-            setattr(module, name, made[-1])
-        else:
-            made += _replace_activations(child, width)
-    return made
 
 
 def determined_share(
@@ -204,174 +222,58 @@ def determined_share(
 
     A limited number of conjugate gradients finds w; a direction that hardly moves the features does
     not count, for nothing could be found along it. The mean over the inputs; where there are fewer
-    features than entries, a bound from their number alone. Features without a derivative show
-    nothing.
+    features than entries, a bound from their number alone.
 
     >>> halves = lambda x: torch.cat([x[:, :2], x[:, :2]], 1)
     >>> round(determined_share(halves, torch.zeros(500, 4), torch.Generator().manual_seed(0)), 1)
     0.5
     """
-    inputs = inputs.detach().requires_grad_()
-    with torch.enable_grad():
-        found = features(inputs)
-        entries, count = inputs[0].numel(), found[0].numel()
-        if count < entries:
-            return count / entries
-        if not found.requires_grad:
-            return 0.0
-        multiply = _normal_matrix(found, inputs)
-    directions = normal_like(inputs.detach(), generator).flatten(1)
+    found, pull = vjp(features, inputs)
+    entries, count = inputs[0].numel(), found[0].numel()
+    if count < entries:
+        return count / entries
+    push = vjp(lambda slopes: pull(slopes)[0], torch.zeros_like(found))[1]  # v to J v
+
+    def multiply(rows: Tensor) -> Tensor:
+        pulled: Tensor = pull(push(rows.view_as(inputs))[0])[0]
+        return pulled.flatten(1)
+
+    directions = normal_like(inputs, generator).flatten(1)
     # 60 steps are enough for a condition number of about 10
     seen, _ = conjugate_gradients(multiply, multiply(directions), tolerance=1e-3, max_steps=60)
     missing = (seen - directions).square().sum(1) / directions.square().sum(1)
     return float(1 - missing.mean())
 
 
-def _normal_matrix(found: Tensor, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """v to JᵀJ v, a row for each input; the graph is made once.
-
-    J v is the derivative of Jᵀu with respect to u.
-    """
-    blank = torch.zeros_like(found, requires_grad=True)
-    (pulled,) = torch.autograd.grad(found, inputs, blank, create_graph=True)
-
-    def multiply(directions: Tensor) -> Tensor:
-        shaped = directions.view_as(inputs)
-        (pushed,) = torch.autograd.grad(pulled, blank, shaped, retain_graph=True)
-        (back,) = torch.autograd.grad(found, inputs, pushed, retain_graph=True)
-        return back.flatten(1)
-
-    return multiply
-
-
-_PASSING = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
-
-
 @dataclass(frozen=True)
 class Stage:
     """outputs = pool(activation(u)) with u = scale · (W * inputs) + shift, channel by channel."""
 
-    name: str
-    """Of the convolution."""
+    weight: str
+    """The name of W in a message."""
     kernel: Tensor
     """W times the scale."""
     shift: Tensor
     scale: Tensor
     padding: tuple[int, int]
-    slope: float
+    slope: float = 1.0
     """Of the activation below 0; 1 where there is none."""
-    pool: int
+    pool: int = 1
     """Cells of pool × pool entries, of which the largest counts; 1 where there is no pool."""
-
-    @property
-    def weight(self) -> str:
-        """The name of the convolution's weight in a message."""
-        return f"{self.name}.weight" if self.name else "weight"
 
     def linear(self, inputs: Tensor) -> Tensor:
         """U without its shift."""
         return conv2d(inputs, self.kernel, padding=self.padding)
 
-    def before_pool(self, inputs: Tensor) -> Tensor:
-        """What the activation makes of u."""
-        return leaky_relu(self.linear(inputs) + self.shift.view(-1, 1, 1), self.slope)
-
     def __call__(self, inputs: Tensor) -> Tensor:
         """The outputs."""
-        outputs = self.before_pool(inputs)
+        outputs = leaky_relu(self.linear(inputs) + self.shift.view(-1, 1, 1), self.slope)
         return outputs if self.pool == 1 else max_pool2d(outputs, self.pool)
 
     def to(self, like: Tensor) -> "Stage":
         """In the precision of a tensor."""
         kernel, shift, scale = (part.to(like) for part in (self.kernel, self.shift, self.scale))
         return replace(self, kernel=kernel, shift=shift, scale=scale)
-
-
-def chain_of(observation: Observation, features: Tensor, probe: Tensor) -> list[Stage] | None:
-    """The stages between the inputs and these features of a probe; `None` if it is no such chain.
-
-    Convolutions have stride 1 and one group, BatchNorm is in eval mode, activations are ReLU or
-    LeakyReLU modules, pools do not overlap. Whatever else happens in the model, the stages must
-    give the same features.
-    """
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
-    leaves = [(n, m) for n, m in observation.model.named_modules() if not list(m.children())]
-    with recorded(leaves) as calls, torch.no_grad():
-        loss.outputs(loss.parameters, probe)
-    stages = _stages([(name, module) for name, module, _ in calls])
-    if not stages:
-        return None
-    try:
-        with torch.no_grad():
-            outputs = through(stages, probe).flatten(1)
-    except RuntimeError:
-        return None
-    same = outputs.shape == features.shape and torch.allclose(outputs, features, 1e-3, 1e-5)
-    return stages if same else None
-
-
-def _stages(modules: list[tuple[str, nn.Module]]) -> list[Stage] | None:
-    """Read in the order of the calls, up to the first linear layer."""
-    stages: list[Stage] = []
-    for name, module in modules:
-        if isinstance(module, nn.Linear):
-            return stages
-        if isinstance(module, nn.Conv2d):
-            stage = _begin(name, module)
-        else:
-            stage = _extend(stages.pop(), module) if stages else None
-        if stage is None:
-            return None
-        stages.append(stage)
-    return None
-
-
-def _begin(name: str, conv: nn.Conv2d) -> Stage | None:
-    plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.groups == 1
-    if not plain or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
-        return None
-    weight = conv.weight.detach()
-    shift = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
-    rows, columns = conv.padding
-    return Stage(name, weight, shift, torch.ones_like(shift), (rows, columns), 1.0, 1)
-
-
-def _extend(stage: Stage, module: nn.Module) -> Stage | None:
-    """The stage with one more module at its end, or `None`."""
-    if isinstance(module, _PASSING):
-        return stage
-    if stage.pool > 1:
-        return None
-    if isinstance(module, nn.MaxPool2d):
-        return _pooled(stage, module)
-    if stage.slope != 1:
-        return None
-    kernel, shift, scale = stage.kernel, stage.shift, stage.scale
-    if isinstance(module, nn.BatchNorm2d):
-        if module.training or module.running_var is None or module.running_mean is None:
-            return None
-        factor = (module.running_var + module.eps).rsqrt()
-        factor = factor if module.weight is None else factor * module.weight.detach()
-        shift = (shift - module.running_mean) * factor
-        shift = shift if module.bias is None else shift + module.bias.detach()
-        kernel, scale = kernel * factor.view(-1, 1, 1, 1), scale * factor
-        return replace(stage, kernel=kernel, shift=shift, scale=scale)
-    if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
-        slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
-        return replace(stage, slope=slope)
-    return None
-
-
-def _pooled(stage: Stage, pool: nn.MaxPool2d) -> Stage | None:
-    sizes = {_pair(pool.kernel_size), _pair(pool.stride)}
-    if len(sizes) > 1 or _pair(pool.padding) != (0, 0) or pool.ceil_mode:
-        return None
-    rows, columns = sizes.pop()
-    return replace(stage, pool=rows) if rows == columns else None
-
-
-def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
@@ -381,29 +283,74 @@ def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
     return inputs
 
 
-@contextmanager
-def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """With a forward hook; what it returns takes the place of the outputs."""
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+def chain_of(observation: Observation, features: Tensor, probe: Tensor) -> list[Stage] | None:
+    """The stages between the inputs and these features of a probe; `None` if it is no such chain.
 
-
-def features_of(
-    name: str, observation: Observation, parameters: Tensors | None = None
-) -> Callable[[Tensor], Tensor]:
-    """From the inputs to those of the layer of that name, in the observation's own model.
-
-    `parameters` are those of the model if they moved.
+    Convolutions have stride 1 and one group, BatchNorm is in eval mode, activations are ReLU or
+    LeakyReLU modules, pools do not overlap. Whatever else happens in the model, the stages must
+    give the same features.
     """
-    layer = observation.model.get_submodule(name)
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    stages: list[Stage] = []
+    for call in linear_calls(observation, probe, kind=nn.Module)[0]:
+        if isinstance(call.layer, nn.Linear):
+            break
+        if isinstance(call.layer, nn.Conv2d):
+            stage = _begun(call)
+        else:
+            stage = _extended(stages.pop(), call.layer) if stages else None
+        if stage is None:
+            return None
+        stages.append(stage)
+    try:
+        with torch.no_grad():
+            outputs = through(stages, probe).flatten(1)
+    except RuntimeError:
+        return None
+    same = outputs.shape == features.shape and torch.allclose(outputs, features, 1e-3, 1e-5)
+    return stages if stages and same else None
 
-    def features(inputs: Tensor) -> Tensor:
-        with recorded([(name, layer)]) as calls:
-            loss.outputs(parameters or loss.parameters, inputs)
-        return calls[0][2]
 
-    return features
+def _begun(call: Call) -> Stage | None:
+    conv = call.layer
+    plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.groups == 1
+    if not plain or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+        return None
+    weight = conv.weight.detach()
+    shift = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
+    return Stage(call.weight, weight, shift, torch.ones_like(shift), conv.padding)
+
+
+def _extended(stage: Stage, module: nn.Module) -> Stage | None:
+    """The stage with one more module at its end, or `None`."""
+    if isinstance(module, (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)):
+        return stage
+    if stage.pool > 1:
+        return None
+    if isinstance(module, nn.MaxPool2d):
+        size, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+        plain = size == stride == size[::-1] and padding == (0, 0) and not module.ceil_mode
+        return replace(stage, pool=size[0]) if plain else None
+    if stage.slope != 1:
+        return None
+    if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
+        return replace(stage, slope=getattr(module, "negative_slope", 0.0))
+    norm, variance = module, getattr(module, "running_var", None)
+    if not isinstance(norm, nn.BatchNorm2d) or norm.training or variance is None:
+        return None
+    assert norm.running_mean is not None
+    factor = (variance + norm.eps).rsqrt()
+    factor = factor if norm.weight is None else factor * norm.weight.detach()
+    shift = (stage.shift - norm.running_mean) * factor
+    shift = shift if norm.bias is None else shift + norm.bias.detach()
+    kernel = stage.kernel * factor.view(-1, 1, 1, 1)
+    return replace(stage, kernel=kernel, shift=shift, scale=stage.scale * factor)
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def noise_beside(sizes: Tensor, shape: Sequence[int], rank: int) -> float:
+    """The root mean square of a matrix' entries without its first `rank` singular values."""
+    free = (shape[0] - rank) * (shape[1] - rank)
+    return float((sizes[rank:].square().sum() / free).sqrt())

@@ -5,9 +5,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ._attack import FINISHED, INTERRUPTED, Attack, Progress, Reconstruction, check_settings
+from gradveil._checks import WrongValue
+
+from ._attack import (
+    FINISHED,
+    INTERRUPTED,
+    TIME_BUDGET,
+    Attack,
+    Progress,
+    Reconstruction,
+    check_settings,
+)
 from ._descent import Descent, Minimum, minimise
-from ._head import ROUGH, Head, head_of, solve_head
+from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._observation import Observation
 from ._priors import total_variation
@@ -31,23 +41,25 @@ long that a short budget does not see their end, and a descent needs the rest.""
 class Peel(Attack):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
-    1. U, the outputs of the first linear layer, from the head's own equations (`Head`): a problem
-       of a few hundred variables, for which many starts cost less than one step on the images.
-    2. The features H = Δ⁺ ∂L/∂W with Δ the gradients with respect to U.
-    3. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
+    1. The features that the first linear layer reads, from the equations of it and of all layers
+       after it (`Head`, `LocalHead`): a problem of a few hundred variables. FedAvg's weight change
+       is solved along all local steps, if so few visit its batch that the change shows the rank.
+    2. Inputs with these features, each image by itself: min ‖h(x) - H‖² + a little total variation.
+    3. Where the equations have residuals left, these images tell where to start the next of up to
+       six passes.
 
     Repeated labels do not matter. It needs a message with all entries, and a batch smaller than the
     layer's width; elsewhere it finds nothing. A little noise or rounding, which leaves the rank of
-    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 3 weighs
+    ∂L/∂W visible, is averaged over the layer's units: the guess is then rough, and step 2 weighs
     total variation by what is known of the features' noise.
 
     Args:
-        steps: Of the head's descent.
+        steps: 25 for each pass.
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
         total_variation: Its weight in step 3, beside the relative misfit of the features.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of the head's descent.
+        progress: Called with (pass, passes, misfit of the message).
 
     >>> Peel(rounds=2).steps
     1000
@@ -72,54 +84,35 @@ class Peel(Attack):
         A message that does not determine the head is an error.
         """
         run = Run.of(self, observation, generator)
-        head = head_of(observation, run.generator, ROUGH)
-        if head is None:
-            raise ValueError(
-                "Parameter `observation` should be of a gradient with next to no noise and all"
-                " entries, of a model with a linear layer that is wider than the batch and through"
-                " which all information flows. Found a message that does not determine the layer's"
-                " outputs. Use `InvertingGradients`."
+        search = LocalSearch.of(run)
+        if search is None:
+            raise WrongValue(
+                "observation",
+                "be of a gradient with next to no noise and all entries, of a model with a linear"
+                " layer that is wider than the batch and through which all information flows",
+                "a message that does not determine the layer's outputs",
+                "Use `InvertingGradients`.",
             )
-        return self._guess(head, run)[0]
+        return self._guess(search) or run.blank(TIME_BUDGET)
 
-    def solve(self, run: Run, known: Tensor | None = None) -> Reconstruction | None:
-        """The batch; `None` where the head is not determined, or shows too little of the inputs.
-
-        `known` are the outputs of its first layer where they have been solved before.
-        """
-        head = head_of(run.observation, run.generator, ROUGH)
-        if head is None:
+    def solve(self, run: Run) -> Reconstruction | None:
+        """The batch; `None` where the head is not determined, or shows too little of the inputs."""
+        search = LocalSearch.of(run, ROUGH_SHARE)
+        if search is None:
             return None
-        share = shown_share(head, run)
+        own = features_of(search.training.layer, run.observation)
+        share = determined_share(
+            own, random_inputs(run.observation, 2, run.generator), run.generator
+        )
         if share < WORTH:
             return None
-        rounds = self.rounds if head.noise == 0 else min(2, self.rounds)
-        watch = run.watch if head.noise == 0 else run.watch.part(ROUGH_SHARE)
-        peel = replace(self, rounds=rounds if share >= DETERMINED else 1)
-        guess, solved = peel._guess(head, replace(run, watch=watch), known)
-        guess = replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
-        return guess if solved or guess.status == INTERRUPTED else None
+        peel = self if share >= DETERMINED else replace(self, rounds=1)
+        guess = peel._guess(search)
+        return guess and replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
 
-    def _guess(
-        self, head: Head, run: Run, known: Tensor | None = None
-    ) -> tuple[Reconstruction, bool]:
-        """The best guess, and whether the head was solved; noise where it was not."""
-        outputs, status = known, FINISHED
-        head.sharpen()
-        if known is None:
-            outputs, status = solve_head(head, run, self.steps)
-        inputs, most = run.noise(), False
-        solved = status == FINISHED and outputs is not None
-        if solved and outputs is not None:
-            features, noise = (part.to(inputs) for part in head.features(outputs, run.labels))
-            inputs, misfits, status = self.invert(head.call.name, run, features, noise)
-            most = 2 * int((misfits < CLOSE).sum()) > len(misfits)
-        inputs = run.clamp(inputs)
-        own = run.misfit(inputs)
-        certain = head.noise == 0 and most and own < NEAR * run.random_misfit()
-        certain = certain and status == FINISHED
-        history = [(self.steps, own)]
-        return Reconstruction(inputs, run.labels, own, history, status, certain), solved
+    def _guess(self, search: LocalSearch) -> Reconstruction | None:
+        """The best guess; `None` where time is over before there is any."""
+        return _Passes(self, search).run()
 
     def invert(
         self, name: str, run: Run, features: Tensor, noise: Tensor
@@ -173,8 +166,87 @@ class Peel(Attack):
         return minimise(cost, start, descent, low=seen.low, high=seen.high)
 
 
-def shown_share(head: Head, run: Run) -> float:
-    """How much of an input the features that the head reads determine (`determined_share`)."""
-    own = features_of(head.call.name, run.observation)
-    probe = random_inputs(run.observation, 2, run.generator)
-    return determined_share(own, probe, run.generator)
+@dataclass(frozen=True)
+class _Passes:
+    """From features to images and back, until the equations hold."""
+
+    peel: Peel
+    search: LocalSearch
+
+    @property
+    def work(self) -> Run:
+        """With its part of the time."""
+        return self.search.training.run
+
+    @property
+    def noise(self) -> float:
+        """Of the head: where there is some, equations never hold, and one pass is enough."""
+        return self.search.local.head.noise
+
+    def run(self) -> Reconstruction | None:
+        """The best images by their message; `None` where time is over before there are any."""
+        best: Reconstruction | None = None
+        latest: Tensor | None = None
+        count = max(1, min(6, self.peel.steps // 25)) if self.noise == 0 else 1
+        try:
+            for number in range(count):
+                guess = self._pass(latest, number, count)
+                if guess is None:
+                    return best and replace(best, status=TIME_BUDGET)
+                if guess.is_certain:
+                    return guess
+                latest = guess.inputs
+                best = guess if best is None or guess.loss < best.loss else best
+                best = replace(best, status=guess.status)
+                if guess.status != FINISHED or (number >= 2 and best.loss > 0.5):
+                    break  # no more passes help
+        except KeyboardInterrupt:
+            return replace(best or self.work.blank(INTERRUPTED), status=INTERRUPTED)
+        return best
+
+    def _pass(self, latest: Tensor | None, number: int, count: int) -> Reconstruction | None:
+        """One of them; `None` where time is over before there are images.
+
+        An example of which a trained model is sure hardly shows in the message: for certainty each
+        image must have its features, and the misfit be small by itself, too, not only beside that
+        of random images.
+        """
+        places, cost = self.search.solve(latest)
+        if self.work.watch.is_over():
+            return None
+        peel = self.peel
+        if self.noise > 0:
+            peel = replace(peel, rounds=min(2, peel.rounds))
+        elif cost >= SOLVED:
+            peel = replace(peel, rounds=2, image_steps=150, total_variation=1e-3)
+        inputs, misfits, status = self._images(peel, places)
+        guess = self._guess(inputs, number, status)
+        if self.work.progress is not None:
+            self.work.progress(number + 1, count, guess.loss)
+        if cost >= SOLVED:
+            return guess
+        limit = min(1e-3, NEAR * self.work.random_misfit())
+        found = status == FINISHED and bool((misfits < CLOSE).all())
+        return replace(guess, is_certain=found and guess.loss < limit)
+
+    def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Inputs with the features of their first visits, those of earlier steps first."""
+        training, local = self.search.training, self.search.local
+        features, errors = places @ local.basis, places.new_zeros(len(places))
+        if self.noise > 0:
+            features, errors = local.head.features(local.outputs(places), self.work.labels)
+        inputs = self.work.noise()
+        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
+        steps = zip(training.walk(inputs), training.visits.rows, strict=True)
+        for (examples, parameters), own in steps:
+            if status != FINISHED or bool(misfits[examples].isfinite().all()):
+                break
+            target, at = features[own].to(inputs), training.at(parameters, len(own))
+            inputs[examples], misfits[examples], status = peel.invert(
+                training.layer, at, target, errors[own].to(inputs)
+            )
+        return self.work.clamp(inputs), misfits, status
+
+    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
+        misfit = self.work.misfit(inputs)
+        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)

@@ -17,9 +17,6 @@ from ._model_layers import SmoothTwin
 from ._observation import Observation
 from ._priors import Denoised, Energy
 
-MessageOf = Callable[[Tensor], Tensor]
-"""From the inputs to the message, all entries in one row."""
-
 
 @dataclass(frozen=True)
 class Finish:
@@ -57,11 +54,14 @@ class Refined:
 
 @dataclass(frozen=True)
 class Objective:
-    """f(x) = ½ Σ_i w_i dist(g_i(x), [low_i, high_i])² + E(x)."""
+    """f(x) = ½ Σ_i w_i dist(g_i(x), [low_i, high_i])² + E(x), in a range if there is one."""
 
-    message: MessageOf
+    message: Callable[[Tensor], Tensor]
+    """From the inputs to the message, all entries in one row."""
     evidence: Evidence
     energy: Energy
+    low: Tensor | None = None
+    high: Tensor | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The cost."""
@@ -74,12 +74,10 @@ def refine(
     *,
     steps: int,
     products: int,
-    low: Tensor | None = None,
-    high: Tensor | None = None,
     watch: Watch | None = None,
     tolerance: float = 1e-6,
 ) -> Refined:
-    """Minimise the objective from a start near the minimum, inside of [low, high].
+    """Minimise the objective from a start near the minimum, inside of its range.
 
     A step solves (Jᵀ W J + H + λI) s = -∇f with conjugate gradients on the entries that do not
     push against the range, W being the evidence's curvature and H the energy's. λ falls after a
@@ -92,8 +90,9 @@ def refine(
         for _ in range(steps):
             if watch.is_over():
                 return Refined(inputs, cost, TIME_BUDGET)
-            local = local or _Quadratic(objective, inputs, low, high)
-            trial = clamp(inputs + local.step(damping, products), low, high)
+            local = local or _Quadratic(objective, inputs)
+            trial = inputs + local.step(damping, products)
+            trial = clamp(trial, objective.low, objective.high)
             trial_cost = float(objective(trial))
             if trial_cost < cost:
                 settled = cost - trial_cost < tolerance * cost
@@ -112,9 +111,7 @@ def refine(
 class _Quadratic:
     """The Gauss-Newton model of the objective around some inputs."""
 
-    def __init__(
-        self, objective: Objective, inputs: Tensor, low: Tensor | None, high: Tensor | None
-    ) -> None:
+    def __init__(self, objective: Objective, inputs: Tensor) -> None:
         self.message, self.inputs = objective.message, inputs
         values, self.pull_back = vjp(objective.message, inputs)[:2]
         values = values.detach()
@@ -122,9 +119,15 @@ class _Quadratic:
         misfit = objective.evidence.slope(values)
         descent = -(self.pull_back(misfit)[0] + objective.energy.gradient(inputs))
         self.energy = objective.energy.curvature(inputs)
-        self.free = _free(inputs, descent, low, high)
+        self.free = torch.ones_like(inputs)  # 0 where the range stops an entry that would move
+        if objective.low is not None:
+            self.free = self.free * ~((inputs <= objective.low.to(inputs)) & (descent < 0))
+        if objective.high is not None:
+            self.free = self.free * ~((inputs >= objective.high.to(inputs)) & (descent > 0))
         self.right = descent * self.free
-        self.scale = self._rayleigh()
+        # the unit of the damping is the curvature along the gradient
+        size, along = self.right.square().sum(), (self.right * self.multiply(self.right)).sum()
+        self.scale = float(along / size) if bool(size > 0) else 0.0
 
     def multiply(self, direction: Tensor) -> Tensor:
         """(Jᵀ W J + H) v on the free entries."""
@@ -145,23 +148,6 @@ class _Quadratic:
         solution = solution.view(shape)
         return solution if bool(torch.isfinite(solution).all()) else torch.zeros_like(solution)
 
-    def _rayleigh(self) -> float:
-        """The curvature along the gradient, the unit of the damping."""
-        size = self.right.square().sum()
-        if not bool(size > 0):
-            return 0.0
-        return float((self.right * self.multiply(self.right)).sum() / size)
-
-
-def _free(inputs: Tensor, descent: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
-    """1 where an entry can move along the descent direction, 0 where the range stops it."""
-    free = torch.ones_like(inputs)
-    if low is not None:
-        free = free * ~((inputs <= low.to(inputs)) & (descent < 0))
-    if high is not None:
-        free = free * ~((inputs >= high.to(inputs)) & (descent > 0))
-    return free
-
 
 @dataclass(frozen=True)
 class Stages:
@@ -175,27 +161,15 @@ class Stages:
 
     def objective(self, observation: Observation) -> Objective:
         """Of the model itself, or of its smooth twin."""
-        message = message_of(observation)
-        return Objective(lambda inputs: message(inputs, self.labels), self.evidence, self.energy)
+        message, seen = message_of(observation), self.observation
+        return Objective(
+            lambda inputs: message(inputs, self.labels),
+            self.evidence, self.energy, seen.low, seen.high,
+        )  # fmt: skip
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the model's own message."""
         return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
-
-    def refine(
-        self, objective: Objective, start: Tensor, steps: int, watch: Watch, tolerance: float
-    ) -> Refined:
-        """Steps on one objective, in the observation's range."""
-        return refine(
-            objective,
-            start,
-            steps=steps,
-            products=self.finish.products,
-            low=self.observation.low,
-            high=self.observation.high,
-            watch=watch,
-            tolerance=tolerance,
-        )
 
 
 def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | None:
@@ -219,31 +193,29 @@ def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | 
 
 def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     """Through the widths and to the model itself; the start, if nothing on the way is better."""
-    own, steps = stages.objective(stages.observation), stages.finish.steps
-    best = Refined(start, float(own(start)))
-    smoothed = _along_widths(stages, start, watch)
-    if smoothed.status != FINISHED:
-        return replace(best, status=smoothed.status)
+    own, finish = stages.objective(stages.observation), stages.finish
+    best, smoothed = Refined(start, float(own(start))), Refined(start, float("inf"))
+    twin = SmoothTwin(stages.observation, 1.0)
+    smooth = stages.objective(twin.observation)
+
+    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Refined:
+        return refine(
+            objective, begin,
+            steps=finish.steps, products=finish.products, watch=watch, tolerance=tolerance,
+        )  # fmt: skip
+
+    for width in finish.widths if twin.is_smoother else ():  # the minimum is followed as it falls
+        twin.set_width(width)
+        smoothed = improved(smooth, smoothed.inputs, 0.05)
+        if smoothed.status != FINISHED:
+            return replace(best, status=smoothed.status)
     for begin in (smoothed.inputs, start):
-        refined = stages.refine(own, begin, steps, watch, 1e-3)
+        refined = improved(own, begin, 1e-3)
         if refined.cost < best.cost:
             return refined
         if refined.status != FINISHED:
             return replace(best, status=refined.status)
     return best
-
-
-def _along_widths(stages: Stages, start: Tensor, watch: Watch) -> Refined:
-    """The smooth twin's minimum, followed as the width falls."""
-    widths, refined = stages.finish.widths, Refined(start, float("inf"))
-    twin = SmoothTwin(stages.observation, max(widths, default=1.0))
-    smooth = stages.objective(twin.observation)
-    for width in widths if twin.is_smoother else ():
-        twin.set_width(width)
-        refined = stages.refine(smooth, refined.inputs, stages.finish.steps, watch, 0.05)
-        if refined.status != FINISHED:
-            break
-    return refined
 
 
 def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refined:
@@ -264,7 +236,8 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refi
         twin.set_width(first * (last / first) ** (number / len(levels)))
         objective = own if number == len(levels) - 1 else stages.objective(twin.observation)
         near = replace(energy, level=level).near(inputs)
-        refined = stages.refine(replace(objective, energy=near), inputs, 1, watch, 1e-3)
+        fit = replace(objective, energy=near)
+        refined = refine(fit, inputs, steps=1, products=stages.finish.products, watch=watch)
         inputs = refined.inputs
         if refined.status != FINISHED:
             return Refined(start, float(own(start)), refined.status)

@@ -13,7 +13,7 @@ from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil.messages import FunctionalLoss
 
-from ._attack import Progress
+from ._attack import Progress, Reconstruction
 from ._descent import (
     Cost,
     Descent,
@@ -136,6 +136,11 @@ class Run:
     def noise(self) -> Tensor:
         """A batch from N(0, I)."""
         return noise_start(self.observation, 1, self.generator)[0]
+
+    def blank(self, status: str) -> Reconstruction:
+        """Noise, for where an attack ended before it found anything."""
+        inputs = self.clamp(self.noise())
+        return Reconstruction(inputs, self.labels, self.misfit(inputs), status=status)
 
     def clamp(self, inputs: Tensor) -> Tensor:
         """The inputs moved into the range, as far as it is known."""

@@ -1,13 +1,13 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_not_negative_count
+from gradveil._checks import WrongValue, check_not_negative_count
 
 from ._attack import (
     FINISHED,
@@ -18,7 +18,7 @@ from ._attack import (
     check_settings,
 )
 from ._descent import Cost, Descent, minimise
-from ._head import Head, head_of, solve_head
+from ._local_head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._observation import Observation
 from ._priors import TotalVariation
@@ -28,11 +28,11 @@ from ._unpool_equations import (
     Cooling,
     Equations,
     Kronecker,
+    Sampler,
+    is_overdetermined,
     search_inputs,
     solve_inputs,
-    units,
 )
-from ._unpool_sampling import Sampler
 
 FEATURES, IMAGES = Cooling(), Cooling(200, (30.0, 0.1))
 """How the allowed errors fall in the search for features, and in that for images."""
@@ -49,41 +49,29 @@ def image_cost(
 
     The positions' probabilities are estimated again at every step (`Equations.estimate`), the
     allowed errors fall on the way, and total variation keeps what is not determined smooth.
-
-    Args:
-        lower: The stages before the one of the equations.
-        equations: Of the first stage with a pool.
-        deviation: Of the stage's inputs.
-        energy: Of images.
     """
-    unit, shares = units(equations, deviation), list[Tensor]()
+    unit, latest = equations.units(deviation), list[Tensor]()
 
     def cost(inputs: Tensor, progress: float) -> Tensor:
         factors = IMAGES.at_share(progress)
         noise, blur = unit[0] * factors[0], unit[1] * factors[1]
         features = through(lower, inputs)
         with torch.no_grad():
-            if not shares:
-                shares.append(torch.softmax(-equations.gaps(features) / unit[1], -1))
-            shares[0] = equations.estimate(features, shares[0], noise, blur)
-        return _unlikeliness(equations, features, shares[0], noise, blur) + energy(inputs)
+            if not latest:
+                latest.append(torch.softmax(-equations.gaps(features) / unit[1], -1))
+            latest[0] = shares = equations.estimate(features, latest[0], noise, blur)
+        # the expected -log-likelihood of the gradient and of the outputs
+        patches, gaps = equations.patches(features), equations.gaps(features) / blur
+        residual = equations.gradient - equations.delta(shares) @ patches.T
+        of_cells = patches.T[equations.cells]
+        products = of_cells @ of_cells.transpose(1, 2)
+        spread = (equations.covariance(shares) * products).sum()
+        values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
+        values = (values * equations.seen[:, :, None]).sum()
+        total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
+        return total + energy(inputs)
 
     return cost
-
-
-def _unlikeliness(
-    equations: Equations, features: Tensor, shares: Tensor, noise: Tensor, blur: Tensor
-) -> Tensor:
-    """The expected -log-likelihood of the gradient and of the outputs."""
-    patches, gaps = equations.patches(features), equations.gaps(features) / blur
-    residual = equations.gradient - equations.delta(shares) @ patches.T
-    of_cells = patches.T[equations.cells]
-    products = of_cells @ of_cells.transpose(1, 2)
-    spread = (equations.covariance(shares) * products).sum()
-    values = 0.5 * shares * gaps.square() - (1 - shares) * torch.special.log_ndtr(gaps)
-    values = (values * equations.seen[:, :, None]).sum()
-    total: Tensor = 0.5 * (residual.square().sum() + spread) / noise**2 + values
-    return total
 
 
 @dataclass(frozen=True)
@@ -132,38 +120,43 @@ class Unpool(Attack):
         """Attack; where the message does not determine the stages, an error."""
         found = self.solve(Run.of(self, observation, generator))
         if found is None:
-            raise ValueError(
-                "Parameter `observation` should be of a gradient without noise and with all"
-                " entries, of a chain of convolutions, activations and max-pools with a linear head"
-                " that is narrower than the inputs. Found a message whose stages are not"
-                " determined. Use `InvertingGradients`."
+            raise WrongValue(
+                "observation",
+                "be of a gradient without noise and with all entries, of a chain of convolutions,"
+                " activations and max-pools with a linear head that is narrower than the inputs",
+                "a message whose stages are not determined",
+                "Use `InvertingGradients`.",
             )
         return found
 
-    def solve(self, run: Run, heads: list[Tensor] | None = None) -> Reconstruction | None:
-        """The batch; `None` where the stages are not determined, or their solution not found.
+    def solve(self, run: Run) -> Reconstruction | None:
+        """The batch; `None` where the stages are not determined, or their solution not found."""
+        try:
+            return self._solve(run)
+        except KeyboardInterrupt:
+            return run.blank(INTERRUPTED)
 
-        The outputs of the head's first layer, once they are solved, are put into `heads`.
-        """
+    def _solve(self, run: Run) -> Reconstruction | None:
         seen = run.observation
-        head = head_of(seen, run.generator)
-        stages = _determined(head, run) if head is not None else None
-        if head is None or not stages:
+        search = LocalSearch.of(run) if seen.local is None else None
+        stages = _determined(search, run) if search is not None else None
+        if search is None or not stages:
             return None
-        outputs, status = solve_head(head, replace(run, progress=None), 300)
-        if outputs is None or status != FINISHED:
+        places, cost = search.solve(None)
+        if not cost < SOLVED or run.watch.is_over():
             return None
-        if heads is not None:
-            heads.append(outputs)
+        head, outputs = search.local.head, search.local.outputs(places)
         samples = smooth_images(seen, 128, run.generator)  # what features are like
-        shape = through(stages, samples[:1]).shape[1:]
-        start = _Known(*_at_head(head, outputs, run.labels, shape), len(stages) - 1)
+        shape = (-1, *through(stages, samples[:1]).shape[1:])
+        features = head.features(outputs, run.labels)[0]
+        slopes = head.gradients(outputs, run.labels)[1] @ head.layer.weight.detach()
+        start = _Known(features.view(shape), slopes.view(shape), len(stages) - 1)
         known = self._peel(stages, run, start, samples)
         if known is None:
             return None
         inputs, status = self._images(stages, run, known, samples)
         own = run.misfit(inputs)
-        fits = _misfit(stages, seen, known, inputs) < NEAR
+        fits = known.misfit(stages, seen, inputs) < NEAR
         certain = fits and own < SURE * run.random_misfit()
         history = [(self.steps, own)]
         result = Reconstruction(inputs, run.labels, own, history, status, certain)
@@ -174,12 +167,12 @@ class Unpool(Attack):
     ) -> "_Known | None":
         """What is known of the outputs of the lowest stage that the equations reach."""
         while known.level >= 0:
-            level = known.level
-            pooled = stages[level].pool > 1
+            level, stage = known.level, stages[known.level]
+            pooled, gradient = stage.pool > 1, run.observation.sent[stage.weight]
             features = through(stages[:level], samples if pooled else samples[:1])
-            equations = known.equations(stages[level], run.observation, features)
-            if not equations.is_overdetermined:
+            if not is_overdetermined(gradient, len(known.outputs), features):
                 return known
+            equations = known.equations(stage, run.observation, features)
             if pooled:
                 prior = Kronecker.fit(features.double())
                 shares = search_inputs(equations, prior, FEATURES, run.watch)
@@ -232,46 +225,35 @@ class _Known(NamedTuple):
         size = (int(features.shape[2]), int(features.shape[3]))
         return Equations(stage, self.outputs, self.slopes, gradient, size)
 
+    def misfit(self, stages: Sequence[Stage], observation: Observation, inputs: Tensor) -> float:
+        """The relative residual of the kernel's gradient for these images."""
+        if self.level < 0:
+            return 0.0
+        with torch.no_grad():
+            features = through(stages[: self.level], inputs)
+            equations = self.to(inputs).equations(stages[self.level], observation, features)
+            fitted = equations.delta(equations.positions(features)) @ equations.patches(features).T
+        return float((fitted - equations.gradient).norm() / equations.gradient.norm())
 
-def _determined(head: Head, run: Run) -> list[Stage] | None:
+
+def _determined(search: LocalSearch, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
+    if search.local.head.noise > 0:
+        return None
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(head.call.name, seen)(probe)
+        features = features_of(search.training.layer, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
     if any(stage.weight not in seen.sent for stage in stages):
         return None
     reached = len(stages)
-    while reached > 0:
-        maps = through(stages[: reached - 1], probe)
-        blank = through(stages[:reached], probe)[:1].expand(seen.batch_size, -1, -1, -1)
-        equations = _Known(blank, blank).equations(stages[reached - 1], seen, maps)
-        if not equations.is_overdetermined:
-            break
+    while reached > 0 and is_overdetermined(
+        seen.sent[stages[reached - 1].weight],
+        seen.batch_size,
+        through(stages[: reached - 1], probe),
+    ):
         reached -= 1
     below = stages[: max(0, reached - 1)]
     return stages if reached < len(stages) and all(s.pool == 1 for s in below) else None
-
-
-def _at_head(
-    head: Head, outputs: Tensor, labels: Tensor, shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """The features that the head reads and their gradients, as maps."""
-    features = head.features(outputs, labels)[0]
-    slopes = head.gradients(outputs, labels)[1] @ head.layer.weight.detach()
-    return features.view(-1, *shape), slopes.view(-1, *shape)
-
-
-def _misfit(
-    stages: Sequence[Stage], observation: Observation, known: _Known, inputs: Tensor
-) -> float:
-    """The relative residual of the kernel's gradient at the lowest known stage."""
-    if known.level < 0:
-        return 0.0
-    with torch.no_grad():
-        features = through(stages[: known.level], inputs)
-        equations = known.to(inputs).equations(stages[known.level], observation, features)
-        fitted = equations.delta(equations.positions(features)) @ equations.patches(features).T
-    return float((fitted - equations.gradient).norm() / equations.gradient.norm())
