@@ -25,13 +25,6 @@ SIMILAR_LOSS = 0.03
 
 
 @dataclass(frozen=True)
-class Absent:
-    """In the place of a measure: why a claim has none in a setting."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class Claim:
     """One sentence of the paper, and how its differences are taken in each variant."""
 
@@ -39,7 +32,8 @@ class Claim:
     text: str
     source: str
     unit: str
-    variants: Mapping[str, measures.Measure | measures.AttackMeasure | Absent]
+    variants: Mapping[str, measures.Measure | measures.AttackMeasure | str]
+    """Each with its measure, or why it has none."""
     margin: float | None = None
     """For claims of similarity: how much counts as similar."""
 
@@ -75,7 +69,7 @@ HEADINGS = {
     "safe": "plans that reveal nothing, real training",
 }
 
-NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
+NO_ATTACKER = "the claim is about training, which no attacker takes part in"
 
 
 def settings_table(findings: Iterable["Finding"]) -> str:
@@ -219,10 +213,25 @@ def attacked(
 
 
 def trained(
-    paper: measures.Measure, safe: measures.Measure
-) -> dict[str, measures.Measure | Absent]:
-    """A comparison of losses, which no attacker has a part in."""
-    return {PAPER: paper, AWARE: NO_ATTACKER, SAFE: safe}
+    compare: measures.Compare,
+    study: str,
+    safe: str,
+    losses: measures.Losses = measures.losses_of,
+    safe_losses: measures.Losses = measures.final_losses_of,
+) -> dict[str, measures.Measure | str]:
+    """One comparison of losses, which no attacker has a part in."""
+    return {
+        PAPER: measures.of_losses(compare, study, losses),
+        AWARE: NO_ATTACKER,
+        SAFE: measures.of_losses(compare, safe, safe_losses),
+    }
+
+
+_WHILE_TRAINING = (measures.mean_losses_of, measures.mean_losses_of)
+_PHOTO_UTILITY = (
+    *("cifar-noise-utility", PHOTO_PLANS),
+    *(measures.losses_of, measures.trained_losses_of),
+)
 
 
 def _on_digits(family: str) -> tuple[str, str, str]:
@@ -289,10 +298,8 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 3",
         f"{LOSS}, mean over rounds",
         trained(
-            measures.fixed_loss(
-                "mnist-pruning-training", "pruning", 0.8, 0.9, measures.mean_losses_of
-            ),
-            measures.fixed_loss(PUBLIC_PLANS, "pruning", 0.8, 0.9, measures.mean_losses_of),
+            measures.fixed_levels("pruning", 0.8, 0.9),
+            *("mnist-pruning-training", PUBLIC_PLANS, *_WHILE_TRAINING),
         ),
     ),
     Claim(
@@ -317,8 +324,8 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "5.1, Figure 6",
         f"{LOSS}, mean over rounds",
         trained(
-            measures.fixed_loss("mnist-noise-training", "noise", 0.1, 0.1, measures.mean_losses_of),
-            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.1, measures.mean_losses_of),
+            measures.fixed_levels("noise", 0.1, 0.1),
+            *("mnist-noise-training", PUBLIC_PLANS, *_WHILE_TRAINING),
         ),
     ),
     Claim(
@@ -348,10 +355,7 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
         "... while they train similarly.",
         "5.1, Figure 8",
         LOSS,
-        trained(
-            measures.fixed_loss("mnist-noise-tradeoff", "noise", 0.1, 0.05),
-            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.05, measures.final_losses_of),
-        ),
+        trained(measures.fixed_levels("noise", 0.1, 0.05), "mnist-noise-tradeoff", PUBLIC_PLANS),
         SIMILAR_LOSS,
     ),
 )
@@ -359,23 +363,21 @@ MNIST_CLAIMS: tuple[Claim, ...] = (
 
 def _photo_pruning(ratio: float, source: str) -> tuple[Claim, Claim]:
     study, percent = "cifar-pruning-tradeoff", f"{ratio * 100:g}"
+    compare = measures.fixed_levels("pruning", ratio, 0.9)
     return (
         Claim(
             f"cifar-pruning-{percent}-error",
             f"{percent}% optimal pruning leaves a higher error than 90% pruning ...",
             source,
             ERROR,
-            attacked(measures.fixed_levels("pruning", ratio, 0.9), *_on_photos(study), PHOTOS),
+            attacked(compare, *_on_photos(study), PHOTOS),
         ),
         Claim(
             f"cifar-pruning-{percent}-utility",
             "... and trains better.",
             source,
             LOSS,
-            trained(
-                measures.fixed_loss(study, "pruning", ratio, 0.9),
-                measures.fixed_loss(PHOTO_PLANS, "pruning", ratio, 0.9, measures.final_losses_of),
-            ),
+            trained(compare, study, PHOTO_PLANS),
         ),
     )
 
@@ -412,10 +414,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         "The advantage of optimal noise with clamping in training grows with the scale.",
         "5.2, Figure 12",
         LOSS,
-        trained(
-            measures.growing_loss_gain("cifar-noise-utility"),
-            measures.growing_loss_gain(PHOTO_PLANS, measures.trained_losses_of),
-        ),
+        trained(measures.growing_gain("noise"), *_PHOTO_UTILITY),
     ),
     Claim(
         "cifar-noise-utility",
@@ -423,10 +422,7 @@ CIFAR_CLAIMS: tuple[Claim, ...] = (
         " clamping ...",
         "appendix, Figure 12",
         LOSS,
-        trained(
-            measures.large_loss_gain("cifar-noise-utility", 1e-3),
-            measures.large_loss_gain(PHOTO_PLANS, 1e-3, measures.trained_losses_of),
-        ),
+        trained(measures.level_gain("noise", above=1e-3), *_PHOTO_UTILITY),
     ),
     Claim(
         "cifar-noise-error",
@@ -449,7 +445,7 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
             "log₂ of the ratio of the most to the least noisy layer, beyond 1",
             {
                 PAPER: measures.layer_contrast("mnist-layer-noise", kind),
-                AWARE: Absent("the claim is about noise levels, not about what attackers find"),
+                AWARE: "the claim is about noise levels, not about what attackers find",
                 SAFE: measures.layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
             },
         )
@@ -496,10 +492,10 @@ def find(results: AllResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]
 
 
 def _judged(
-    claim: Claim, measure: measures.Measure | measures.AttackMeasure | Absent, results: AllResults
+    claim: Claim, measure: measures.Measure | measures.AttackMeasure | str, results: AllResults
 ) -> measures.Judgement:
-    if isinstance(measure, Absent):
-        return measures.Judgement(measures.NOT_ASKED, None, None, None, None, 0, 0, measure.reason)
+    if isinstance(measure, str):
+        return measures.Judgement(measures.NOT_ASKED, reason=measure)
     if not isinstance(measure, measures.AttackMeasure):
         return measures.judge(measure(results), claim.margin)
     units, half_width = measure.compared(results)

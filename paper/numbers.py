@@ -156,17 +156,21 @@ def nested(units: Units) -> list[list[Tensor]]:
     return [[units[unit] for unit in sorted(units) if unit[0] == start] for start in starts]
 
 
+def independent(units: Units) -> list[list[Tensor]]:
+    """The same, but each seed alone where there is one batch: then seeds are all that varies."""
+    groups = nested(units)
+    return [[values] for values in groups[0]] if len(groups) == 1 else groups
+
+
 def summary(units: Units) -> Cells:
     """The mean over batches, seeds and images, its 95 % interval, and the number of units."""
     if not units:
         return None, None, None, 0
-    groups = nested(units)
-    if len(groups) == 1:  # seeds of one batch are all that varies
-        groups = [[values] for values in groups[0]]
-    mean_interval = interval(groups)
+    groups = independent(units)
+    of_mean = interval(groups)
     if len(groups) == 1:
-        return mean_interval.mean, None, None, 1
-    return mean_interval.mean, mean_interval.low, mean_interval.high, len(units)
+        return of_mean.mean, None, None, 1
+    return of_mean.mean, of_mean.low, of_mean.high, len(units)
 
 
 def interval(groups: list[list[Tensor]]) -> Interval:

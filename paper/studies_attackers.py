@@ -5,12 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gradveil._drawing import BLACK, BLUE, ORANGE
 from gradveil._runner import Cell, Settings
 from gradveil.catalog import Spec, build_attack
-from gradveil.scoring import against_guess, gain_over_guess
 
 from . import figures, numbers
 from .grids import (
@@ -26,6 +23,7 @@ from .grids import (
     attacker_of,
     every,
 )
+from .measures import beats_guess
 from .study import (
     MEANS,
     Entry,
@@ -313,11 +311,11 @@ def leakage_numbers(results: Results) -> Table:
     rows: list[tuple[Any, ...]] = []
     for key in sorted({**attacks, **found}, key=_leakage_order):
         if key in attacks:
-            undefended = attacks.get((*key[:2], UNDEFENDED, None), [])
+            undefended = beats_guess(attacks.get((*key[:2], UNDEFENDED, None), []))
             errors, guess = (
                 numbers.summarise(attacks[key], name) for name in ("mse", figures.BLANK)
             )
-            rows.append((*key, "mse", *errors, guess[0], _judges(undefended)))
+            rows.append((*key, "mse", *errors, guess[0], undefended and undefended.works))
         else:
             chance = 1 / found[key][0][0]["candidates"]
             rows.append((*key, "share", *numbers.right_share(found[key]), chance, True))
@@ -334,15 +332,6 @@ def _leakage_key(settings: Settings) -> tuple[Any, ...]:
 def _leakage_order(key: tuple[Any, ...]) -> tuple[int, bool, str, int]:
     attacker, trained, defense, _ = key
     return [*STAGED].index(attacker), defense != UNDEFENDED, defense, trained
-
-
-def _judges(undefended: list[numbers.Pair]) -> bool | None:
-    """Whether the attack on the undefended message beats a blind guess; None if it was not run."""
-    if not undefended:
-        return None
-    errors, guesses = (numbers.units_of(undefended, name) for name in ("mse", figures.BLANK))
-    gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
-    return against_guess(numbers.nested(gains), torch.Generator().manual_seed(0)).works
 
 
 def draw_leakage(table: Table, stem: Path) -> None:
