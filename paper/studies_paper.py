@@ -1,7 +1,7 @@
 """The figures and tables of the paper."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,21 @@ RUNS: dict[str, tuple[numbers.Defended, ...]] = {
 
 def training_cells(family: str, preset: str) -> list[Cell]:
     """A CNN that four clients train on MNIST, with each defense and seed."""
-    return CURVES[preset].cells(RUNS[family])
+    return curve_cells(preset, RUNS[family], CURVES[preset]["seeds"])
+
+
+def curve_cells(
+    preset: str, defenses: Iterable[numbers.Defended], seeds: Iterable[int]
+) -> list[Cell]:
+    """Each defense with each seed, at the paper's learning rate for its kind."""
+    estimator, training = CURVES[preset]["estimator"], CURVES[preset]["training"]
+    specs = [numbers.defense_spec(name, level, estimator) for name, level in defenses]
+    rates = {spec: 5e-4 if numbers.is_pruning(spec) else 1e-3 for spec in specs}
+    return [
+        cell_of("training", {**training, "lr": rates[d], "defense": d, "seed": seed})
+        for seed in seeds
+        for d in specs
+    ]
 
 
 def training_numbers(results: Results) -> Table:
@@ -233,8 +247,8 @@ def draw_pictures(table: Table, stem: Path) -> None:
 
 def layer_noise_cells(preset: str) -> list[Cell]:
     """The training runs with optimal noise of scale 0.1."""
-    made = CURVES[preset]
-    return made.cells([("optimal-clamped-noise", 0.1)], more=made.layer_seeds)
+    seeds = (*CURVES[preset]["seeds"], *CURVES[preset]["layer seeds"])
+    return curve_cells(preset, [("optimal-clamped-noise", 0.1)], seeds)
 
 
 def layer_noise_numbers(results: Results) -> Table:

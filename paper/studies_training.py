@@ -27,6 +27,7 @@ from .grids import (
     Contender,
     Frontier,
     attacker_of,
+    clients,
     contender_of,
     every,
 )
@@ -58,20 +59,10 @@ def fedavg_cells(preset: str) -> list[Cell]:
     levels = {name: 0.9 if numbers.is_pruning(name) else scale for name in FEDAVG_NAMES}
     specs = ["no-defense", *(numbers.defense_spec(name, level) for name, level in levels.items())]
     training = {
-        "data": grid.data,
-        "model": grid.model,
-        "start": 0,
-        "examples": 1024,
-        "clients": 4,
-        "batch_size": 8,
-        "rounds": rounds,
+        **clients(grid.data, grid.model, 1024, 8, rounds, held_out=512, held_out_start=4352),
+        **{f"local_{name}": value for name, value in local.items()},
         "optimizer": "sgd",
         "lr": 1.0,
-        "local_steps": local["steps"],
-        "local_lr": local["lr"],
-        "local_batch_size": local["batch_size"],
-        "held_out": 512,
-        "held_out_start": 4352,
     }
     return [
         *grid.attack_cells(specs, local=local),
