@@ -13,7 +13,7 @@ from gradveil.catalog import DEFENSES, Spec, build_defense
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
-from .study import Entry, Results
+from .study import MEANS, Entry, Results, Table
 
 WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
 """Names for which the catalog has no placeholder of the amount."""
@@ -91,7 +91,7 @@ def level_text(name: str, level: float | None) -> str:
 
 
 Pair = tuple[Settings, Mapping[str, Any]]
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=tuple[Any, ...] | str)
 Defended = tuple[str, float | None]
 """The name of a defense and its level."""
 
@@ -181,6 +181,16 @@ def interval(groups: list[list[Tensor]]) -> Interval:
 def summarise(pairs: Iterable[Pair], value: str) -> Cells:
     """The summary of one value of some cells."""
     return summary(units_of(pairs, value))
+
+
+def score_table(
+    columns: Sequence[str], cells: Mapping[Key, list[Pair]], scores: Iterable[str]
+) -> Table:
+    """A row for each score and key, whose entries have these columns: its mean with an interval."""
+    rows = [
+        (*key, score, *summarise(cells[key], score)) for score in scores for key in in_order(cells)
+    ]
+    return Table((*columns, "metric", *MEANS), rows)
 
 
 def right_share(pairs: Iterable[Pair]) -> Cells:

@@ -9,20 +9,7 @@ from gradveil._drawing import BLACK, BLUE, ORANGE
 from gradveil._runner import Cell, Settings
 from gradveil.catalog import Spec, build_attack
 
-from . import figures, numbers
-from .grids import (
-    ATTACKERS,
-    AWARE,
-    CIFAR,
-    CIFAR_AWARE,
-    CNN,
-    FAMILIES,
-    MNIST,
-    NOISE,
-    PRUNING,
-    attacker_of,
-    every,
-)
+from . import figures, grids, numbers
 from .measures import beats_guess
 from .study import (
     MEANS,
@@ -50,10 +37,14 @@ def adaptive_cells(data: str, family: str, preset: str) -> list[Cell]:
     Photos may be attacked on another model than in the paper's trade-offs, so short trainings of
     it, at the levels of these, are there for claims at equal loss.
     """
-    grid, chosen = (AWARE[preset], ATTACKERS[preset]) if data == "mnist" else CIFAR_AWARE[preset]
+    grid, chosen = (
+        (grids.AWARE[preset], grids.ATTACKERS[preset])
+        if data == "mnist"
+        else grids.CIFAR_AWARE[preset]
+    )
     specs = [UNDEFENDED, *grid.specs(family)]
     attacks = [cell for each in chosen.values() for cell in grid.attack_cells(specs, **each)]
-    short = [] if data == "mnist" else grid.short_cells(CIFAR[preset].specs(family))
+    short = [] if data == "mnist" else grid.short_cells(grids.CIFAR[preset].specs(family))
     return [*first_batches_first(attacks), *short]
 
 
@@ -61,14 +52,10 @@ def adaptive_numbers(results: Results) -> Table:
     """Means of each attacker, defense and level with intervals."""
     cells = numbers.grouped(
         numbers.select(results, "attack"),
-        lambda s: (attacker_of(s), *numbers.name_and_level(s["defense"])),
+        lambda s: (grids.attacker_of(s), *numbers.name_and_level(s["defense"])),
     )
-    rows = [
-        (*key, metric, *numbers.summarise(cells[key], metric))
-        for metric in ("mse", "psnr", "ssim", "unmatched_mse", figures.BLANK)
-        for key in numbers.in_order(cells)
-    ]
-    return Table(("attacker", "defense", "level", "metric", *MEANS), rows)
+    scores = ("mse", "psnr", "ssim", "unmatched_mse", figures.BLANK)
+    return numbers.score_table(("attacker", "defense", "level"), cells, scores)
 
 
 def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
@@ -84,7 +71,7 @@ def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
     with figures.panels(stem, rows, figures.AXES[family], MATCHED_MSE, width=width) as shown:
         for axis, name, mine in shown:
             figures.curves(
-                axis, mine, figures.looks_of(FAMILIES[family]), percent=family == "pruning"
+                axis, mine, figures.looks_of(grids.FAMILIES[family]), percent=family == "pruning"
             )
             axis.set_title(figures.ATTACKER_TITLES[name])
             figures.blind_guess(axis.axhline, blanks)
@@ -116,7 +103,7 @@ _CANDIDATES = {"candidates": 256, "trials": 16, "population": {"start": 2100, "c
 BOUND = presets(
     {
         "data": "mnist",
-        "starts": every(1, 6),
+        "starts": grids.every(1, 6),
         "scales": (0.01, 0.1, 1.0),
         "more scales": (1.0, 3.0),  # with less noise candidates are all told apart
         "attacks": _attacks(250),
@@ -125,7 +112,7 @@ BOUND = presets(
         "learned": None,  # a cell that takes minutes
     },
     quick={
-        "starts": every(1, 4),
+        "starts": grids.every(1, 4),
         "scales": (0.01, 0.1),
         "attacks": _attacks(40, quick=True),
         "public": {**_PUBLIC, "batches": 16},
@@ -133,7 +120,7 @@ BOUND = presets(
     },
     paper={
         "data": "mnist-test",
-        "starts": every(1, 12),
+        "starts": grids.every(1, 12),
         "scales": (0.001, 0.01, 0.1, 1.0),
         "attacks": _attacks(2000),
         "choice": {**_CANDIDATES, "trials": 32},
@@ -156,7 +143,7 @@ def bound_cells(preset: str) -> list[Cell]:
     truth among them.
     """
     grid = BOUND[preset]
-    model = {"data": grid["data"], "model": CNN}
+    model = {"data": grid["data"], "model": grids.CNN}
     scales = dict.fromkeys((*grid["scales"], *grid["more scales"]))
     defenses = [numbers.defense_spec(name, scale) for scale in scales for name in NOISES]
     public = {each: grid["public"] if numbers.is_optimal(each) else None for each in defenses}
@@ -248,7 +235,7 @@ LEAKAGE = presets(
     {
         "data": "mnist",
         "trained": (0, 60, 300),  # steps of training at which the batches are sent
-        "starts": every(4, 6),
+        "starts": grids.every(4, 6),
         "attack": "strong(steps=100, restarts=1, finish=None)",
         "draws": 4,
         "choice": {"candidates": 60, "one_class": True, "trials": 10},
@@ -256,7 +243,7 @@ LEAKAGE = presets(
     },
     quick={
         "trained": (0, 20),
-        "starts": every(4, 2),
+        "starts": grids.every(4, 2),
         "attack": "strong(steps=20, restarts=1, finish=None)",
         "draws": 2,
         "choice": {"candidates": 8, "one_class": True, "trials": 3},
@@ -265,7 +252,7 @@ LEAKAGE = presets(
     paper={
         "data": "mnist-test",
         "trained": (0, 60, 300, 1000),
-        "starts": every(4, 12),
+        "starts": grids.every(4, 12),
         "attack": "strong(steps=250, restarts=1, finish=None)",
         "draws": 10,
         "choice": {"candidates": 60, "one_class": True, "trials": 20},
@@ -292,7 +279,13 @@ def leakage_cells(preset: str) -> list[Cell]:
     attacks = (grid["attack"], f"adaptive(unaware={grid['attack']}, finish=None)")
     for trained in grid["trained"]:
         for defense in LEAKAGE_DEFENSES:
-            common = {"data": grid["data"], "model": CNN, "size": 4, "trained": trained, "seed": 0}
+            common = {
+                "data": grid["data"],
+                "model": grids.CNN,
+                "size": 4,
+                "trained": trained,
+                "seed": 0,
+            }
             common["defense"] = defense
             public = grid["public"] if defense.startswith("optimal") else None
             planned = {"public": public} if public else {}
@@ -377,7 +370,7 @@ SCORES: dict[str, figures.Look] = {
 
 def matching_cells(preset: str) -> list[Cell]:
     """The attacks of mnist-pruning and mnist-noise."""
-    grid = MNIST[preset]
+    grid = grids.MNIST[preset]
     return grid.attack_cells([UNDEFENDED, *grid.specs("pruning"), *grid.specs("noise")])
 
 
@@ -385,7 +378,7 @@ def matching_numbers(results: Results) -> Table:
     """MSE before and after the best assignment of images, and the share of images out of place."""
     cells = numbers.by_defense(results, "attack")
     rows = []
-    order = [UNDEFENDED, *PRUNING, *NOISE]
+    order = [UNDEFENDED, *grids.PRUNING, *grids.NOISE]
     for defense in sorted(cells, key=lambda d: (order.index(d[0]), d[1] or 0.0)):
         pairs = cells[defense]
         moved = [place != at for _, r in pairs for place, at in enumerate(r["assignment"])]
@@ -413,7 +406,7 @@ def _text(name: str, level: float | None) -> str:
 
 def _adaptive() -> Iterator[Study]:
     for data, name in (("mnist", "adaptive"), ("cifar", "cifar-adaptive")):
-        for family in FAMILIES:
+        for family in grids.FAMILIES:
             cells = partial(adaptive_cells, data, family)
             draw = partial(draw_adaptive, data, family)
             yield Study(f"{name}-{family}", cells, adaptive_numbers, draw)
