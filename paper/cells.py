@@ -24,7 +24,7 @@ from gradveil._runner import Settings, canonical_json
 from gradveil._tensors import flatten
 from gradveil._timing import time_ratios
 from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
-from gradveil.catalog import DEFENSES, Spec, build_attack, build_defense, build_estimator
+from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
 from gradveil.denoising import LearnedPriors
@@ -107,14 +107,13 @@ def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
     defense, public = build_defense(settings["defense"]), settings.get("public")
     if not public:
         return defense, None
-    if "examples" in public:
-        names = ("data", "model", "model_seed", "trained", "size", "public")
-        kept = {name: settings[name] for name in names if name in settings}
-        kept["defense"] = _at_usual_amount(settings["defense"])
-        made = from_examples(defense, dataset(settings["data"]), public)
-        made.source.follow(_measured(canonical_json(kept)).source)
-        return made, None
     data, net = dataset(settings["data"]), model(settings)
+    if "examples" in public:
+        made = from_examples(defense, data, public)
+        inputs, targets = data.batch(public["start"], settings["size"])
+        message = GradientMessage(net, cross_entropy, targets)
+        made.source.given(made.needs, message.parameters, message, inputs, _public_stream())
+        return made, None
     return defense, defense.plan(public_moments(net, data, public, defense.about.clamp))
 
 
@@ -125,31 +124,16 @@ def from_examples(defense: Defense, data: Dataset, public: Settings, calls_a_rou
     return replace(defense, source=source)  # type: ignore[type-var]
 
 
-def _at_usual_amount(text: str) -> str:
-    """What is measured on public examples is the same for all amounts of a defense."""
-    spec = Spec.parse(text, "defense").named()
-    usual = DEFENSES[spec.name].amounts
-    return str(spec.with_(**{name: usual[name] for name in spec.options if name in usual}))
-
-
-@lru_cache(maxsize=8)
-def _measured(text: str) -> Any:
-    """What public examples show at a model, for all batches of a size; most of a plan's work."""
-    settings = json.loads(text)
-    data, net = dataset(settings["data"]), model(settings)
-    made = from_examples(build_defense(settings["defense"]), data, settings["public"])
-    inputs, targets = data.batch(settings["public"]["start"], settings["size"])
-    generator = named_stream("studies", 0, "public moments", 0)
-    message = GradientMessage(net, cross_entropy, targets)
-    made.source.given(made.needs, message.parameters, message, inputs, generator)
-    return made
+def _public_stream() -> torch.Generator:
+    """The same for all cells: a plan from public examples is one for all batches."""
+    return named_stream("studies", 0, "public moments", 0)
 
 
 def batch_moments(
     model: nn.Module, data: Dataset, public: Settings, **options: Any
 ) -> list[Moments]:
     """E g² and E‖∇g‖² of each of `batches` batches of `size` examples from `start` on."""
-    generator = options.pop("generator", None) or named_stream("studies", 0, "public moments", 0)
+    generator = options.pop("generator", None) or _public_stream()
     found = []
     for place in range(public["batches"]):
         inputs, targets = data.batch(public["start"] + place * public["size"], public["size"])
@@ -182,12 +166,10 @@ def attack(settings: Settings) -> dict[str, Any]:
     reconstruction = build_attack(settings["attack"])(seen, _stream(settings, "attack"))
     scores = score(reconstruction, batch, normalization=data)
     names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
-    tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
     return {
-        **{name: value.tolist() for name, value in tensors.items() if value is not None},
+        **{name: getattr(scores, name).tolist() for name in (*names, "assignment")},
         "loss": reconstruction.loss,
         "status": reconstruction.status,
-        "history": [[*row] for row in reconstruction.history],
         "blank_mse": batch[0].square().flatten(1).mean(1).tolist(),
         "images": data.to_pixels(reconstruction.inputs).clamp(0, 1),
         "originals": data.to_pixels(batch[0]).clamp(0, 1),

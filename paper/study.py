@@ -53,9 +53,6 @@ AllResults = Mapping[str, Results]
 MEANS = ("mean", "low", "high", "n")
 """Columns of a mean, its 95 % interval and the number of units."""
 
-_NOT_IN_CSV = ("history",)
-"""An attack's cost step by step: no figure and no claim is made from it."""
-
 csv.field_size_limit(1 << 26)
 
 
@@ -179,12 +176,8 @@ def read_cells(path: Path) -> dict[Cell, Found]:
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cell found without images and histories."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not isinstance(value, Tensor) and name not in _NOT_IN_CSV
-    }
+    """What a cell found without images."""
+    return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
 
 def _csv(columns: Iterable[str], rows: Iterable[Iterable[Entry]]) -> str:
