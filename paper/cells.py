@@ -27,7 +27,6 @@ from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials
 from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
-from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
@@ -35,10 +34,8 @@ from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
 from gradveil.shapes import Evidence, Public, model_given, shape_with
 from gradveil.theory import (
-    BoundCase,
     GaussianPrior,
     gain_over_isotropic,
-    mean_bound,
     reconstruction_bound,
     share_of_optimum,
     utility,
@@ -471,46 +468,3 @@ def _candidates(
         )
     chosen = alike[torch.randperm(len(alike), generator=generator)[:needed]]
     return torch.cat([truth[0], inputs[chosen]]), torch.cat([truth[1], targets[chosen]])
-
-
-def learned_bound(settings: Settings) -> dict[str, Any]:
-    """For each defense the bound with the information's mean over single images, and its interval.
-
-    All defenses are in one cell, because learning takes minutes. The labels are known to attacker
-    and prior. A denoiser is not the best possible, so the numbers err upwards. Settings: `defenses`
-    (specification and `public` or None of each), `start` and `batches` (single images), `prior`
-    (`start`, `count`, training `steps`), `probes`.
-    """
-    data, seed = dataset(settings["data"]), settings["seed"]
-    prior = settings["prior"]
-    examples = data.batch(prior["start"], prior["count"])
-    generator = named_stream("studies", seed, "learned prior", 0)
-    priors = LearnedPriors.fit(*examples, steps=prior["steps"], generator=generator)
-    found: dict[str, Any] = {}
-    for spec, public in settings["defenses"]:
-        cases = _cases({**settings, "defense": spec, "public": public})
-        learned = priors.covering(cases, named_stream("studies", seed, "covering", 0))
-        bound = mean_bound(
-            cases,
-            learned,
-            public_plan=True,
-            probes=settings["probes"],
-            generator=named_stream("studies", seed, "bound", 0),
-        )
-        low, high = bound.interval or (None, None)
-        found[spec] = {"bound": bound.per_entry, "low": low, "high": high, "reason": bound.reason}
-    return {"bounds": found}
-
-
-def _cases(settings: Settings) -> list[BoundCase]:
-    """The first images with one mechanism for all: it does not depend on them."""
-    defense, mechanism = planned_defense(settings)
-    found = []
-    for start in range(settings["start"], settings["start"] + settings["batches"]):
-        own = {**settings, "start": start, "size": 1}
-        case = case_of(own)
-        if mechanism is None:
-            observed = defense.observe(case.message, case.inputs, _stream(own, "defense"))
-            mechanism = defense.plan(observed[1])
-        found.append(BoundCase(case.message, case.inputs, mechanism))
-    return found

@@ -80,7 +80,7 @@ def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
 
 
 NOISES = ("gradient-noise", "optimal-noise")
-THE_BOUND, PRIOR_MEAN, CANDIDATES, LEARNED = "bound", "prior mean", "candidates", "learned"
+THE_BOUND, PRIOR_MEAN, CANDIDATES = "bound", "prior mean", "candidates"
 
 
 def _attacks(steps: int, quick: bool = False) -> tuple[str, ...]:
@@ -109,7 +109,6 @@ BOUND = presets(
         "attacks": _attacks(250),
         "public": _PUBLIC,
         "choice": _CANDIDATES,
-        "learned": None,  # a cell that takes minutes
     },
     quick={
         "starts": grids.every(1, 4),
@@ -117,20 +116,6 @@ BOUND = presets(
         "attacks": _attacks(40, quick=True),
         "public": {**_PUBLIC, "batches": 16},
         "choice": {**_CANDIDATES, "candidates": 32, "trials": 4},
-    },
-    paper={
-        "data": "mnist-test",
-        "starts": grids.every(1, 12),
-        "scales": (0.001, 0.01, 0.1, 1.0),
-        "attacks": _attacks(2000),
-        "choice": {**_CANDIDATES, "trials": 32},
-        "learned": {
-            "start": 0,
-            "batches": 8,
-            "prior": {"start": 5000, "count": 5000, "steps": 2000},
-            "probes": 16,
-            "seed": 0,
-        },
     },
 )
 
@@ -157,9 +142,6 @@ def bound_cells(preset: str) -> list[Cell]:
             if defense in attacked:
                 cells.append(cell_of("bound", {**common, "prior_samples": 1000}))
                 cells += [cell_of("attack", {**common, **_known(each)}) for each in grid["attacks"]]
-    if grid["learned"]:  # one cell for all defenses, which share what is learned
-        planned = {"defenses": [[each, public[each]] for each in attacked]}
-        cells.append(cell_of("learned_bound", {**model, **planned, **grid["learned"]}))
     return cells
 
 
@@ -184,17 +166,12 @@ def bound_numbers(results: Results) -> Table:
         found |= {(what, *defense): numbers.summarise(cells[defense], value) for defense in cells}
     order = sorted(numbers.in_order(found), key=lambda key: key[0] != THE_BOUND)
     rows: list[tuple[Entry, ...]] = [(*key, *found[key]) for key in order]
-    for settings, result in numbers.select(results, "learned_bound"):
-        for defense, own in result["bounds"].items():
-            ends = (own["bound"], own["low"], own["high"], settings["batches"])
-            rows.append((LEARNED, *numbers.name_and_level(defense), *ends))
     return Table(("what", "defense", "level", *MEANS), rows)
 
 
 BOUND_LOOKS: dict[str, tuple[str, figures.Look]] = {
     PRIOR_MEAN: ("guessing the prior's mean", {"color": "0.5", "ls": ":", "marker": ""}),
     THE_BOUND: ("reference (Gaussian prior)", {"color": BLACK, "lw": 2.2, "marker": "_"}),
-    LEARNED: ("learned prior (errs upwards)", {"color": BLACK, "ls": "--", "marker": "x"}),
     CANDIDATES: (
         "bound that holds: best of all attackers\nwith candidates (0 is drawn at 10⁻⁴)",
         {"color": BLACK, "ls": (0, (1, 1)), "lw": 2.2, "marker": "*", "markersize": 7},
@@ -248,14 +225,6 @@ LEAKAGE = presets(
         "draws": 2,
         "choice": {"candidates": 8, "one_class": True, "trials": 3},
         "public": {"start": 2000, "size": 4, "batches": 4},
-    },
-    paper={
-        "data": "mnist-test",
-        "trained": (0, 60, 300, 1000),
-        "starts": grids.every(4, 12),
-        "attack": "strong(steps=250, restarts=1, finish=None)",
-        "draws": 10,
-        "choice": {"candidates": 60, "one_class": True, "trials": 20},
     },
 )
 LEAKAGE_DEFENSES = (

@@ -29,7 +29,6 @@ from .study import MEANS, Results, Row, Study, Table, presets, product_cells
 PLANS = presets(
     {"data": "mnist", "batches": 6, "trained": (0, 60), "probes": 64, "public": 20, "repeats": 7},
     quick={"batches": 4, "trained": (0,), "probes": 8, "public": 8, "repeats": 3},
-    paper={"data": "mnist-test", "batches": 8},
 )
 """Batches of 16, on a fresh and on a trained model; `probes` of the reference for each example,
 `public` batches that plans are made from, `repeats` of timings."""
@@ -299,7 +298,6 @@ PUBLIC_PLANS = presets(
         "strange": 2,
         "probes": 4,
     },
-    paper={"data": "mnist-test", "batches": 32, "population": 450},
 )
 PLAN_LABELS = {
     "limit": "limit: the population's moments",

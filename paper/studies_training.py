@@ -29,7 +29,6 @@ FEDAVG = presets(
         "rounds": 6,
         "seeds": (0, 1, 2),
     },
-    paper={"grid": grids.AWARE["paper"], "rounds": 64, "seeds": range(4)},
 )
 FEDAVG_NAMES = ("gradient-pruning", "optimal-pruning", "gradient-noise", "optimal-noise")
 
@@ -221,7 +220,6 @@ PREDICTION = presets(
         "scales": {"sgd": (0.1, 0.3), "adam": (0.01, 0.1)},
         "seeds": (0,),
     },
-    paper={"common": {**_SHAPED, "data": "mnist-test"}, "seeds": (0, 1, 2, 3)},
 )
 _RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}  # tuned coarsely without a defense
 COSTS = ("U2", "total power", "curvature", "Adam's step")
@@ -349,18 +347,6 @@ PRIVATE_TRAINING = presets(
         },
         "epsilons": (2.0, 8.0),
         "seeds": (0, 1),
-    },
-    paper={
-        "common": {
-            **_PRIVATE,
-            "data": "mnist-test",
-            "examples": 8000,
-            "steps": 250,
-            "public": {"start": 8000, "count": 256, "refresh": 20},
-            "held_out_start": 8500,
-            "held_out": 1500,
-        },
-        "epsilons": (0.5, 1.0, 2.0, 4.0, 8.0),
     },
 )
 

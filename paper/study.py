@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +29,6 @@ FUNCTIONS = {
         cells.estimator_share,
         cells.identification,
         cells.layer_sizes,
-        cells.learned_bound,
         cells.plan_quality,
         cells.public_plans,
         trainings.private_training,
@@ -133,8 +133,13 @@ def first_batches_first(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=place)
 
 
-def presets(standard: Settings, quick: Settings, paper: Settings) -> dict[str, dict[str, Any]]:
-    """The settings of the three presets, each by what it changes of the standard ones."""
+def presets(
+    standard: Settings, quick: Settings, paper: Settings = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    """The settings of the three presets, each by what it changes of the standard ones.
+
+    What goes beyond the paper has no settings there.
+    """
     return {
         name: {**standard, **own} for name, own in zip(PRESETS, (quick, {}, paper), strict=True)
     }
