@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._runner import Settings
 from gradveil.scoring import MARGIN, AgainstGuess, against_guess, gain_over_guess
 
 from .grids import FAMILIES, NOISE, attacker_of
@@ -38,9 +37,6 @@ NOT_TESTABLE = "not testable here"
 NOT_TESTED, NOT_ASKED = "not tested", "-"
 """Of a claim that could be tested, but was not; and of one that a setting does not change."""
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
-
-ONE_SEED = "one seed of the losses decides it"
-NOT_UNDEFENDED = "the attack was not run without a defense, so what it is worth is not known"
 
 MINIMUM_GROUPS = 6
 """Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
@@ -90,7 +86,7 @@ def judge(units: Units, margin: float | None = None, half_width: float = 0.0) ->
         mean=float(means.mean()), effect=float(means.mean() / scatter) if scatter else None
     )
     if not isfinite(half_width):
-        return found._replace(reason=ONE_SEED)
+        return found._replace(reason="one seed of the losses decides it")
     if len(groups) > 1:
         of_mean = interval(groups)
         mean, low, high = of_mean.mean, of_mean.low, of_mean.high
@@ -112,7 +108,8 @@ def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
     if judgement.mean is None:
         return judgement
     if found is None:
-        return judgement._replace(verdict=NOT_TESTED, reason=NOT_UNDEFENDED)
+        reason = "the attack was not run without a defense, so what it is worth is not known"
+        return judgement._replace(verdict=NOT_TESTED, reason=reason)
     if found.works:
         return judgement
     gain = found.gain
@@ -369,12 +366,16 @@ class AttackMeasure:
         The cells may be of any study; `None` where there are none.
         """
         attacks = [s for s, _ in select(results.get(self.study, {}), "attack")]
-        alike = {_key(s) for s in attacks if self.attacker in (None, attacker_of(s))}
+
+        def key(settings: Settings) -> str:
+            return repr([settings.get(name) for name in SAME])
+
+        alike = {key(s) for s in attacks if self.attacker in (None, attacker_of(s))}
         pairs = {
             (pair[0].get("start", 0), pair[0].get("seed", 0)): pair
             for cells in results.values()
             for pair in select(cells, "attack", defense="no-defense")
-            if _key(pair[0]) in alike
+            if key(pair[0]) in alike
         }
         return beats_guess(pairs.values(), uncapped(self.metric).replace("psnr", "mse"))
 
@@ -385,10 +386,6 @@ def beats_guess(undefended: Iterable[Pair], error: str = "mse") -> AgainstGuess 
     errors, guesses = (units_of(undefended, name) for name in (error, "blank_mse"))
     gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
     return against_guess(nested(gains), torch.Generator().manual_seed(0)) if gains else None
-
-
-def _key(settings: Settings) -> str:
-    return repr([settings.get(name) for name in SAME])
 
 
 def undefended_gains(results: AllResults, study: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from gradveil._runner import Settings
 from gradveil.catalog import DEFENSES, Spec, build_defense
@@ -276,24 +277,19 @@ def mean_correlation(groups: Sequence[Runs]) -> tuple[float | None, float | None
         return None, None, None
     mean = torch.stack([rank_correlation(runs.first, runs.second) for runs in groups]).nanmean()
     subjects = sorted({subject for runs in groups for subject in runs.subjects})
-    counts = _counts(len(subjects))
-    drawn = torch.stack([_drawn(runs, subjects, counts) for runs in groups]).nanmean(0)
+    size = len(subjects)
+    chosen = torch.randint(size, (RESAMPLES, size), generator=torch.Generator().manual_seed(0))
+    counts = one_hot(chosen, size).sum(1)  # how often each subject is in each draw
+    each = [
+        rank_correlation(runs.first, runs.second, counts[:, [*map(subjects.index, runs.subjects)]])
+        for runs in groups
+    ]
+    drawn = torch.stack(each).nanmean(0)
     drawn = drawn[drawn.isfinite()]
     if not bool(mean.isfinite()) or not len(drawn):
         return None, None, None
     low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
     return float(mean), low, high
-
-
-def _counts(size: int) -> Tensor:
-    """How often each subject is in each draw."""
-    chosen = torch.randint(size, (RESAMPLES, size), generator=torch.Generator().manual_seed(0))
-    return torch.zeros(RESAMPLES, size).scatter_add_(1, chosen, torch.ones(RESAMPLES, size))
-
-
-def _drawn(runs: Runs, subjects: Sequence[str], counts: Tensor) -> Tensor:
-    places = [subjects.index(subject) for subject in runs.subjects]
-    return rank_correlation(runs.first, runs.second, counts[:, places])
 
 
 def _ranks(x: Tensor, counts: Tensor) -> Tensor:

@@ -271,7 +271,9 @@ def leakage_numbers(results: Results) -> Table:
     attacks = numbers.grouped(numbers.select(results, "attack"), _leakage_key)
     found = numbers.grouped(numbers.select(results, "identification"), _leakage_key)
     rows: list[tuple[Any, ...]] = []
-    for key in sorted({**attacks, **found}, key=_leakage_order):
+    # by attacker, first without a defense
+    order = sorted({**attacks, **found}, key=lambda key: (key[2] != UNDEFENDED, key[2], key[1]))
+    for key in sorted(order, key=lambda key: [*STAGED].index(key[0])):
         if key in attacks:
             undefended = beats_guess(attacks.get((*key[:2], UNDEFENDED, None), []))
             errors, guess = (
@@ -289,11 +291,6 @@ def _leakage_key(settings: Settings) -> tuple[Any, ...]:
     knows = settings.get("mechanism") == "known"
     attacker = ("aware" if knows else "unaware") if "attack" in settings else IDENTIFY
     return attacker, settings["trained"], *numbers.name_and_level(settings["defense"])
-
-
-def _leakage_order(key: tuple[Any, ...]) -> tuple[int, bool, str, int]:
-    attacker, trained, defense, _ = key
-    return [*STAGED].index(attacker), defense != UNDEFENDED, defense, trained
 
 
 def draw_leakage(table: Table, stem: Path) -> None:
@@ -359,18 +356,13 @@ def matching_numbers(results: Results) -> Table:
 def draw_matching(table: Table, stem: Path) -> None:
     """Two points for each defense and level."""
     lines = figures.split(table.where(), "defense", "level").items()
-    rows = {_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines}
+    rows = {
+        numbers.level_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines
+    }
     height = max(2.2, 0.22 * len(rows) + 0.9)
     with figures.panels(stem, {"": table.where()}, figures.MSE, width=5.4, height=height) as shown:
         for axis, _, _ in shown:
             figures.dots(axis, rows, SCORES)
-
-
-def _text(name: str, level: float | None) -> str:
-    if level is None:
-        return numbers.label_of(name)
-    shown = f"{level * 100:g}%" if numbers.is_pruning(name) else f"{level:g}"
-    return f"{numbers.label_of(name)} {shown}"
 
 
 def _adaptive() -> Iterator[Study]:

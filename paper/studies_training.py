@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradveil._drawing import BLUE, GREEN, ORANGE
-from gradveil._runner import Cell, Settings
+from gradveil._runner import Cell
 
 from . import figures, grids, numbers
 from .study import MEANS, Results, Study, Table, first_batches_first, presets, product_cells
@@ -262,22 +262,13 @@ def prediction_numbers(results: Results) -> Table:
             learned = [pair for pair in pairs if _loss(pair[1], place) < numbers.CHANCE]
             for compared in COMPARED:
                 mine = learned if compared == "learned" else pairs
-                key = _seed if compared == "all" else _seed_and_scale
-                groups = [group for group in numbers.grouped(mine, key).values() if len(group) > 2]
+                by = ("seed",) if compared == "all" else ("seed", "scale")
+                groups = numbers.grouped(mine, lambda s, by=by: tuple(s[n] for n in by)).values()
+                large = [group for group in groups if len(group) > 2]
                 for cost in COSTS:
-                    found = numbers.mean_correlation(
-                        [_runs(group, cost, place) for group in groups]
-                    )
+                    found = numbers.mean_correlation([_runs(group, cost, place) for group in large])
                     rows.append((optimizer, steps, compared, cost, *found, len(mine)))
     return Table(("optimizer", "steps", "compared", "utility", *MEANS), rows)
-
-
-def _seed_and_scale(settings: Settings) -> tuple[int, float]:
-    return settings["seed"], settings["scale"]
-
-
-def _seed(settings: Settings) -> tuple[int, float]:
-    return settings["seed"], 0.0
 
 
 def _runs(pairs: list[numbers.Pair], cost: str, place: int) -> numbers.Runs:
