@@ -119,8 +119,8 @@ class InverseFed(Attack):
 
 def _cosine(own: list[Tensor], sent: list[Tensor]) -> Tensor:
     """1 - ⟨g, y⟩ / (‖g‖ ‖y‖) over all tensors."""
-    rows = [torch.cat([tensor.flatten() for tensor in group]) for group in (own, sent)]
-    return 1 - torch.nn.functional.cosine_similarity(*rows, dim=0)
+    ours, theirs = (torch.cat([tensor.flatten() for tensor in group]) for group in (own, sent))
+    return 1 - torch.nn.functional.cosine_similarity(ours, theirs, dim=0)
 
 
 def _total_variation(images: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ CHEAPEST = "steps=4, restarts=1, finish=None"
 CHEAP = "steps=100, restarts=1, finish=None"
 """Of attacks that run on many batches: one start, and no second-order steps at the end."""
 
-_LEVELS = {"ratios": (0.8, 0.9), "scales": (0.01, 0.05)}
+_LEVELS: dict[str, Any] = {"ratios": (0.8, 0.9), "scales": (0.01, 0.05)}
 AWARE = {
     "quick": replace(MNIST["quick"], **_LEVELS),
     "standard": replace(_MNIST, size=4, starts=every(4, 16), steps=100, noise_seeds=(), **_LEVELS),

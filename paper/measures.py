@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradveil._runner import Settings
 from gradveil.scoring import MARGIN, AgainstGuess, against_guess, gain_over_guess
 
 from .grids import FAMILIES, NOISE, attacker_of

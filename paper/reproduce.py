@@ -120,10 +120,10 @@ def _with_data(cells: list[Cell]) -> list[Cell]:
         except FileNotFoundError as error:
             lacking[name] = error
     here = [cell for cell in cells if cell.settings["data"] not in lacking]
-    for error in lacking.values():
+    for what_to_do in lacking.values():
         if not here:
-            raise error
-        console.print(f"{len(cells) - len(here)} cells are left out. {error}", markup=False)
+            raise what_to_do
+        console.print(f"{len(cells) - len(here)} cells are left out. {what_to_do}", markup=False)
     return here
 
 

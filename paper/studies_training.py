@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +263,8 @@ def prediction_numbers(results: Results) -> Table:
             learned = [pair for pair in pairs if _loss(pair[1], place) < numbers.CHANCE]
             for compared in COMPARED:
                 mine = learned if compared == "learned" else pairs
-                by = ("seed",) if compared == "all" else ("seed", "scale")
-                groups = numbers.grouped(mine, lambda s, by=by: tuple(s[n] for n in by)).values()
-                large = [group for group in groups if len(group) > 2]
+                key = itemgetter("seed") if compared == "all" else itemgetter("seed", "scale")
+                large = [own for own in numbers.grouped(mine, key).values() if len(own) > 2]
                 for cost in COSTS:
                     found = numbers.mean_correlation([_runs(group, cost, place) for group in large])
                     rows.append((optimizer, steps, compared, cost, *found, len(mine)))
