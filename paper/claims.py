@@ -78,7 +78,14 @@ def settings_table(findings: Iterable["Finding"]) -> str:
         if finding.setting:
             by_claim.setdefault(finding.claim.name, {})[finding.setting] = finding
     notes: dict[str, int] = {}
-    rows = [_settings_row(found, notes) for found in by_claim.values()]
+    rows = []
+    for found in by_claim.values():
+        claim = next(iter(found.values())).claim
+        entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
+        unit = claim.unit.split(",")[0].split(" of ")[0]
+        unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
+        source = f"{claim.data}: {claim.source}" if claim.data else claim.source
+        rows.append(f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |")
     lines = [
         f"| claim | from | difference in | {' | '.join(HEADINGS.values())} |",
         f"| --- | --- | --- | {' | '.join('---' for _ in HEADINGS)} |",
@@ -93,24 +100,13 @@ def counts_in_words(findings: Sequence["Finding"]) -> list[str]:
     lines = []
     for setting, heading in HEADINGS.items():
         found = [f.judgement.verdict for f in findings if f.setting == setting]
-        counts = {
-            v: found.count(v) for v in (*measures.VERDICTS, measures.NOT_TESTED, measures.NOT_ASKED)
-        }
-        words = {measures.NOT_ASKED: "without a question"}
         told = [
-            f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in measures.VERDICTS[:2]
+            f"{found.count(v)} {'without a question' if v == measures.NOT_ASKED else v}"
+            for v in (*measures.VERDICTS, measures.NOT_TESTED, measures.NOT_ASKED)
+            if v in found or v in measures.VERDICTS[:2]
         ]
         lines.append(f"- {heading}: {', '.join(told)}.")
     return lines
-
-
-def _settings_row(found: dict[str, "Finding"], notes: dict[str, int]) -> str:
-    claim = next(iter(found.values())).claim
-    entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
-    unit = claim.unit.split(",")[0].split(" of ")[0]
-    unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
-    source = f"{claim.data}: {claim.source}" if claim.data else claim.source
-    return f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |"
 
 
 def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
@@ -441,23 +437,22 @@ class Finding:
 def find(results: AllResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
     """Test every variant of every claim; from the same results always the same."""
     viewed = with_views(results)
+
+    def judged(claim: Claim, variant: str) -> measures.Judgement:
+        measure = claim.variants[variant]
+        if isinstance(measure, str):
+            return measures.Judgement(measures.NOT_ASKED, reason=measure)
+        if not isinstance(measure, measures.AttackMeasure):
+            return measures.judge(measure(viewed), claim.margin)
+        units, half_width = measure.compared(viewed)
+        judgement = measures.judge(units, claim.margin, half_width)
+        return measures.withheld(judgement, measure.undefended(viewed))
+
     return [
-        Finding(claim, variant, _judged(claim, measure, viewed))
+        Finding(claim, variant, judged(claim, variant))
         for claim in claims
-        for variant, measure in claim.variants.items()
+        for variant in claim.variants
     ]
-
-
-def _judged(
-    claim: Claim, measure: measures.Measure | measures.AttackMeasure | str, results: AllResults
-) -> measures.Judgement:
-    if isinstance(measure, str):
-        return measures.Judgement(measures.NOT_ASKED, reason=measure)
-    if not isinstance(measure, measures.AttackMeasure):
-        return measures.judge(measure(results), claim.margin)
-    units, half_width = measure.compared(results)
-    judgement = measures.judge(units, claim.margin, half_width)
-    return measures.withheld(judgement, measure.undefended(results))
 
 
 def write_claims(results: AllResults, folder: Path) -> list[Finding]:
