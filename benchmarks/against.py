@@ -13,6 +13,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from gradveil._checks import WrongValue
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import named_stream
 from gradveil._runner import Cell, Runner
@@ -126,42 +127,23 @@ def named(cases: Sequence[AttackCase], names: Sequence[str] | None) -> list[Atta
     return [known[name] for name in names or known]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How attacks are compared.
+def settings_of(case: AttackCase, source: str, batches: int, **limits: Any) -> list[dict[str, Any]]:
+    """For `compare`, one batch each: the last images of the data that the case's name stands for.
 
-    Args:
-        batches: Of each case: the last images of the data.
-        steps: Of ours; `None`: as they are.
-        seconds: After which ours have to end; `None`: no limit.
-        least: Seconds that the peer gets at least; else as many as the slowest of ours took.
-        mnist: The data of the name "mnist" in cases.
-        cifar10: The same for "cifar10".
-        attacks: Ours, by name; those of the case if there are none.
+    Limits: `attacks` (ours, by name, in place of those of the case), `steps` (of ours), `seconds`
+    (after which ours have to end) and `least` (seconds that the peer gets at least).
     """
-
-    batches: int = 8
-    steps: int | None = None
-    seconds: float | None = None
-    least: float = 0.0
-    mnist: str = "mnist"
-    cifar10: str = "cifar10"
-    attacks: Sequence[str] = ()
-
-    def settings(self, case: AttackCase) -> list[dict[str, Any]]:
-        """For `compare`, one batch each."""
-        source = getattr(self, case.data)
-        own: dict[str, Any] = {name: getattr(self, name) for name in ("steps", "seconds", "least")}
-        own["attacks"] = [*(self.attacks or case.attacks)]
-        count = len(_data(case.data, source))
-        begin = count - self.batches * case.images
-        if begin < 1:
-            raise ValueError(
-                f"Parameter `batches` should need less than the {count} images of `{source}`."
-                f" Found that case {case.name!r} needs {count - begin}, and others for the guess."
-            )
-        span = {"case": case.name, "source": source, "begin": begin}
-        return [{**span, **own, "first": first} for first in range(begin, count, case.images)]
+    count = len(_data(case.data, source))
+    begin = count - batches * case.images
+    if begin < 1:
+        raise WrongValue(
+            "batches",
+            f"need less than the {count} images of `{source}`",
+            f"that case {case.name!r} needs {count - begin}, and others for the guess",
+        )
+    limits["attacks"] = [*(limits.get("attacks") or case.attacks)]
+    span = {"case": case.name, "source": source, "begin": begin}
+    return [{**span, **limits, "first": first} for first in range(begin, count, case.images)]
 
 
 def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,9 +160,9 @@ def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
     batch = data.batch(first, case.images)
     found = {}
     for name in settings["attacks"]:
-        attack = build_attack(name).configured(settings["steps"], settings["seconds"])
+        attack = build_attack(name).configured(settings.get("steps"), settings.get("seconds"))
         found[name] = _run(case, model, data, first, attack)
-    budget = max(settings["least"], *(one["seconds"] for one in found.values()))
+    budget = max(settings.get("least", 0.0), *(one["seconds"] for one in found.values()))
     peer = InverseFed(total_variation=case.total_variation, time_budget=budget)
     _run(case, model, data, first, replace(peer, steps=1))  # the first step loads modules
     found[PEER] = _run(case, model, data, first, peer)
@@ -336,16 +318,18 @@ def main(
     out: Out = None,
 ) -> None:
     """Our attacks, Geiping et al.'s method in the same time, and a blind guess."""
-    limits = Limits(batches, steps, seconds, least, mnist, cifar, attack or ())
+    sources = {"mnist": mnist, "cifar10": cifar}
     if speed:
-        rows = told(
-            bench_speed(one, _data(one.data, getattr(limits, one.data)))
-            for one in named(SPEED_CASES, case)
-        )
+        named_cases = named(SPEED_CASES, case)
+        rows = told(bench_speed(one, _data(one.data, sources[one.data])) for one in named_cases)
         report(rows, "attack-speed", out)
         return
+    limits = {"attacks": attack, "steps": steps, "seconds": seconds, "least": least}
     chosen = {
-        one: [Cell(compare, each) for each in limits.settings(one)] for one in named(CASES, case)
+        one: [
+            Cell(compare, each) for each in settings_of(one, sources[one.data], batches, **limits)
+        ]
+        for one in named(CASES, case)
     }
     with TemporaryDirectory() as nowhere, Runner(out / "cells" if out else nowhere) as runner:
         cells = [cell for own in chosen.values() for cell in own]

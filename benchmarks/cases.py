@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil.data import Dataset, load_dataset
-from gradveil.messages import GradientMessage, LocalUpdateMessage
+from gradveil.messages import GradientMessage, LocalUpdateMessage, trainable_parameters
 from gradveil.models import build_model
-from gradveil.sensitivity import Moments, PerExample, Sketch, measure
+from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure
+from gradveil.shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,16 @@ class Case:
     def reference(self, probes: int) -> Moments:
         """Unbiased sensitivities from many probes: what stands for the exact ones."""
         generator = torch.Generator().manual_seed(12345)
-        estimator = reference_estimator(probes, len(self.inputs))
-        return measure(self.message, self.inputs, estimator, generator=generator)
+        return measure(self.message, self.inputs, self._reference(probes), generator=generator)
+
+    def _reference(self, probes: int) -> Estimator:
+        """So many for a batch of 64. Examples count like probes: smaller batches get more."""
+        return PerExample(probes * max(1, 64 // len(self.inputs)))
 
     def plain_gradient(self) -> None:
         """The baseline: one `loss.backward()`."""
         self.model.zero_grad(set_to_none=True)
         cross_entropy(self.model(self.inputs), self.targets).backward()  # type: ignore[no-untyped-call]
-
-
-def reference_estimator(probes: int, examples: int) -> PerExample:
-    """So many probes for a batch of 64. Examples count like probes: smaller ones get more."""
-    return PerExample(probes * max(1, 64 // examples))
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,9 @@ class UpdateCase(Case):
         """The weight change of the batch."""
         return LocalUpdateMessage(self.model, cross_entropy, self.targets, lr=0.01, steps=5)
 
-    def reference(self, probes: int) -> Moments:
+    def _reference(self, probes: int) -> Estimator:
         """Probes of the whole batch: examples do not add up in an update."""
-        generator = torch.Generator().manual_seed(12345)
-        return measure(self.message, self.inputs, Sketch(10 * probes), generator=generator)
+        return Sketch(10 * probes)
 
     def plain_gradient(self) -> None:
         """The baseline: five steps of SGD on a copy of the model."""
@@ -121,6 +119,17 @@ def large_cases(batch: int = 8) -> Iterator[Case]:
         model = build_model("patch-transformer", width=width, depth=depth)
         count = sum(p.numel() for p in model.parameters())
         yield Case(f"transformer, {count / 1e6:.1f} M", model, inputs, targets, graded=False)
+
+
+def some_shape(model: nn.Module) -> Shape:
+    """Any levels from 0.1 to 1 for the rows and columns of matrices, and entries of vectors."""
+    return Shape({name: _levels(p) for name, p in trainable_parameters(model).items()})
+
+
+def _levels(parameter: Tensor) -> tuple[Tensor, ...]:
+    sizes = [(len(parameter), *[1] * (parameter.dim() - 1)), (1, *parameter.shape[1:])]
+    some = [torch.linspace(0.1, 1.0, torch.Size(size).numel()).view(size) for size in sizes]
+    return tuple(some[: min(2, parameter.dim())])
 
 
 def train(model: nn.Module, data: Dataset, steps: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gradveil._timing import time_ratios
@@ -19,11 +19,11 @@ from gradveil.defenses import (
     OptimalNoise,
 )
 from gradveil.federated import Client, FederatedRun, PackedShape, Server, partition
-from gradveil.messages import Message, trainable_parameters, values_of
+from gradveil.messages import Message, values_of
 from gradveil.models import build_model
 from gradveil.shapes import Shape
 
-from .cases import Case, digits, large_cases
+from .cases import Case, digits, large_cases, some_shape
 from .tables import Out, report
 
 
@@ -52,21 +52,14 @@ class Bare(NoDefense):
         return Defended(values, None, values)
 
 
-def step_contenders() -> dict[str, Defense]:
-    """Isotropic noise, and noise in a shape that the server sends."""
-    return {
-        "isotropic noise": GradientNoise(0.1),
-        "from the server": OptimalNoise(0.1, source="server"),
-    }
-
-
-def round_contenders() -> dict[str, Defense]:
+def contenders() -> dict[str, Defense]:
     """Everything on clients counts: gradient, sensitivities, plan, noise, averaging and Adam.
 
     A plan from the server takes the server's time, once for all clients, which is not counted here.
     """
     return {
-        **step_contenders(),
+        "isotropic noise": GradientNoise(0.1),
+        "from the server": OptimalNoise(0.1, source="server"),
         "auto": OptimalNoise(0.1, source="private"),
         "auto, one level per layer": OptimalNoise(0.1, granularity="layer", source="private"),
     }
@@ -108,11 +101,12 @@ def bench_large_clients(
     batch: int = 16, repeats: int = 3, cases: Iterable[Case] | None = None
 ) -> list[FederatedRow]:
     """Steps of one client with a large model: isotropic noise, and noise from the server."""
-    rows = []
-    for case in large_cases(batch) if cases is None else cases:
-        for name, ratio in step_ratios(case, step_contenders(), repeats, steps=3).items():
-            rows.append(FederatedRow(case.name, 1, len(case.inputs), name, None, ratio))
-    return rows
+    cheap = {name: contenders()[name] for name in ("isotropic noise", "from the server")}
+    return [
+        FederatedRow(case.name, 1, len(case.inputs), name, None, ratio)
+        for case in (large_cases(batch) if cases is None else cases)
+        for name, ratio in step_ratios(case, cheap, repeats, steps=3).items()
+    ]
 
 
 def step_ratios(
@@ -129,37 +123,18 @@ def step_ratios(
         for _ in range(steps):
             case.plain_gradient()
 
-    return time_ratios(
-        plain, {n: _client_job(case, d, shape, steps) for n, d in defenses.items()}, repeats
-    )
+    def job(defense: Defense) -> Callable[[], None]:
+        size = len(case.inputs)
+        client = Client(0, case.inputs, case.targets, defense, batch_size=size, seed=0)
 
+        def replies() -> None:
+            client.use(Shape(dict(shape.shape.factors)))  # a new one, which has no plan yet
+            for _ in range(steps):
+                client.reply(case.model, cross_entropy)
 
-def _client_job(case: Case, defense: Defense, shape: PackedShape, steps: int) -> Callable[[], None]:
-    client = Client(0, case.inputs, case.targets, defense, batch_size=len(case.inputs), seed=0)
+        return replies
 
-    def job() -> None:
-        client.use(Shape(dict(shape.shape.factors)))  # a new one, which has no plan yet
-        for _ in range(steps):
-            client.reply(case.model, cross_entropy)
-
-    return job
-
-
-def some_shape(model: nn.Module) -> Shape:
-    """Rows and columns of each matrix, one number for each other tensor; any levels will do."""
-    generator = torch.Generator().manual_seed(0)
-
-    def levels(*sizes: int) -> torch.Tensor:
-        return torch.rand(sizes, generator=generator) + 0.5
-
-    return Shape(
-        {
-            name: (levels(len(p), *(1,) * (p.dim() - 1)), levels(1, *p.shape[1:]))
-            if p.dim() > 1
-            else (levels(*(1,) * p.dim()),)
-            for name, p in trainable_parameters(model).items()
-        }
-    )
+    return time_ratios(plain, {name: job(defense) for name, defense in defenses.items()}, repeats)
 
 
 def _run(data: Dataset, defense: Defense, clients: int, batch: int) -> FederatedRun:
@@ -206,7 +181,7 @@ def main(
     """A defended round over an undefended one, and a client's step over one plain gradient."""
     rows = bench_federated(
         digits(mnist, clients),
-        round_contenders(),
+        contenders(),
         clients=clients,
         batch=batch,
         rounds=rounds,

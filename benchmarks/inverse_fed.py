@@ -119,15 +119,12 @@ class InverseFed(Attack):
 
 def _cosine(own: list[Tensor], sent: list[Tensor]) -> Tensor:
     """1 - ⟨g, y⟩ / (‖g‖ ‖y‖) over all tensors."""
-    pairs = list(zip(own, sent, strict=True))
-    product = torch.stack([(g * y).sum() for g, y in pairs]).sum()
-    norms = [torch.stack([t.pow(2).sum() for t in group]).sum().sqrt() for group in (own, sent)]
-    return 1 - product / norms[0] / norms[1]
+    ours, theirs = (torch.cat([tensor.flatten() for tensor in group]) for group in (own, sent))
+    return 1 - torch.nn.functional.cosine_similarity(ours, theirs, dim=0)
 
 
 def _total_variation(images: Tensor) -> Tensor:
     """The mean absolute difference of neighbours, over columns and over rows."""
     if images.dim() < 4:
         return images.new_zeros(())
-    columns = (images[..., :-1] - images[..., 1:]).abs().mean()
-    return columns + (images[..., :-1, :] - images[..., 1:, :]).abs().mean()
+    return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()

@@ -18,10 +18,11 @@ from gradveil._random import generator_or_fresh
 from gradveil._timing import time_ratios
 from gradveil.data import Dataset
 from gradveil.defenses import PrivateNoise
+from gradveil.messages import trainable_parameters
 from gradveil.models import build_model
 from gradveil.shapes import Shape
 
-from .cases import Case, digits
+from .cases import Case, digits, some_shape
 from .memory import peak_of
 from .tables import Out, report
 
@@ -69,12 +70,12 @@ def private_contenders(case: Case) -> dict[str, Job]:
     Where weights are computed, the gradient of each example is made, not only its norm. Where the
     model's code looks at values, examples are run one after the other.
     """
-    parameters = {n: p.detach() for n, p in case.model.named_parameters()}
     computed, looking = deepcopy(case.model), nn.Sequential(_Looking(), case.model)
     for layer in [m for m in computed.modules() if isinstance(m, nn.Linear | nn.Conv2d)]:
         register_parametrization(layer, "weight", _Computed())
-    rows_and_columns = Shape({n: _rows_and_columns(p) for n, p in parameters.items()})
-    entries = Shape({n: (_levels(p.shape),) for n, p in parameters.items()})
+    rows_and_columns = some_shape(case.model)
+    levels = rows_and_columns.levels(trainable_parameters(case.model))
+    entries = Shape({name: (level,) for name, level in levels.items()})
     return {
         "isotropic": _private_job(case),
         "rows × columns": _private_job(case, rows_and_columns),
@@ -106,16 +107,6 @@ class _Looking(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """The same inputs."""
         return inputs if float(inputs.sum()) != torch.inf else -inputs
-
-
-def _rows_and_columns(parameter: Tensor) -> tuple[Tensor, ...]:
-    rows = _levels((len(parameter), *[1] * (parameter.dim() - 1)))
-    return (rows,) if parameter.dim() < 2 else (rows, _levels((1, *parameter.shape[1:])))
-
-
-def _levels(shape: tuple[int, ...]) -> Tensor:
-    """Relative variances from 0.1 to 1."""
-    return torch.linspace(0.1, 1.0, torch.Size(shape).numel()).view(shape)
 
 
 Private = tuple[nn.Module, Callable[[Tensor, Tensor], None]]

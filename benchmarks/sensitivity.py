@@ -86,9 +86,10 @@ def bench_sensitivity(
         reference = case.reference(reference_probes) if case.graded else None
         fitting = _fitting(case, defenses)
         jobs = {name: _job(case, defense) for name, defense in fitting.items()}
-        once = {name: job for name, job in jobs.items() if not _is_kept(fitting[name])}
+        kept = {n for n, d in fitting.items() if d.about.needs.moments and not d.about.private}
+        once = {name: job for name, job in jobs.items() if name not in kept}
         ratios = time_ratios(case.plain_gradient, once, repeats)
-        for name in jobs.keys() - once.keys():
+        for name in kept:  # its plan is one for several calls
             ratios[name] = _amortised(case, fitting[name], jobs[name], repeats)
         plain = peak_of(case.plain_gradient)
         size = sum(4 * value.numel() for value in case.message.parameters.values())
@@ -122,11 +123,6 @@ def _fitting(case: Case, defenses: dict[str, Defense]) -> dict[str, Defense]:
 def _job(case: Case, defense: Defense) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
     return lambda: defense(case.message, case.inputs, generator)
-
-
-def _is_kept(defense: Defense) -> bool:
-    """Whether its plan is one for several calls."""
-    return defense.about.needs.moments and not defense.about.private
 
 
 def _amortised(case: Case, defense: Defense, job: Callable[[], object], repeats: int) -> float:

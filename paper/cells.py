@@ -24,10 +24,9 @@ from gradveil._runner import Settings, canonical_json
 from gradveil._tensors import flatten
 from gradveil._timing import time_ratios
 from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
-from gradveil.catalog import DEFENSES, Spec, build_attack, build_defense, build_estimator
+from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
-from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
@@ -35,10 +34,8 @@ from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
 from gradveil.shapes import Evidence, Public, model_given, shape_with
 from gradveil.theory import (
-    BoundCase,
     GaussianPrior,
     gain_over_isotropic,
-    mean_bound,
     reconstruction_bound,
     share_of_optimum,
     utility,
@@ -107,14 +104,13 @@ def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
     defense, public = build_defense(settings["defense"]), settings.get("public")
     if not public:
         return defense, None
-    if "examples" in public:
-        names = ("data", "model", "model_seed", "trained", "size", "public")
-        kept = {name: settings[name] for name in names if name in settings}
-        kept["defense"] = _at_usual_amount(settings["defense"])
-        made = from_examples(defense, dataset(settings["data"]), public)
-        made.source.follow(_measured(canonical_json(kept)).source)
-        return made, None
     data, net = dataset(settings["data"]), model(settings)
+    if "examples" in public:
+        made = from_examples(defense, data, public)
+        inputs, targets = data.batch(public["start"], settings["size"])
+        message = GradientMessage(net, cross_entropy, targets)
+        made.source.given(made.needs, message.parameters, message, inputs, _public_stream())
+        return made, None
     return defense, defense.plan(public_moments(net, data, public, defense.about.clamp))
 
 
@@ -125,31 +121,16 @@ def from_examples(defense: Defense, data: Dataset, public: Settings, calls_a_rou
     return replace(defense, source=source)  # type: ignore[type-var]
 
 
-def _at_usual_amount(text: str) -> str:
-    """What is measured on public examples is the same for all amounts of a defense."""
-    spec = Spec.parse(text, "defense").named()
-    usual = DEFENSES[spec.name].amounts
-    return str(spec.with_(**{name: usual[name] for name in spec.options if name in usual}))
-
-
-@lru_cache(maxsize=8)
-def _measured(text: str) -> Any:
-    """What public examples show at a model, for all batches of a size; most of a plan's work."""
-    settings = json.loads(text)
-    data, net = dataset(settings["data"]), model(settings)
-    made = from_examples(build_defense(settings["defense"]), data, settings["public"])
-    inputs, targets = data.batch(settings["public"]["start"], settings["size"])
-    generator = named_stream("studies", 0, "public moments", 0)
-    message = GradientMessage(net, cross_entropy, targets)
-    made.source.given(made.needs, message.parameters, message, inputs, generator)
-    return made
+def _public_stream() -> torch.Generator:
+    """The same for all cells: a plan from public examples is one for all batches."""
+    return named_stream("studies", 0, "public moments", 0)
 
 
 def batch_moments(
     model: nn.Module, data: Dataset, public: Settings, **options: Any
 ) -> list[Moments]:
     """E g² and E‖∇g‖² of each of `batches` batches of `size` examples from `start` on."""
-    generator = options.pop("generator", None) or named_stream("studies", 0, "public moments", 0)
+    generator = options.pop("generator", None) or _public_stream()
     found = []
     for place in range(public["batches"]):
         inputs, targets = data.batch(public["start"] + place * public["size"], public["size"])
@@ -182,12 +163,10 @@ def attack(settings: Settings) -> dict[str, Any]:
     reconstruction = build_attack(settings["attack"])(seen, _stream(settings, "attack"))
     scores = score(reconstruction, batch, normalization=data)
     names = ("mse", "psnr", "ssim", "unmatched_mse", "unmatched_psnr", "unmatched_ssim")
-    tensors = {name: getattr(scores, name) for name in (*names, "assignment")}
     return {
-        **{name: value.tolist() for name, value in tensors.items() if value is not None},
+        **{name: getattr(scores, name).tolist() for name in (*names, "assignment")},
         "loss": reconstruction.loss,
         "status": reconstruction.status,
-        "history": [[*row] for row in reconstruction.history],
         "blank_mse": batch[0].square().flatten(1).mean(1).tolist(),
         "images": data.to_pixels(reconstruction.inputs).clamp(0, 1),
         "originals": data.to_pixels(batch[0]).clamp(0, 1),
@@ -489,46 +468,3 @@ def _candidates(
         )
     chosen = alike[torch.randperm(len(alike), generator=generator)[:needed]]
     return torch.cat([truth[0], inputs[chosen]]), torch.cat([truth[1], targets[chosen]])
-
-
-def learned_bound(settings: Settings) -> dict[str, Any]:
-    """For each defense the bound with the information's mean over single images, and its interval.
-
-    All defenses are in one cell, because learning takes minutes. The labels are known to attacker
-    and prior. A denoiser is not the best possible, so the numbers err upwards. Settings: `defenses`
-    (specification and `public` or None of each), `start` and `batches` (single images), `prior`
-    (`start`, `count`, training `steps`), `probes`.
-    """
-    data, seed = dataset(settings["data"]), settings["seed"]
-    prior = settings["prior"]
-    examples = data.batch(prior["start"], prior["count"])
-    generator = named_stream("studies", seed, "learned prior", 0)
-    priors = LearnedPriors.fit(*examples, steps=prior["steps"], generator=generator)
-    found: dict[str, Any] = {}
-    for spec, public in settings["defenses"]:
-        cases = _cases({**settings, "defense": spec, "public": public})
-        learned = priors.covering(cases, named_stream("studies", seed, "covering", 0))
-        bound = mean_bound(
-            cases,
-            learned,
-            public_plan=True,
-            probes=settings["probes"],
-            generator=named_stream("studies", seed, "bound", 0),
-        )
-        low, high = bound.interval or (None, None)
-        found[spec] = {"bound": bound.per_entry, "low": low, "high": high, "reason": bound.reason}
-    return {"bounds": found}
-
-
-def _cases(settings: Settings) -> list[BoundCase]:
-    """The first images with one mechanism for all: it does not depend on them."""
-    defense, mechanism = planned_defense(settings)
-    found = []
-    for start in range(settings["start"], settings["start"] + settings["batches"]):
-        own = {**settings, "start": start, "size": 1}
-        case = case_of(own)
-        if mechanism is None:
-            observed = defense.observe(case.message, case.inputs, _stream(own, "defense"))
-            mechanism = defense.plan(observed[1])
-        found.append(BoundCase(case.message, case.inputs, mechanism))
-    return found

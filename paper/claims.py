@@ -10,7 +10,6 @@ from typing import Any
 import gradveil
 from gradveil._files import write_atomically
 from gradveil._runner import Cell
-from gradveil.scoring import MARGIN
 
 from . import measures
 from .grids import NO_PLAN, PRIVATE, PUBLIC, contender_of
@@ -25,13 +24,6 @@ SIMILAR_LOSS = 0.03
 
 
 @dataclass(frozen=True)
-class Absent:
-    """In the place of a measure: why a claim has none in a setting."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class Claim:
     """One sentence of the paper, and how its differences are taken in each variant."""
 
@@ -39,7 +31,8 @@ class Claim:
     text: str
     source: str
     unit: str
-    variants: Mapping[str, measures.Measure | measures.AttackMeasure | Absent]
+    variants: Mapping[str, measures.Measure | measures.AttackMeasure | str]
+    """Each with its measure, or why it has none."""
     margin: float | None = None
     """For claims of similarity: how much counts as similar."""
 
@@ -75,7 +68,7 @@ HEADINGS = {
     "safe": "plans that reveal nothing, real training",
 }
 
-NO_ATTACKER = Absent("the claim is about training, which no attacker takes part in")
+NO_ATTACKER = "the claim is about training, which no attacker takes part in"
 
 
 def settings_table(findings: Iterable["Finding"]) -> str:
@@ -85,7 +78,14 @@ def settings_table(findings: Iterable["Finding"]) -> str:
         if finding.setting:
             by_claim.setdefault(finding.claim.name, {})[finding.setting] = finding
     notes: dict[str, int] = {}
-    rows = [_settings_row(found, notes) for found in by_claim.values()]
+    rows = []
+    for found in by_claim.values():
+        claim = next(iter(found.values())).claim
+        entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
+        unit = claim.unit.split(",")[0].split(" of ")[0]
+        unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
+        source = f"{claim.data}: {claim.source}" if claim.data else claim.source
+        rows.append(f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |")
     lines = [
         f"| claim | from | difference in | {' | '.join(HEADINGS.values())} |",
         f"| --- | --- | --- | {' | '.join('---' for _ in HEADINGS)} |",
@@ -100,24 +100,13 @@ def counts_in_words(findings: Sequence["Finding"]) -> list[str]:
     lines = []
     for setting, heading in HEADINGS.items():
         found = [f.judgement.verdict for f in findings if f.setting == setting]
-        counts = {
-            v: found.count(v) for v in (*measures.VERDICTS, measures.NOT_TESTED, measures.NOT_ASKED)
-        }
-        words = {measures.NOT_ASKED: "without a question"}
         told = [
-            f"{n} {words.get(v, v)}" for v, n in counts.items() if n or v in measures.VERDICTS[:2]
+            f"{found.count(v)} {'without a question' if v == measures.NOT_ASKED else v}"
+            for v in (*measures.VERDICTS, measures.NOT_TESTED, measures.NOT_ASKED)
+            if v in found or v in measures.VERDICTS[:2]
         ]
         lines.append(f"- {heading}: {', '.join(told)}.")
     return lines
-
-
-def _settings_row(found: dict[str, "Finding"], notes: dict[str, int]) -> str:
-    claim = next(iter(found.values())).claim
-    entries = [_entry(found.get(setting), notes) for setting in HEADINGS]
-    unit = claim.unit.split(",")[0].split(" of ")[0]
-    unit += "" if claim.margin is None else f" (within ±{claim.margin:g})"
-    source = f"{claim.data}: {claim.source}" if claim.data else claim.source
-    return f"| {claim.text} | {source} | {unit} | {' | '.join(entries)} |"
 
 
 def _entry(finding: "Finding | None", notes: dict[str, int]) -> str:
@@ -185,276 +174,238 @@ PHOTOS = (PAPER, MATCHED, CAPPED, AWARE, SAFE)
 """No attack on the same photos is without knowledge of the defense."""
 
 
-def attacked(
+def of_attacks(
+    name: str,
+    text: str,
+    source: str,
     compare: measures.Compare,
-    study: str,
-    aware: str,
-    safe: str,
+    studies: tuple[str, str, str],
     variants: Sequence[str] = EVERY,
     *,
     metric: str = "mse",
+    margin: float | None = None,
+    aware_compare: measures.Compare | None = None,
     safe_compare: measures.Compare | None = None,
-) -> dict[str, measures.AttackMeasure]:
-    """One comparison of what attacks find, in several variants.
+) -> Claim:
+    """A claim about what attacks find: one comparison of errors in several variants.
 
     Args:
+        name: Of the claim.
+        text: As in the paper, or nearly.
+        source: Where in the paper.
         compare: From errors to differences.
-        study: As in the paper.
-        aware: The study with an attacker who knows the defense.
-        safe: The one of plans that reveal nothing.
+        studies: As in the paper; with an attacker who knows the defense; with plans that reveal
+            nothing.
         variants: Which.
         metric: The score; as in the paper it is that of images place by place.
-        safe_compare: The comparison in the last setting, if it is another one.
+        margin: How much counts as similar.
+        aware_compare: The comparison where the attacker knows the defense, if it is another one.
+        safe_compare: The one with plans that reveal nothing.
     """
+    study, aware, safe = studies
     every = {
         PAPER: measures.AttackMeasure(compare, study, f"unmatched_{metric}"),
         MATCHED: measures.AttackMeasure(compare, study, metric),
         CAPPED: measures.AttackMeasure(compare, study, measures.CAPPED_ERROR),
         CONTROL: measures.AttackMeasure(compare, aware, metric, "paper"),
         TUNED: measures.AttackMeasure(compare, aware, metric, "strong"),
-        AWARE: measures.AttackMeasure(compare, aware, metric, "aware"),
+        AWARE: measures.AttackMeasure(aware_compare or compare, aware, metric, "aware"),
         SAFE: measures.AttackMeasure(safe_compare or compare, safe, metric, "aware"),
     }
-    return {variant: every[variant] for variant in variants}
+    chosen = {variant: every[variant] for variant in variants}
+    return Claim(name, text, source, DECIBEL if metric == "psnr" else ERROR, chosen, margin)
 
 
-def trained(
-    paper: measures.Measure, safe: measures.Measure
-) -> dict[str, measures.Measure | Absent]:
-    """A comparison of losses, which no attacker has a part in."""
-    return {PAPER: paper, AWARE: NO_ATTACKER, SAFE: safe}
+def of_training(
+    name: str,
+    text: str,
+    source: str,
+    compare: measures.Compare,
+    studies: tuple[str, str],
+    losses: tuple[measures.Losses, measures.Losses],
+    margin: float | None = None,
+) -> Claim:
+    """A claim about losses, which no attacker has a part in; studies are those of two settings."""
+    paper, safe = (measures.of_losses(compare, *pair) for pair in zip(studies, losses, strict=True))
+    unit = LOSS if losses != _WHILE else f"{LOSS}, mean over rounds"
+    return Claim(name, text, source, unit, {PAPER: paper, AWARE: NO_ATTACKER, SAFE: safe}, margin)
 
 
-def _on_digits(family: str) -> tuple[str, str, str]:
-    return f"mnist-{family}", f"adaptive-{family}", PUBLIC_PLANS
+_WHILE = (measures.mean_losses_of, measures.mean_losses_of)
+_AFTER = (measures.losses_of, measures.final_losses_of)
+_LEARNED = (measures.losses_of, measures.trained_losses_of)
+"""The losses of a claim as in the paper, and of real trainings."""
+
+
+def _on_digits(study: str) -> tuple[str, str, str]:
+    return study, f"adaptive-{study.split('-')[1]}", PUBLIC_PLANS
 
 
 def _on_photos(study: str) -> tuple[str, str, str]:
     return study, f"cifar-adaptive-{study.split('-')[1]}", PHOTO_PLANS
 
 
-def _digits_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
-    study = f"mnist-{family}-tradeoff"
-    return attacked(
-        measures.equal_loss(family, study),
-        *(study, f"adaptive-{family}", PUBLIC_PLANS),
-        safe_compare=measures.equal_loss(family, PUBLIC_PLANS, trained=True),
-    )
+_HIGHER = {
+    "pruning": "optimal pruning leaves a higher error than gradient pruning",
+    "noise": "optimal noise with clamping leaves a higher error than noise with clamping",
+}
 
 
-def _photos_tradeoff(family: str) -> dict[str, measures.AttackMeasure]:
-    """The attack that knows the defense is on another model, and has losses of its own."""
-    study, aware, safe = _on_photos(f"cifar-{family}-tradeoff")
-    common = attacked(
+def _tradeoff(study: str, source: str) -> Claim:
+    """At equal loss. The attack on photos that knows the defense has losses of its own model."""
+    data, family, _ = study.split("-")
+    digits = data == "mnist"
+    studies = _on_digits(study) if digits else _on_photos(study)
+    aware, safe = studies[1:]
+    return of_attacks(
+        study,
+        f"At equal training loss {_HIGHER[family]}.",
+        source,
         measures.equal_loss(family, study),
-        *(study, aware, safe, PHOTOS),
+        studies,
+        EVERY if digits else PHOTOS,
+        aware_compare=None if digits else measures.equal_loss(family, aware),
         safe_compare=measures.equal_loss(family, safe, trained=True),
     )
-    return {
-        **common,
-        AWARE: measures.AttackMeasure(measures.equal_loss(family, aware), aware, "mse", "aware"),
-    }
-
-
-MNIST_CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "mnist-pruning-mse",
-        "At equal high ratios optimal pruning leaves a higher MSE than gradient pruning.",
-        "5.1, Figure 2",
-        ERROR,
-        attacked(measures.level_gain("pruning"), *_on_digits("pruning")),
-    ),
-    Claim(
-        "mnist-pruning-psnr",
-        "At equal high ratios optimal pruning leaves a lower PSNR than gradient pruning.",
-        "5.1, Figure 2",
-        DECIBEL,
-        attacked(measures.level_gain("pruning"), *_on_digits("pruning"), UNCAPPED, metric="psnr"),
-    ),
-    Claim(
-        "mnist-pruning-similar",
-        "80% optimal pruning and 90% gradient pruning protect similarly.",
-        "5.1, Figures 2 and 3",
-        ERROR,
-        attacked(
-            measures.fixed_levels("pruning", 0.8, 0.9),
-            *_on_digits("pruning"),
-            (PAPER, MATCHED, CONTROL, AWARE, SAFE),
-        ),
-        SIMILAR_ERROR,
-    ),
-    Claim(
-        "mnist-pruning-training",
-        "80% optimal pruning trains faster than 90% gradient pruning.",
-        "5.1, Figure 3",
-        f"{LOSS}, mean over rounds",
-        trained(
-            measures.fixed_loss(
-                "mnist-pruning-training", "pruning", 0.8, 0.9, measures.mean_losses_of
-            ),
-            measures.fixed_loss(PUBLIC_PLANS, "pruning", 0.8, 0.9, measures.mean_losses_of),
-        ),
-    ),
-    Claim(
-        "mnist-pruning-tradeoff",
-        "At equal training loss optimal pruning leaves a higher error than gradient pruning.",
-        "5.1, Figure 4",
-        ERROR,
-        _digits_tradeoff("pruning"),
-    ),
-    Claim(
-        "mnist-noise-similar",
-        "At equal scale optimal noise with clamping and noise with clamping protect similarly (the"
-        " scale where they differ most).",
-        "5.1, Figure 5",
-        ERROR,
-        attacked(measures.largest_difference("noise"), *_on_digits("noise"), UNCAPPED),
-        SIMILAR_ERROR,
-    ),
-    Claim(
-        "mnist-noise-training",
-        "Of noise with clamping of scale 0.1, the optimal form trains faster.",
-        "5.1, Figure 6",
-        f"{LOSS}, mean over rounds",
-        trained(
-            measures.fixed_loss("mnist-noise-training", "noise", 0.1, 0.1, measures.mean_losses_of),
-            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.1, measures.mean_losses_of),
-        ),
-    ),
-    Claim(
-        "mnist-noise-tradeoff",
-        "At equal training loss optimal noise with clamping leaves a higher error than noise with"
-        " clamping.",
-        "5.1, Figure 7",
-        ERROR,
-        _digits_tradeoff("noise"),
-    ),
-    Claim(
-        "mnist-noise-images-error",
-        "Optimal noise with clamping of scale 0.1 protects better than noise with clamping of"
-        " scale 0.05 ...",
-        "5.1, Figure 8",
-        ERROR,
-        attacked(
-            measures.fixed_levels("noise", 0.1, 0.05),
-            "mnist-noise",
-            PRIVATE_PLANS,
-            PUBLIC_PLANS,
-            PHOTOS,
-        ),
-    ),
-    Claim(
-        "mnist-noise-images-utility",
-        "... while they train similarly.",
-        "5.1, Figure 8",
-        LOSS,
-        trained(
-            measures.fixed_loss("mnist-noise-tradeoff", "noise", 0.1, 0.05),
-            measures.fixed_loss(PUBLIC_PLANS, "noise", 0.1, 0.05, measures.final_losses_of),
-        ),
-        SIMILAR_LOSS,
-    ),
-)
 
 
 def _photo_pruning(ratio: float, source: str) -> tuple[Claim, Claim]:
     study, percent = "cifar-pruning-tradeoff", f"{ratio * 100:g}"
+    name, compare = f"cifar-pruning-{percent}", measures.fixed_levels("pruning", ratio, 0.9)
+    text = f"{percent}% optimal pruning leaves a higher error than 90% pruning ..."
+    more, studies = "... and trains better.", (study, PHOTO_PLANS)
     return (
-        Claim(
-            f"cifar-pruning-{percent}-error",
-            f"{percent}% optimal pruning leaves a higher error than 90% pruning ...",
-            source,
-            ERROR,
-            attacked(measures.fixed_levels("pruning", ratio, 0.9), *_on_photos(study), PHOTOS),
-        ),
-        Claim(
-            f"cifar-pruning-{percent}-utility",
-            "... and trains better.",
-            source,
-            LOSS,
-            trained(
-                measures.fixed_loss(study, "pruning", ratio, 0.9),
-                measures.fixed_loss(PHOTO_PLANS, "pruning", ratio, 0.9, measures.final_losses_of),
-            ),
-        ),
+        of_attacks(f"{name}-error", text, source, compare, _on_photos(study), PHOTOS),
+        of_training(f"{name}-utility", more, source, compare, studies, _AFTER),
     )
 
 
-CIFAR_CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "cifar-pruning-tradeoff",
-        "At equal training loss optimal pruning leaves a higher error than gradient pruning.",
-        "5.2, Figure 9",
-        ERROR,
-        _photos_tradeoff("pruning"),
+def _layers(kind: str, plural: str) -> Claim:
+    return Claim(
+        f"mnist-layer-noise-{kind}",
+        f"The {plural} of some layers get significantly more noise than those of others (at"
+        " least twice as much).",
+        "appendix, Figure 14",
+        "log₂ of the ratio of the most to the least noisy layer, beyond 1",
+        {
+            PAPER: measures.layer_contrast("mnist-layer-noise", kind),
+            AWARE: "the claim is about noise levels, not about what attackers find",
+            SAFE: measures.layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
+        },
+    )
+
+
+CLAIMS: tuple[Claim, ...] = (
+    of_attacks(
+        "mnist-pruning-mse",
+        "At equal high ratios optimal pruning leaves a higher MSE than gradient pruning.",
+        "5.1, Figure 2",
+        measures.level_gain("pruning"),
+        _on_digits("mnist-pruning"),
     ),
+    of_attacks(
+        "mnist-pruning-psnr",
+        "At equal high ratios optimal pruning leaves a lower PSNR than gradient pruning.",
+        "5.1, Figure 2",
+        measures.level_gain("pruning"),
+        _on_digits("mnist-pruning"),
+        UNCAPPED,
+        metric="psnr",
+    ),
+    of_attacks(
+        "mnist-pruning-similar",
+        "80% optimal pruning and 90% gradient pruning protect similarly.",
+        "5.1, Figures 2 and 3",
+        measures.fixed_levels("pruning", 0.8, 0.9),
+        _on_digits("mnist-pruning"),
+        (PAPER, MATCHED, CONTROL, AWARE, SAFE),
+        margin=SIMILAR_ERROR,
+    ),
+    of_training(
+        "mnist-pruning-training",
+        "80% optimal pruning trains faster than 90% gradient pruning.",
+        "5.1, Figure 3",
+        measures.fixed_levels("pruning", 0.8, 0.9),
+        ("mnist-pruning-training", PUBLIC_PLANS),
+        _WHILE,
+    ),
+    _tradeoff("mnist-pruning-tradeoff", "5.1, Figure 4"),
+    of_attacks(
+        "mnist-noise-similar",
+        "At equal scale optimal noise with clamping and noise with clamping protect similarly (the"
+        " scale where they differ most).",
+        "5.1, Figure 5",
+        measures.largest_difference("noise"),
+        _on_digits("mnist-noise"),
+        UNCAPPED,
+        margin=SIMILAR_ERROR,
+    ),
+    of_training(
+        "mnist-noise-training",
+        "Of noise with clamping of scale 0.1, the optimal form trains faster.",
+        "5.1, Figure 6",
+        measures.fixed_levels("noise", 0.1, 0.1),
+        ("mnist-noise-training", PUBLIC_PLANS),
+        _WHILE,
+    ),
+    _tradeoff("mnist-noise-tradeoff", "5.1, Figure 7"),
+    of_attacks(
+        "mnist-noise-images-error",
+        "Optimal noise with clamping of scale 0.1 protects better than noise with clamping of"
+        " scale 0.05 ...",
+        "5.1, Figure 8",
+        measures.fixed_levels("noise", 0.1, 0.05),
+        ("mnist-noise", PRIVATE_PLANS, PUBLIC_PLANS),
+        PHOTOS,
+    ),
+    of_training(
+        "mnist-noise-images-utility",
+        "... while they train similarly.",
+        "5.1, Figure 8",
+        measures.fixed_levels("noise", 0.1, 0.05),
+        ("mnist-noise-tradeoff", PUBLIC_PLANS),
+        _AFTER,
+        SIMILAR_LOSS,
+    ),
+    _tradeoff("cifar-pruning-tradeoff", "5.2, Figure 9"),
     *_photo_pruning(0.7, "5.2, Figure 9"),
     *_photo_pruning(0.8, "5.2, Figure 10"),
-    Claim(
+    of_attacks(
         "cifar-noise-failure",
         "Above a scale of 0.001 reconstructions of CIFAR-10 fail (worse than a grey image).",
         "5.2",
-        ERROR,
-        attacked(
-            measures.beyond_blank(1e-3), *_on_photos("cifar-noise-error"), (PAPER, AWARE, SAFE)
-        ),
+        measures.beyond_blank(1e-3),
+        _on_photos("cifar-noise-error"),
+        (PAPER, AWARE, SAFE),
     ),
-    Claim(
-        "cifar-noise-tradeoff",
-        "At equal training loss optimal noise with clamping leaves a higher error than noise with"
-        " clamping.",
-        "5.2, Figure 11",
-        ERROR,
-        _photos_tradeoff("noise"),
-    ),
-    Claim(
+    _tradeoff("cifar-noise-tradeoff", "5.2, Figure 11"),
+    of_training(
         "cifar-noise-growth",
         "The advantage of optimal noise with clamping in training grows with the scale.",
         "5.2, Figure 12",
-        LOSS,
-        trained(
-            measures.growing_loss_gain("cifar-noise-utility"),
-            measures.growing_loss_gain(PHOTO_PLANS, measures.trained_losses_of),
-        ),
+        measures.growing_gain("noise"),
+        ("cifar-noise-utility", PHOTO_PLANS),
+        _LEARNED,
     ),
-    Claim(
+    of_training(
         "cifar-noise-utility",
         "At scales above 0.001 optimal noise with clamping trains better than noise with"
         " clamping ...",
         "appendix, Figure 12",
-        LOSS,
-        trained(
-            measures.large_loss_gain("cifar-noise-utility", 1e-3),
-            measures.large_loss_gain(PHOTO_PLANS, 1e-3, measures.trained_losses_of),
-        ),
+        measures.level_gain("noise", above=1e-3),
+        ("cifar-noise-utility", PHOTO_PLANS),
+        _LEARNED,
     ),
-    Claim(
+    of_attacks(
         "cifar-noise-error",
         "... and leaves a (slightly) higher error.",
         "appendix, Figure 13",
-        ERROR,
-        attacked(
-            measures.level_gain("noise", above=1e-3), *_on_photos("cifar-noise-error"), PHOTOS
-        ),
+        measures.level_gain("noise", above=1e-3),
+        _on_photos("cifar-noise-error"),
+        PHOTOS,
     ),
-)
-
-THEORY_CLAIMS: tuple[Claim, ...] = (
-    *(
-        Claim(
-            f"mnist-layer-noise-{kind}",
-            f"The {plural} of some layers get significantly more noise than those of others (at"
-            " least twice as much).",
-            "appendix, Figure 14",
-            "log₂ of the ratio of the most to the least noisy layer, beyond 1",
-            {
-                PAPER: measures.layer_contrast("mnist-layer-noise", kind),
-                AWARE: Absent("the claim is about noise levels, not about what attackers find"),
-                SAFE: measures.layer_contrast(PUBLIC_PLANS, kind, ("optimal-clamped-noise", 0.1)),
-            },
-        )
-        for kind, plural in (("weight", "weights"), ("bias", "biases"))
-    ),
+    _layers("weight", "weights"),
+    _layers("bias", "biases"),
     Claim(
         "theorem-1",
         "The mean error of every attack is above the lower bound (corrected, Gaussian prior).",
@@ -467,8 +418,6 @@ THEORY_CLAIMS: tuple[Claim, ...] = (
         },
     ),
 )
-
-CLAIMS: tuple[Claim, ...] = (*MNIST_CLAIMS, *CIFAR_CLAIMS, *THEORY_CLAIMS)
 
 
 @dataclass(frozen=True)
@@ -488,23 +437,22 @@ class Finding:
 def find(results: AllResults, claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
     """Test every variant of every claim; from the same results always the same."""
     viewed = with_views(results)
+
+    def judged(claim: Claim, variant: str) -> measures.Judgement:
+        measure = claim.variants[variant]
+        if isinstance(measure, str):
+            return measures.Judgement(measures.NOT_ASKED, reason=measure)
+        if not isinstance(measure, measures.AttackMeasure):
+            return measures.judge(measure(viewed), claim.margin)
+        units, half_width = measure.compared(viewed)
+        judgement = measures.judge(units, claim.margin, half_width)
+        return measures.withheld(judgement, measure.undefended(viewed))
+
     return [
-        Finding(claim, variant, _judged(claim, measure, viewed))
+        Finding(claim, variant, judged(claim, variant))
         for claim in claims
-        for variant, measure in claim.variants.items()
+        for variant in claim.variants
     ]
-
-
-def _judged(
-    claim: Claim, measure: measures.Measure | measures.AttackMeasure | Absent, results: AllResults
-) -> measures.Judgement:
-    if isinstance(measure, Absent):
-        return measures.Judgement(measures.NOT_ASKED, None, None, None, None, 0, 0, measure.reason)
-    if not isinstance(measure, measures.AttackMeasure):
-        return measures.judge(measure(results), claim.margin)
-    units, half_width = measure.compared(results)
-    judgement = measures.judge(units, claim.margin, half_width)
-    return measures.withheld(judgement, measure.undefended(results))
 
 
 def write_claims(results: AllResults, folder: Path) -> list[Finding]:
@@ -527,24 +475,11 @@ def as_markdown(findings: Sequence[Finding], basis: Sequence[str] = ()) -> str:
         *counts_in_words(findings),
         "",
         settings_table(findings),
-        "In the third setting nothing of the private batch goes into a plan, the attacker knows the"
-        " defense and the plan, and losses are those at the end of a training (MNIST 128 rounds,"
-        " CIFAR-10 64, fewer in `quick`); claims about equal ratios and scales are tested at these,"
-        " and Theorem 1 with the bound over candidates, which assumes no model of images.",
-        "",
-        "Differences are oriented such that positive ones support a claim (for claims of"
-        " similarity, small ones do). They are paired by batch and seed; intervals are 95 %"
-        " bootstrap intervals that draw batches, seeds and images again, widened as few batches"
-        " need it; the effect is"
-        " the mean over the standard deviation of the independent pairs' differences. With fewer"
-        f" than {measures.MINIMUM_GROUPS} independent pairs nothing is decided. A claim about what"
-        f" attacks find is {measures.NOT_TESTABLE} where the same attack on the undefended message"
-        " does not beat a"
-        f" blank image by {MARGIN:g} dB in the mean, its whole interval above 0, and has no near"
-        " copy. At equal loss what the seeds of the losses leave open is part of the interval, and"
-        " trainings that have learned nothing are not compared. There is no"
-        " correction for the number of claims: of twenty that are all wrong, one would be taken for"
-        " true.",
+        "Positive differences support a claim (for claims of similarity, small ones do). They are"
+        " paired by batch and seed, with 95 % bootstrap intervals; the effect is the mean over the"
+        " standard deviation of the independent pairs' differences. There is no correction for the"
+        " number of claims: of twenty that are all wrong, one would be taken for true. What is"
+        " compared in each setting, and what decides: docs/reproduce.md of gradveil.",
         "",
         "## All tests",
         "",

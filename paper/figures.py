@@ -5,20 +5,33 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.transforms import ScaledTranslation
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, save_figure
-from gradveil._extras import require
+from gradveil._drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    YELLOW,
+    new_figure,
+    save_figure,
+)
 
 from .grids import LAYERS, PRIVATE
 from .numbers import label_of, number
 from .study import Entry, Row, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Look = Mapping[str, Any]
 """The colour, the marker and the line of a curve."""
@@ -88,22 +101,17 @@ STYLE: dict[str, Any] = {
 @contextmanager
 def figure(
     stem: Path, columns: int = 1, rows: int = 1, width: float = 3.4, height: float = 2.7
-) -> Iterator[tuple["Figure", "list[Axes]"]]:
+) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of rows × columns panels, written to ``stem.png`` and ``stem.pdf`` at the end."""
-    require("drawing", "gradveil[audit]", "matplotlib")
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        made = Figure(figsize=(width * columns, height * rows), layout="constrained")
-        FigureCanvasAgg(made)
+        made = new_figure(width * columns, height * rows)
+        made.set_layout_engine("constrained")
         axes = made.subplots(rows, columns, squeeze=False)
         yield made, [*axes.flat]
         save(made, stem)
 
 
-def save(made: "Figure", stem: Path) -> None:
+def save(made: Figure, stem: Path) -> None:
     """PNG for screens, PDF for print."""
     for suffix in ("png", "pdf"):
         save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
@@ -119,7 +127,7 @@ def panels(
     width: float = 3.4,
     height: float = 2.9,
     legend: int = 4,
-) -> Iterator[list[tuple["Axes", Any, Sequence[Row]]]]:
+) -> Iterator[list[tuple[Axes, Any, Sequence[Row]]]]:
     """The axes, the key and the rows of each panel that has rows; the others say that they lack.
 
     Panels get the labels, one vertical range where they share its label, and a legend below all.
@@ -164,7 +172,7 @@ def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
         line(known[0], color="0.4", ls="-.", lw=0.9, label="blind guess", zorder=0)
 
 
-def mark_levels(axis: "Axes", levels: Iterable[Entry], percent: bool = False) -> None:
+def mark_levels(axis: Axes, levels: Iterable[Entry], percent: bool = False) -> None:
     """Ticks at the levels themselves: percentages, or scales on a logarithmic axis."""
     known = sorted({number(level) for level in levels if level is not None})
     if not known:
@@ -176,7 +184,7 @@ def mark_levels(axis: "Axes", levels: Iterable[Entry], percent: bool = False) ->
     axis.margins(x=0.1)
 
 
-def one_scale(axes: "Sequence[Axes]", least_top: float = -inf) -> None:
+def one_scale(axes: Sequence[Axes], least_top: float = -inf) -> None:
     """The same vertical range for all panels, up to `least_top` or above."""
     limits = [axis.get_ylim() for axis in axes]
     for axis in axes:
@@ -184,7 +192,7 @@ def one_scale(axes: "Sequence[Axes]", least_top: float = -inf) -> None:
         axis.set_ylim(min(low for low, _ in limits), top)
 
 
-def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
+def legend_below(made: Figure, axes: list[Axes], columns: int = 4) -> None:
     """One legend for all panels, under them: what is in any of them, once.
 
     It has as many columns as asked for, or as many as fit into the figure's width.
@@ -203,15 +211,13 @@ def legend_below(made: "Figure", axes: "list[Axes]", columns: int = 4) -> None:
 
 
 def curve(
-    axis: "Axes", rows: Sequence[Row], label: str, x: str = "level", aside: float = 0.0, **look: Any
+    axis: Axes, rows: Sequence[Row], label: str, x: str = "level", aside: float = 0.0, **look: Any
 ) -> None:
     """Means with error bars over a column; missing intervals leave the bar out.
 
     `aside` is how many points to the right it is drawn, so that bars do not hide bars; the limits
     of the axes stay as they are.
     """
-    from matplotlib.transforms import ScaledTranslation
-
     rows = sorted(rows, key=lambda row: number(row[x]))
     places, means = ([number(row[name]) for row in rows] for name in (x, "mean"))
     style = {"label": label, "capsize": 2.5, "elinewidth": 0.9, **look}
@@ -222,7 +228,7 @@ def curve(
 
 
 def curves(
-    axis: "Axes",
+    axis: Axes,
     rows: Sequence[Row],
     looks: Mapping[str, tuple[str, Look]],
     by: str = "defense",
@@ -252,41 +258,27 @@ def looks_of(names: Iterable[str]) -> dict[str, tuple[str, Look]]:
     return {name: (label_of(name), LOOKS[name]) for name in names}
 
 
-def bars(rows: Sequence[Row], name: str = "") -> list[list[float]]:
+def bars(rows: Sequence[Row], name: str = "") -> NDArray[np.floating[Any]]:
     """Distances from the mean to the interval's ends; 0 where there is no interval."""
-    mean, low, high = (f"{name}_{k}" if name else k for k in ("mean", "low", "high"))
-    return [
-        [max(0.0, _distance(row[mean], row[low])) for row in rows],
-        [max(0.0, _distance(row[high], row[mean])) for row in rows],
-    ]
+    names = [f"{name}_{part}" if name else part for part in ("mean", "low", "high")]
+    mean, low, high = (np.array([number(row[part]) for row in rows]) for part in names)
+    return np.fmax([mean - low, high - mean], 0.0)
 
 
-def _distance(upper: Entry, lower: Entry) -> float:
-    return 0.0 if upper is None or lower is None else number(upper) - number(lower)
-
-
-def round_curve(axis: "Axes", rows: Sequence[Row], label: str, look: Look) -> None:
+def round_curve(axis: Axes, rows: Sequence[Row], label: str, look: Look) -> None:
     """A mean over rounds with its interval as a band."""
     rows = sorted(rows, key=lambda row: number(row["round"]))
-    x, y = ([number(row[name]) for row in rows] for name in ("round", "mean"))
+    x, y = (np.array([number(row[name]) for row in rows]) for name in ("round", "mean"))
     low, high = bars(rows)
-    ends = (
-        [a - b for a, b in zip(y, low, strict=True)],
-        [a + b for a, b in zip(y, high, strict=True)],
-    )
-    axis.fill_between(x, *ends, alpha=0.18, lw=0, color=look["color"])
+    axis.fill_between(x, y - low, y + high, alpha=0.18, lw=0, color=look["color"])
     axis.plot(x, y, label=label, color=look["color"], ls=look["ls"])
 
 
-def dots(axis: "Axes", rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, Look]) -> None:
+def dots(axis: Axes, rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, Look]) -> None:
     """A line for each name, from above; on it a mean with its interval for each of its looks."""
-    told: set[str] = set()
     for place, own in enumerate(rows.values()):
         for index, (key, row) in enumerate(own.items()):
             style = {"elinewidth": 0.9, "capsize": 2, **looks[key], "ls": "none"}
-            if key in told:
-                style.pop("label", None)
-            told.add(key)
             shift = 0.28 * (index - (len(own) - 1) / 2)
             axis.errorbar([number(row["mean"])], [place + shift], xerr=bars([row]), **style)
     axis.set_yticks(range(len(rows)), [*rows])
@@ -294,7 +286,7 @@ def dots(axis: "Axes", rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str
 
 
 def grouped_bars(
-    axis: "Axes", rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, tuple[str, Look]]
+    axis: Axes, rows: Mapping[str, Mapping[str, Row]], looks: Mapping[str, tuple[str, Look]]
 ) -> None:
     """A group of bars for each name; in it one for each look, with its interval."""
     for place, (key, (label, look)) in enumerate(looks.items()):
@@ -332,7 +324,7 @@ def draw_images(
             line[0].set_ylabel(label, fontsize=7.5)
 
 
-def frontier_panel(axis: "Axes", rows: Sequence[Row], found: str, guess: bool = True) -> None:
+def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = True) -> None:
     """Draw the levels of each defense and plan, joined in their order; crosses are the intervals.
 
     Args:
@@ -413,10 +405,8 @@ def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "
             made.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
 
 
-def _grid(axis: "Axes", rows: Sequence[Row]) -> None:
+def _grid(axis: Axes, rows: Sequence[Row]) -> None:
     """A letter on its colour for each claim and setting, and under them what letters mean."""
-    from matplotlib.patches import Patch, Rectangle
-
     claims = {name: str(own[0]["claim"]) for name, own in split(rows, "name").items()}
     names, settings = [*claims], [*split(rows, "setting")]
     axis.grid(False)
@@ -425,14 +415,9 @@ def _grid(axis: "Axes", rows: Sequence[Row]) -> None:
         x, y = settings.index(row["setting"]), names.index(row["name"])
         letter, colour, ink = VERDICTS.get(str(row["verdict"]), ("", "white", "black"))
         if letter:
-            style: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "fontsize": 7.5,
-                "fontweight": "bold",
-            }
             axis.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
-            axis.text(x + 0.5, y + 0.5, letter, color=ink, **style)
+            place: dict[str, Any] = {"ha": "center", "va": "center"}
+            axis.text(x + 0.5, y + 0.5, letter, color=ink, size=7.5, weight="bold", **place)
     middles = [k + 0.5 for k in range(max(len(settings), len(claims)))]
     axis.set_xticks(middles[: len(settings)], [fill(s, 15) for s in settings], fontsize=7)
     axis.set_yticks(middles[: len(claims)], [fill(c, 66) for c in claims.values()], fontsize=6)

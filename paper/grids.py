@@ -1,6 +1,6 @@
 """What several studies share: data, models, batches, seeds, levels and attackers of the presets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,13 +8,21 @@ from gradveil._runner import Cell, Settings
 from gradveil.catalog import Spec
 
 from .numbers import defense_spec, is_pruning, name_and_level
-from .study import cell_of, product_cells
+from .study import cell_of, presets, product_cells
 
 PRUNING = ("gradient-pruning", "optimal-pruning")
 NOISE = ("clamped-noise", "optimal-clamped-noise")
 FAMILIES = {"pruning": PRUNING, "noise": NOISE}
 
 CNN = "simple-conv-net"
+
+
+def clients(
+    data: str, model: str, examples: int, batch_size: int, rounds: int, **more: Any
+) -> dict[str, Any]:
+    """The settings of a training: four clients share the first examples, and step with Adam."""
+    own = {"data": data, "model": model, "examples": examples, "batch_size": batch_size}
+    return {**own, "start": 0, "clients": 4, "rounds": rounds, "optimizer": "adam", **more}
 
 
 @dataclass(frozen=True)
@@ -49,85 +57,26 @@ class Grid:
         names = FAMILIES[family]
         return [defense_spec(name, level, self.estimator) for level in levels for name in names]
 
-    def attack_cells(self, defenses: Iterable[str], **changes: Any) -> list[Cell]:
+    def attack_cells(self, defenses: Sequence[str], **changes: Any) -> list[Cell]:
         """Inverting Gradients as in the paper, or another attack, on each defense and batch."""
-        defenses = [*defenses]
-        common = {
-            "data": self.data,
-            "model": self.model,
-            "size": self.size,
-            "attack": f"paper(steps={self.steps})",
-            "mechanism": "unknown",
-            **changes,
-        }
+        attack = {"attack": f"paper(steps={self.steps})", "mechanism": "unknown", **changes}
+        common = {"data": self.data, "model": self.model, "size": self.size, **attack}
         noisy = [defense for defense in defenses if name_and_level(defense)[0] in NOISE]
         return [
-            *product_cells("attack", common, seed=(0,), start=self.starts, defense=defenses),
-            *product_cells(
-                "attack", common, seed=self.noise_seeds, start=self.starts, defense=noisy
-            ),
+            cell
+            for seeds, some in (((0,), defenses), (self.noise_seeds, noisy))
+            for cell in product_cells("attack", common, seed=seeds, start=self.starts, defense=some)
         ]
 
-    def short_cells(self, defenses: Iterable[str]) -> list[Cell]:
+    def short_cells(self, defenses: Sequence[str]) -> list[Cell]:
         """Five steps of Adam by four clients on one batch, for each defense and seed."""
-        common = {
-            "data": self.data,
-            "model": self.model,
-            "start": 0,
-            "examples": self.short_examples,
-            "clients": 4,
-            "batch_size": self.short_examples // 4,
-            "rounds": 5,
-            "optimizer": "adam",
-        }
-        defenses = [*defenses]
+        count = self.short_examples
+        common = clients(self.data, self.model, count, count // 4, rounds=5)
         rates = {d: self.pruning_lr if is_pruning(d) else self.noise_lr for d in defenses}
         return [
             cell_of("short_training", {**common, "lr": rates[d], "defense": d, "seed": seed})
             for seed in self.short_seeds
             for d in defenses
-        ]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Training on MNIST with four clients of 16 images a round."""
-
-    data: str
-    rounds: int
-    seeds: tuple[int, ...]
-    estimator: str = "auto"
-    layer_seeds: tuple[int, ...] = ()
-    """Further seeds of the runs whose noise is looked at layer by layer."""
-    held_out_start: int = 4352
-    held_out: int = 512
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What all runs share."""
-        return {
-            "data": self.data,
-            "model": CNN,
-            "start": 0,
-            "examples": 4096,
-            "clients": 4,
-            "batch_size": 16,
-            "rounds": self.rounds,
-            "optimizer": "adam",
-            "held_out": self.held_out,
-            "held_out_start": self.held_out_start,
-        }
-
-    def cells(
-        self, defenses: Iterable[tuple[str, float | None]], more: Iterable[int] = ()
-    ) -> list[Cell]:
-        """Each defense with each seed, at the paper's learning rate for its kind."""
-        specs = [defense_spec(name, level, self.estimator) for name, level in defenses]
-        rates = {spec: 5e-4 if is_pruning(spec) else 1e-3 for spec in specs}
-        return [
-            cell_of("training", {**self.settings, "lr": rates[d], "defense": d, "seed": seed})
-            for seed in (*self.seeds, *more)
-            for d in specs
         ]
 
 
@@ -196,27 +145,34 @@ CIFAR = {
 }
 """At width 16 the paper's attack finds no more than a blank image has, even without a defense."""
 
-CURVES = {
-    "quick": Curves("mnist", rounds=12, seeds=SEEDS),
-    "standard": Curves("mnist", rounds=128, seeds=SEEDS, layer_seeds=tuple(range(6, 16))),
-    "paper": Curves("mnist-test", 64, (0,), _SKETCH, held_out_start=5000, held_out=1024),
-}
+CURVES = presets(
+    {
+        "training": clients("mnist", CNN, 4096, 16, 128, held_out=512, held_out_start=4352),
+        "seeds": SEEDS,
+        "estimator": "auto",
+        "layer seeds": range(6, 16),  # further ones of runs whose noise is looked at
+    },
+    quick={
+        "training": clients("mnist", CNN, 4096, 16, 12, held_out=512, held_out_start=4352),
+        "layer seeds": (),
+    },
+    paper={
+        "training": clients("mnist-test", CNN, 4096, 16, 64, held_out=1024, held_out_start=5000),
+        "seeds": (0,),
+        "estimator": _SKETCH,
+        "layer seeds": (),
+    },
+)
+"""Training on MNIST with four clients of 16 images a round."""
 
 CHEAPEST = "steps=4, restarts=1, finish=None"
 CHEAP = "steps=100, restarts=1, finish=None"
 """Of attacks that run on many batches: one start, and no second-order steps at the end."""
 
+_LEVELS: dict[str, Any] = {"ratios": (0.8, 0.9), "scales": (0.01, 0.05)}
 AWARE = {
-    "quick": replace(MNIST["quick"], ratios=(0.8, 0.9), scales=(0.01, 0.05)),
-    "standard": replace(
-        _MNIST,
-        size=4,
-        starts=every(4, 16),
-        steps=100,
-        ratios=(0.8, 0.9),
-        scales=(0.01, 0.05),
-        noise_seeds=(),
-    ),
+    "quick": replace(MNIST["quick"], **_LEVELS),
+    "standard": replace(_MNIST, size=4, starts=every(4, 16), steps=100, noise_seeds=(), **_LEVELS),
     "paper": replace(
         MNIST["paper"],
         size=4,
@@ -309,14 +265,14 @@ def contenders(
 class Frontier:
     """Attacks on batches and real trainings, for all contenders."""
 
-    training: Mapping[str, Any]
+    training: Settings
     """The settings that all trainings share."""
-    attack: Mapping[str, Any]
+    attack: Settings
     """Those of all attacks: data, model and size of a batch."""
     starts: tuple[int, ...]
     """The first image of each batch."""
     seeds: tuple[int, ...]
-    attackers: Mapping[str, Mapping[str, str]]
+    attackers: Mapping[str, Settings]
     public: Mapping[str, int]
     """The examples of public plans: neither attacked nor trained on nor held out."""
     contenders: tuple[Contender, ...]
@@ -328,7 +284,7 @@ class Frontier:
     """For the others."""
     draws: int = 0
     """Of candidates among whom one is to be identified."""
-    identification: Mapping[str, Any] | None = None
+    identification: Settings | None = None
 
     def cells(self) -> list[Cell]:
         """Trainings, trials of identification and attacks."""
@@ -353,39 +309,33 @@ class Frontier:
 _RATE = 1e-3  # of Adam, for all defenses: their losses are compared with one another
 
 
-def _digits(curves: Curves, **own: Any) -> Frontier:
-    attack = {"data": curves.data, "model": CNN, "size": 4}
-    choice = {"examples": 2000, "candidates": 60, "one_class": True, "trials": 20}
-    return replace(
-        Frontier(
-            {**curves.settings, "lr": _RATE},
-            attack,
-            every(4, 16),
-            curves.seeds,
-            ATTACKERS["standard"],
-            {"start": 4096, "examples": 128, "refresh": 16},
-            contenders((0.01, 0.05, 0.1), (0.8, 0.9, 0.99), (0.5, 0.8, 0.9)),
-            others=(
-                *at_levels("optimal-clamped-noise", PRIVATE, 0.05, 0.1),
-                *at_levels("optimal-clamped-noise", LAYERS, 0.05, 0.1),
-                *at_levels("optimal-pruning", PRIVATE, 0.8, 0.9),
-                # as with clamping, where no entry reaches the threshold
-                *at_levels("gradient-noise", NO_PLAN, 0.05),
-                *at_levels("optimal-noise", PUBLIC, 0.05),
-                *at_levels("laplace-noise", NO_PLAN, 0.05, 0.1),
-                *at_levels("sign-compression", NO_PLAN, None),
-            ),
-            draws=2,
-            identification=choice,
-        ),
-        **own,
-    )
-
-
+_DIGITS = Frontier(
+    {**CURVES["standard"]["training"], "lr": _RATE},
+    {"data": "mnist", "model": CNN, "size": 4},
+    every(4, 16),
+    SEEDS,
+    ATTACKERS["standard"],
+    {"start": 4096, "examples": 128, "refresh": 16},
+    contenders((0.01, 0.05, 0.1), (0.8, 0.9, 0.99), (0.5, 0.8, 0.9)),
+    others=(
+        *at_levels("optimal-clamped-noise", PRIVATE, 0.05, 0.1),
+        *at_levels("optimal-clamped-noise", LAYERS, 0.05, 0.1),
+        *at_levels("optimal-pruning", PRIVATE, 0.8, 0.9),
+        # as with clamping, where no entry reaches the threshold
+        *at_levels("gradient-noise", NO_PLAN, 0.05),
+        *at_levels("optimal-noise", PUBLIC, 0.05),
+        *at_levels("laplace-noise", NO_PLAN, 0.05, 0.1),
+        *at_levels("sign-compression", NO_PLAN, None),
+    ),
+    draws=2,
+    identification={"examples": 2000, "candidates": 60, "one_class": True, "trials": 20},
+)
 FRONTIER = {
-    "quick": _digits(
-        replace(CURVES["quick"], rounds=2, seeds=(0,)),
+    "quick": replace(
+        _DIGITS,
+        training={**_DIGITS.training, "rounds": 2},
         starts=(0,),
+        seeds=(0,),
         attackers=attackers("steps=4", CHEAPEST, ", finish=None"),
         public={"start": 4096, "examples": 16, "refresh": 2},
         contenders=contenders((0.05, 0.1), (0.8, 0.9), (0.8, 0.9)),
@@ -393,62 +343,35 @@ FRONTIER = {
         draws=1,
         identification={"examples": 2000, "candidates": 8, "one_class": True, "trials": 3},
     ),
-    "standard": _digits(CURVES["standard"]),
-    "paper": _digits(
-        replace(CURVES["paper"], rounds=128, seeds=SEEDS),
-        starts=every(4, 24),
-        attackers=attackers("steps=250", "steps=250, restarts=1, finish=None", ", finish=None"),
-        few_seeds=6,
-        draws=10,
-    ),
+    "standard": _DIGITS,
+    "paper": _DIGITS,
 }
 
 
-def _photo_frontier(preset: str, training: Settings, **own: Any) -> Frontier:
+def _photo_frontier(preset: str) -> Frontier:
     grid, attackers = CIFAR_AWARE[preset]
-    common = {
-        "data": "cifar10-test",
-        "model": grid.model,
-        "start": 0,
-        "examples": 640,
-        "clients": 4,
-        "batch_size": 8,
-        "rounds": 64,
-        "optimizer": "adam",
-        "lr": _RATE,
-        "held_out": 142,
-        "held_out_start": 704,
-    }
-    return replace(
-        Frontier(
-            {**common, **training},
-            {"data": grid.data, "model": grid.model, "size": grid.size},
-            grid.starts,
-            SEEDS,
-            attackers,
-            {"start": 640, "examples": 64, "refresh": 16},
-            contenders((1e-4, 1e-3, 1e-2), (0.8, 0.9, 0.99), (0.1, 0.3, 0.7, 0.8)),
-        ),
-        **own,
+    training = clients("cifar10-test", grid.model, 640, 8, 64, held_out=142, held_out_start=704)
+    return Frontier(
+        {**training, "lr": _RATE},
+        {"data": grid.data, "model": grid.model, "size": grid.size},
+        grid.starts,
+        SEEDS,
+        attackers,
+        {"start": 640, "examples": 64, "refresh": 16},
+        contenders((1e-4, 1e-3, 1e-2), (0.8, 0.9, 0.99), (0.1, 0.3, 0.7, 0.8)),
     )
 
 
+_FEW = clients("cifar10", "conv-net(width=16)", 8, 2, 2, held_out=4, held_out_start=16)
 PHOTO_FRONTIER = {
-    "quick": _photo_frontier(
-        "quick",
-        {
-            "data": "cifar10",
-            "examples": 8,
-            "batch_size": 2,
-            "rounds": 2,
-            "held_out": 4,
-            "held_out_start": 16,
-        },
-        public={"start": 8, "examples": 8, "refresh": 2},
+    "quick": replace(
+        _photo_frontier("quick"),
+        training={**_FEW, "lr": _RATE},
         seeds=(0,),
+        public={"start": 8, "examples": 8, "refresh": 2},
         contenders=contenders((1e-3, 1e-2), (0.8, 0.9), (0.8, 0.9)),
     ),
-    "standard": _photo_frontier("standard", {}),
-    "paper": _photo_frontier("paper", {}),
+    "standard": _photo_frontier("standard"),
+    "paper": _photo_frontier("standard"),
 }
 """Where a defense needs no plan, levels of `CIFAR_AWARE` have its cells."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil._runner import Settings
@@ -24,6 +23,7 @@ from .numbers import (
     by_defense,
     final_losses,
     grouped,
+    independent,
     interval,
     name_and_level,
     nested,
@@ -39,9 +39,6 @@ NOT_TESTED, NOT_ASKED = "not tested", "-"
 """Of a claim that could be tested, but was not; and of one that a setting does not change."""
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
 
-ONE_SEED = "one seed of the losses decides it"
-NOT_UNDEFENDED = "the attack was not run without a defense, so what it is worth is not known"
-
 MINIMUM_GROUPS = 6
 """Fewer independent pairs decide nothing: an interval of five draws is a guess at its own width."""
 
@@ -52,17 +49,17 @@ class Judgement(NamedTuple):
     """A verdict with the numbers behind it."""
 
     verdict: str
-    mean: float | None
+    mean: float | None = None
     """The mean difference; positive where the claim says so."""
-    low: float | None
-    high: float | None
-    effect: float | None
+    low: float | None = None
+    high: float | None = None
+    effect: float | None = None
     """The mean over the standard deviation of the groups' differences (Cohen's d_z)."""
-    pairs: int
+    pairs: int = 0
     """Pairs of cells, by batch and seed."""
-    groups: int
+    groups: int = 0
     """Independent groups: batches, or seeds where all share one batch."""
-    reason: str
+    reason: str = ""
 
 
 def judge(units: Units, margin: float | None = None, half_width: float = 0.0) -> Judgement:
@@ -78,27 +75,30 @@ def judge(units: Units, margin: float | None = None, half_width: float = 0.0) ->
     is added as independent errors are: both ends move to √((end - mean)² + half_width²). Where it
     is infinite there is no interval, and nothing is decided.
     """
-    groups = _groups(units)
+    groups = independent(units)
     if not groups:
-        return Judgement(NOT_TESTED, None, None, None, None, 0, 0, "no pairs that can be compared")
-    if not all(bool(torch.isfinite(values).all()) for group in groups for values in group):
-        reason = "a cell found a number that is not finite"
-        return Judgement(UNDECIDED, None, None, None, None, len(units), len(groups), reason)
+        return Judgement(NOT_TESTED, reason="no pairs that can be compared")
+    found = Judgement(UNDECIDED, pairs=len(units), groups=len(groups))
+    if not all(bool(values.isfinite().all()) for group in groups for values in group):
+        return found._replace(reason="a cell found a number that is not finite")
     means = torch.stack([torch.stack([v.mean() for v in group]).mean() for group in groups])
+    scatter = float(means.std()) if len(groups) > 1 else 0.0
+    found = found._replace(
+        mean=float(means.mean()), effect=float(means.mean() / scatter) if scatter else None
+    )
     if not isfinite(half_width):
-        mean, effect = float(means.mean()), _effect(means)
-        return Judgement(UNDECIDED, mean, None, None, effect, len(units), len(groups), ONE_SEED)
-    verdict = UNDECIDED
-    reason = f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
-    low, high = None, None
+        return found._replace(reason="one seed of the losses decides it")
     if len(groups) > 1:
-        mean_interval = interval(groups)
-        mean, low, high = mean_interval.mean, mean_interval.low, mean_interval.high
+        of_mean = interval(groups)
+        mean, low, high = of_mean.mean, of_mean.low, of_mean.high
         low, high = mean - hypot(mean - low, half_width), mean + hypot(high - mean, half_width)
+        found = found._replace(low=low, high=high)
         if len(groups) >= MINIMUM_GROUPS:
             verdict, reason = _verdict(low, high, margin)
-    mean = float(means.mean())
-    return Judgement(verdict, mean, low, high, _effect(means), len(units), len(groups), reason)
+            return found._replace(verdict=verdict, reason=reason)
+    return found._replace(
+        reason=f"{len(groups)} independent pairs; at least {MINIMUM_GROUPS} are needed"
+    )
 
 
 def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
@@ -109,7 +109,8 @@ def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
     if judgement.mean is None:
         return judgement
     if found is None:
-        return judgement._replace(verdict=NOT_TESTED, reason=NOT_UNDEFENDED)
+        reason = "the attack was not run without a defense, so what it is worth is not known"
+        return judgement._replace(verdict=NOT_TESTED, reason=reason)
     if found.works:
         return judgement
     gain = found.gain
@@ -118,11 +119,6 @@ def withheld(judgement: Judgement, found: AgainstGuess | None) -> Judgement:
         f" below the error of a blank image, where {MARGIN:g} is asked for"
     )
     return judgement._replace(verdict=NOT_TESTABLE, reason=reason)
-
-
-def _groups(units: Units) -> list[list[Tensor]]:
-    groups = nested(units)
-    return [[values] for values in groups[0]] if len(groups) == 1 else groups
 
 
 def _verdict(low: float, high: float, margin: float | None) -> tuple[str, str]:
@@ -137,12 +133,6 @@ def _verdict(low: float, high: float, margin: float | None) -> tuple[str, str]:
     if low > margin or high < -margin:
         return NOT_REPRODUCED, f"the whole interval is beyond ±{margin:g}"
     return UNDECIDED, f"the interval is neither within nor beyond ±{margin:g}"
-
-
-def _effect(means: Tensor) -> float | None:
-    if len(means) < 2 or float(means.std()) == 0:
-        return None
-    return float(means.mean() / means.std())
 
 
 ByDefense = Mapping[Defended, Units]
@@ -189,16 +179,15 @@ def losses_of(results: Results) -> ByDefense:
     return _values(results, "short_training", "after")
 
 
-def final_losses_of(results: Results) -> ByDefense:
-    """The loss at the end of the training runs, by defense."""
+def final_losses_of(results: Results, last: int = 8) -> ByDefense:
+    """The mean loss over the last rounds of the training runs, by defense; 0 stands for all."""
     runs = by_defense(results, "training")
-    return {defense: final_losses(pairs) for defense, pairs in runs.items()}
+    return {defense: final_losses(pairs, last) for defense, pairs in runs.items()}
 
 
 def mean_losses_of(results: Results) -> ByDefense:
-    """The mean loss over the rounds of the training runs, by defense: the less, the faster."""
-    runs = by_defense(results, "training")
-    return {defense: final_losses(pairs, last=0) for defense, pairs in runs.items()}
+    """The mean loss over all rounds: the less, the faster a training is."""
+    return final_losses_of(results, last=0)
 
 
 def difference(measured: ByDefense, first: Defended, second: Defended) -> dict[Unit, Tensor]:
@@ -279,66 +268,51 @@ def at_equal_loss(
     What these seeds leave open comes from leaving out one after the other: Student's quantile times
     √((n-1)/n Σ (D₋ₛ - D̄)²), the jackknife's standard error of the mean difference D.
     """
-    curves = _Curves(errors, losses, first, second, ceiling)
-    units = curves.differences(curves.seeds)
-    left = [curves.differences([s for s in curves.seeds if s != seed]) for seed in curves.seeds]
+    levels = [
+        [d for d in errors if d[0] == name and d[1] is not None and losses.get(d)]
+        for name in (first, second)
+    ]
+    used = [set(losses[d]) for own in levels for d in own]
+    seeds = sorted(set.intersection(*used)) if used else []
+
+    def compared(seeds: Sequence[Unit]) -> dict[Unit, Tensor]:
+        ours, theirs = (_curve(own, losses, seeds, ceiling) for own in levels)
+        return _between(ours, theirs, errors)
+
+    units, left = compared(seeds), [compared([s for s in seeds if s != seed]) for seed in seeds]
     if len(left) < 2 or not all(left):
         return EqualLoss(units, inf)
     return EqualLoss(units, _jackknife([mean_value(each) for each in left]))
 
 
-class _Curves(NamedTuple):
-    """The levels of two defenses as curves of errors over losses."""
-
-    errors: ByDefense
-    losses: ByDefense
-    first: str
-    second: str
-    ceiling: float
-
-    @property
-    def seeds(self) -> list[Unit]:
-        """Which all levels have."""
-        levels = [d for name in (self.first, self.second) for d in self._levels(name)]
-        used = [set(self.losses[d]) for d in levels]
-        return sorted(set.intersection(*used)) if used else []
-
-    def differences(self, seeds: Sequence[Unit]) -> dict[Unit, Tensor]:
-        """Of each batch, at losses that are means over these seeds."""
-        curves = [self._curve(name, seeds) for name in (self.first, self.second)]
-        if not seeds or any(len(levels) < 2 for levels, _ in curves):
-            return {}
-        ranges = [(min(x), max(x)) for _, x in curves]
-        low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
-        if high <= low or high - low < LEAST_OVERLAP * min(b - a for a, b in ranges):
-            return {}
-        grid = np.linspace(low, high, POINTS)
-        (ours, x), (theirs, z) = curves
-        units = set.intersection(*(set(self.errors[d]) for d in (*ours, *theirs)))
-        return {
-            unit: _along([self.errors[d][unit] for d in ours], x, grid)
-            - _along([self.errors[d][unit] for d in theirs], z, grid)
-            for unit in sorted(units)
-        }
-
-    def _levels(self, name: str) -> list[Defended]:
-        named = [d for d in self.errors if d[0] == name and d[1] is not None]
-        return [d for d in named if self.losses.get(d)]
-
-    def _curve(self, name: str, seeds: Sequence[Unit]) -> tuple[list[Defended], list[float]]:
-        """The levels of a defense that learned, in the order of their mean losses, and these."""
-        levels = self._levels(name) if seeds else []
-        means = {d: mean_value({s: self.losses[d][s] for s in seeds}) for d in levels}
-        learned = [d for d in levels if math.isfinite(means[d]) and means[d] < self.ceiling]
-        order = sorted(learned, key=lambda d: (means[d], d[1] or 0.0))
-        return order, [means[d] for d in order]
+def _curve(
+    levels: Iterable[Defended], losses: ByDefense, seeds: Sequence[Unit], ceiling: float
+) -> dict[Defended, float]:
+    """The mean losses of the levels that learned, in their order."""
+    means = {d: mean_value({s: losses[d][s] for s in seeds}) for d in levels} if seeds else {}
+    learned = [d for d, loss in means.items() if isfinite(loss) and loss < ceiling]
+    return {d: means[d] for d in sorted(learned, key=lambda d: (means[d], d[1] or 0.0))}
 
 
-def _along(values: list[Tensor], x: list[float], grid: NDArray[np.floating[Any]]) -> Tensor:
-    """The mean over the grid of each image's error, interpolated between the levels."""
-    table = torch.stack(values).numpy()
-    means = [np.interp(grid, x, table[:, image]).mean() for image in range(table.shape[1])]
-    return torch.tensor(means, dtype=torch.float64)
+def _between(
+    ours: Mapping[Defended, float], theirs: Mapping[Defended, float], errors: ByDefense
+) -> dict[Unit, Tensor]:
+    """The differences of each batch at the losses that two curves share."""
+    if min(len(ours), len(theirs)) < 2:
+        return {}
+    ranges = [(min(x.values()), max(x.values())) for x in (ours, theirs)]
+    low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
+    if high <= low or high - low < LEAST_OVERLAP * min(b - a for a, b in ranges):
+        return {}
+    grid = np.linspace(low, high, POINTS)
+
+    def along(curve: Mapping[Defended, float], unit: Unit) -> Tensor:
+        images = torch.stack([errors[d][unit] for d in curve]).numpy().T
+        means = [np.interp(grid, [*curve.values()], own).mean() for own in images]
+        return torch.tensor(means, dtype=torch.float64)
+
+    units = set.intersection(*(set(errors[d]) for d in (*ours, *theirs)))
+    return {unit: along(ours, unit) - along(theirs, unit) for unit in sorted(units)}
 
 
 def _jackknife(left_out: Sequence[float]) -> float:
@@ -355,7 +329,7 @@ SAME = ("data", "model", "size", "attack", "mechanism", "model_seed", "trained",
 
 
 class Attacked(NamedTuple):
-    """What the attacks of a study found, and all other results."""
+    """What the attacks of a study found, or its losses in their place, and all other results."""
 
     errors: ByDefense
     blanks: ByDefense
@@ -393,23 +367,26 @@ class AttackMeasure:
         The cells may be of any study; `None` where there are none.
         """
         attacks = [s for s, _ in select(results.get(self.study, {}), "attack")]
-        alike = {_key(s) for s in attacks if self.attacker in (None, attacker_of(s))}
+
+        def key(settings: Settings) -> str:
+            return repr([settings.get(name) for name in SAME])
+
+        alike = {key(s) for s in attacks if self.attacker in (None, attacker_of(s))}
         pairs = {
             (pair[0].get("start", 0), pair[0].get("seed", 0)): pair
             for cells in results.values()
             for pair in select(cells, "attack", defense="no-defense")
-            if _key(pair[0]) in alike
+            if key(pair[0]) in alike
         }
-        error = uncapped(self.metric).replace("psnr", "mse")
-        errors, guesses = (units_of(pairs.values(), name) for name in (error, "blank_mse"))
-        if not errors:
-            return None
-        gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
-        return against_guess(nested(gains), torch.Generator().manual_seed(0))
+        return beats_guess(pairs.values(), uncapped(self.metric).replace("psnr", "mse"))
 
 
-def _key(settings: Settings) -> str:
-    return repr([settings.get(name) for name in SAME])
+def beats_guess(undefended: Iterable[Pair], error: str = "mse") -> AgainstGuess | None:
+    """Attacks on undefended messages beside a blank image; `None` where there are none."""
+    undefended = [*undefended]
+    errors, guesses = (units_of(undefended, name) for name in (error, "blank_mse"))
+    gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
+    return against_guess(nested(gains), torch.Generator().manual_seed(0)) if gains else None
 
 
 def undefended_gains(results: AllResults, study: str) -> str:
@@ -477,17 +454,34 @@ def beyond_blank(above: float) -> Compare:
     return compare
 
 
+def growing_gain(family: str) -> Compare:
+    """The difference between two defenses at the largest level, less that at the smallest."""
+    classical, optimal = FAMILIES[family]
+
+    def compare(found: Attacked) -> Units:
+        levels = sorted(levels_of(found.errors, optimal))
+        if len(levels) < 2:
+            return {}
+        ends = (levels[0], levels[-1])
+        small, large = (difference(found.errors, (optimal, x), (classical, x)) for x in ends)
+        return {unit: large[unit] - small[unit] for unit in large if unit in small}
+
+    return compare
+
+
 Losses = Callable[[Results], ByDefense]
 """Which losses of a study's cells count."""
 
 
-def fixed_loss(
-    study: str, family: str, optimal_level: float, level: float, losses: Losses = losses_of
-) -> Measure:
-    """How much lower the optimal defense's loss at one level is than its twin's at another."""
-    classical, optimal = FAMILIES[family]
-    pair = (classical, level), (optimal, optimal_level)
-    return lambda results: difference(losses(results.get(study, {})), *pair)
+def of_losses(compare: Compare, study: str, losses: Losses) -> Measure:
+    """A comparison of errors, made of losses: the less, the better."""
+
+    def measure(results: AllResults) -> Units:
+        found = compare(Attacked(losses(results.get(study, {})), {}, results))
+        assert not isinstance(found, EqualLoss)
+        return {unit: -values for unit, values in found.items()}
+
+    return measure
 
 
 def trained_losses_of(results: Results) -> ByDefense:
@@ -496,27 +490,6 @@ def trained_losses_of(results: Results) -> ByDefense:
     limit = learned_below(losses)
     levels = {d[1] for d, own in losses.items() if d[0] in NOISE and mean_value(own) < limit}
     return {d: own for d, own in losses.items() if d[0] in NOISE and d[1] in levels}
-
-
-def large_loss_gain(study: str, above: float, losses: Losses = losses_of) -> Measure:
-    """The loss of noise over that of optimal noise, both clamped, at equal scales above one."""
-    return lambda results: at_equal_level(losses(results.get(study, {})), *NOISE, above)
-
-
-def growing_loss_gain(study: str, losses: Losses = losses_of) -> Measure:
-    """The same difference of losses at the largest scale, less that at the smallest."""
-    classical, optimal = NOISE
-
-    def measure(results: AllResults) -> Units:
-        found = losses(results.get(study, {}))
-        levels = sorted(levels_of(found, optimal))
-        if len(levels) < 2:
-            return {}
-        ends = (levels[0], levels[-1])
-        small, large = (difference(found, (classical, x), (optimal, x)) for x in ends)
-        return {unit: large[unit] - small[unit] for unit in large if unit in small}
-
-    return measure
 
 
 def layer_contrast(study: str, kind: str, defense: Defended | None = None) -> Measure:

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from gradveil._runner import Settings
 from gradveil.catalog import DEFENSES, Spec, build_defense
 from gradveil.defenses import Defense
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
-from .study import Entry, Results
+from .study import MEANS, Entry, Results, Table
 
 WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
 """Names for which the catalog has no placeholder of the amount."""
@@ -91,7 +92,7 @@ def level_text(name: str, level: float | None) -> str:
 
 
 Pair = tuple[Settings, Mapping[str, Any]]
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=tuple[Any, ...] | str)
 Defended = tuple[str, float | None]
 """The name of a defense and its level."""
 
@@ -156,17 +157,21 @@ def nested(units: Units) -> list[list[Tensor]]:
     return [[units[unit] for unit in sorted(units) if unit[0] == start] for start in starts]
 
 
+def independent(units: Units) -> list[list[Tensor]]:
+    """The same, but each seed alone where there is one batch: then seeds are all that varies."""
+    groups = nested(units)
+    return [[values] for values in groups[0]] if len(groups) == 1 else groups
+
+
 def summary(units: Units) -> Cells:
     """The mean over batches, seeds and images, its 95 % interval, and the number of units."""
     if not units:
         return None, None, None, 0
-    groups = nested(units)
-    if len(groups) == 1:  # seeds of one batch are all that varies
-        groups = [[values] for values in groups[0]]
-    mean_interval = interval(groups)
+    groups = independent(units)
+    of_mean = interval(groups)
     if len(groups) == 1:
-        return mean_interval.mean, None, None, 1
-    return mean_interval.mean, mean_interval.low, mean_interval.high, len(units)
+        return of_mean.mean, None, None, 1
+    return of_mean.mean, of_mean.low, of_mean.high, len(units)
 
 
 def interval(groups: list[list[Tensor]]) -> Interval:
@@ -177,6 +182,16 @@ def interval(groups: list[list[Tensor]]) -> Interval:
 def summarise(pairs: Iterable[Pair], value: str) -> Cells:
     """The summary of one value of some cells."""
     return summary(units_of(pairs, value))
+
+
+def score_table(
+    columns: Sequence[str], cells: Mapping[Key, list[Pair]], scores: Iterable[str]
+) -> Table:
+    """A row for each score and key, whose entries have these columns: its mean with an interval."""
+    rows = [
+        (*key, score, *summarise(cells[key], score)) for score in scores for key in in_order(cells)
+    ]
+    return Table((*columns, "metric", *MEANS), rows)
 
 
 def right_share(pairs: Iterable[Pair]) -> Cells:
@@ -262,24 +277,19 @@ def mean_correlation(groups: Sequence[Runs]) -> tuple[float | None, float | None
         return None, None, None
     mean = torch.stack([rank_correlation(runs.first, runs.second) for runs in groups]).nanmean()
     subjects = sorted({subject for runs in groups for subject in runs.subjects})
-    counts = _counts(len(subjects))
-    drawn = torch.stack([_drawn(runs, subjects, counts) for runs in groups]).nanmean(0)
+    size = len(subjects)
+    chosen = torch.randint(size, (RESAMPLES, size), generator=torch.Generator().manual_seed(0))
+    counts = one_hot(chosen, size).sum(1)  # how often each subject is in each draw
+    each = [
+        rank_correlation(runs.first, runs.second, counts[:, [*map(subjects.index, runs.subjects)]])
+        for runs in groups
+    ]
+    drawn = torch.stack(each).nanmean(0)
     drawn = drawn[drawn.isfinite()]
     if not bool(mean.isfinite()) or not len(drawn):
         return None, None, None
     low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype)).tolist()
     return float(mean), low, high
-
-
-def _counts(size: int) -> Tensor:
-    """How often each subject is in each draw."""
-    chosen = torch.randint(size, (RESAMPLES, size), generator=torch.Generator().manual_seed(0))
-    return torch.zeros(RESAMPLES, size).scatter_add_(1, chosen, torch.ones(RESAMPLES, size))
-
-
-def _drawn(runs: Runs, subjects: Sequence[str], counts: Tensor) -> Tensor:
-    places = [subjects.index(subject) for subject in runs.subjects]
-    return rank_correlation(runs.first, runs.second, counts[:, places])
 
 
 def _ranks(x: Tensor, counts: Tensor) -> Tensor:

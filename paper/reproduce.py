@@ -1,42 +1,93 @@
-"""From the names of studies to their figures: run the cells, then write all from their files."""
+"""`make reproduce`: run the cells of studies, then write figures and claims from what is found."""
 
-from __future__ import annotations
-
+import os
 import subprocess
+import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from gradveil._checks import check_choice, suggestion
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from gradveil._checks import suggestion
 from gradveil._files import write_atomically
-from gradveil._runner import Cell, Found, Outcome, Runner, read_cell
+from gradveil._runner import Cell, Found, Outcome, Runner, processors, read_cell
 
 from . import studies_attackers, studies_paper, studies_plans, studies_training
-from .cells import dataset
+from .cells import DATA_VARIABLE, dataset
 from .claims import HEADINGS, Finding, write_claims
 from .figures import draw_summary
-from .study import PRESETS, AllResults, Study, Table, numbers_of, read_cells, write_cells
+from .study import AllResults, Study, Table, numbers_of, read_cells, write_cells
 
 STUDIES: dict[str, Study] = {
     study.name: study
-    for study in (
-        *studies_paper.STUDIES,
-        *studies_attackers.STUDIES,
-        *studies_plans.STUDIES,
-        *studies_training.STUDIES,
-    )
+    for room in (studies_paper, studies_attackers, studies_plans, studies_training)
+    for study in room.STUDIES
 }
 """In the order in which `all` runs them."""
 
 CELLS, COMMIT = "cells.csv", "commit.txt"
 """The numbers of all cells behind a folder's figures and claims, and the code that found them."""
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Studies, or `all`.")],
+    preset: Annotated[
+        Literal["quick", "standard", "paper"], typer.Option(help="How much is run.")
+    ] = "quick",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where it is run.")] = "local",
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at once; all processors if not given.", min=1)
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of cells and figures.", file_okay=False)] = Path(
+        "reproduction"
+    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of official data sets.", exists=True, file_okay=False),
+    ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="A cells.csv: its cells are not run again.", exists=True, dir_okay=False),
+    ] = None,
+    time_budget: Annotated[float | None, typer.Option(help="Seconds for running cells.")] = None,
+    only_figures: Annotated[bool, typer.Option("--only-figures", help="Run nothing.")] = False,
+) -> None:
+    """Reproduce figures and claims of the paper.
+
+    Stop it at any time, even by force: what is done stays, and the same command goes on.
+    """
+    studies = select_studies(names)
+    if data is not None:
+        os.environ[DATA_VARIABLE] = str(data.resolve())
+    done, store = read_cells(known) if known else {}, out / "cells"
+    jobs = jobs or (processors() if engine == "local" else None)
+    with Runner(store, engine=engine, jobs=jobs, address=address) as runner:
+        cells = [] if only_figures else missing_cells(studies, preset, store, done)
+        outcome = _run(runner, _with_data(cells), time_budget)
+    if outcome.stopped == "interrupted":
+        console.print("Stopped. What is done is kept: the same command goes on.")
+        raise typer.Exit(130)
+    folder = out / preset
+    commits = {*_commits(store), *(_commits(known.parent) if known else ())}
+    whole = write_all(studies, preset, store, folder, done, commits)
+    print(f"Figures, numbers and claims are in {folder}.")
+    if not whole:
+        raise typer.Exit(1)
+
 
 def select_studies(names: Sequence[str]) -> list[Study]:
     """The named studies without repetition; ``all`` stands for every one."""
     wanted = [each for name in names for each in ([*STUDIES] if name == "all" else [name])]
-    for name in wanted or [""]:
+    for name in wanted:
         if name not in STUDIES:
             raise ValueError(
                 f"Studies should be `all` or some of {', '.join(STUDIES)}. Found {name!r}."
@@ -45,25 +96,10 @@ def select_studies(names: Sequence[str]) -> list[Study]:
     return [STUDIES[name] for name in dict.fromkeys(wanted)]
 
 
-@dataclass(frozen=True)
-class Known:
-    """Cells that were done elsewhere, and the commits they are of."""
-
-    cells: Mapping[Cell, Found]
-    commits: tuple[str, ...]
-
-    @classmethod
-    def read(cls, path: Path | None) -> Known:
-        """A `cells.csv`, with the `commit.txt` beside it."""
-        if path is None:
-            return cls({}, ())
-        beside = path.parent / COMMIT
-        return cls(read_cells(path), tuple(beside.read_text().split()) if beside.exists() else ())
-
-
-def missing_cells(studies: Iterable[Study], preset: str, store: Path, known: Known) -> list[Cell]:
+def missing_cells(
+    studies: Iterable[Study], preset: str, store: Path, known: Mapping[Cell, Found]
+) -> list[Cell]:
     """What is to be run: neither done here nor known. Known cells have no images to be shown."""
-    check_choice(preset, "preset", PRESETS)
     wanted: dict[Cell, bool] = {}
     for study in studies:
         for cell in study.cells(preset):
@@ -71,80 +107,90 @@ def missing_cells(studies: Iterable[Study], preset: str, store: Path, known: Kno
     return [
         cell
         for cell, arrays in wanted.items()
-        if (arrays or cell not in known.cells) and read_cell(store, cell) is None
+        if (arrays or cell not in known) and read_cell(store, cell) is None
     ]
 
 
-def without_data(cells: Iterable[Cell]) -> dict[str, FileNotFoundError]:
-    """The data sets that cells name and that this machine lacks, with what is to be done."""
+def _with_data(cells: list[Cell]) -> list[Cell]:
+    """Those whose data this machine has; an error says what to do if these are none."""
     lacking = {}
     for name in sorted({cell.settings["data"] for cell in cells}):
         try:
             dataset(name)
         except FileNotFoundError as error:
             lacking[name] = error
-    return lacking
+    here = [cell for cell in cells if cell.settings["data"] not in lacking]
+    for what_to_do in lacking.values():
+        if not here:
+            raise what_to_do
+        console.print(f"{len(cells) - len(here)} cells are left out. {what_to_do}", markup=False)
+    return here
 
 
-def run_cells(
-    runner: Runner,
-    cells: Sequence[Cell],
-    time_budget: float | None = None,
-    progress: Callable[[Cell], None] | None = None,
-) -> Outcome:
-    """Run cells, and note the commit of what they find."""
+def _run(runner: Runner, cells: list[Cell], time_budget: float | None) -> Outcome:
+    """Run under a progress bar, note the commit of what is found, and tell what failed."""
     if cells:
-        _note_commit(runner.folder)
-    return runner.run(cells, time_budget=time_budget, progress=progress)
-
-
-@dataclass(frozen=True)
-class Written:
-    """One study's files: from how many of its cells, and the traceback if something went wrong."""
-
-    name: str
-    done: int
-    total: int
-    error: str | None
+        _write_commits(runner.folder, {*_commits(runner.folder), _commit()})
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("cells", total=len(cells))
+        outcome = runner.run(cells, time_budget=time_budget, progress=lambda _: bar.advance(task))
+    for cell, failure in outcome.failures.items():
+        console.print(f"failed: {cell.name} {cell.text}: {failure.message}", markup=False)
+    if outcome.failures:
+        console.print(next(iter(outcome.failures.values())).traceback, markup=False)
+    if outcome.stopped == "time budget":
+        console.print("The time budget is spent. The same command goes on.")
+    return outcome
 
 
 def write_all(
-    studies: Sequence[Study], preset: str, store: Path, folder: Path, known: Known
-) -> list[Written]:
-    """Write the studies' numbers and figures, and the claims on all that is done of the preset."""
+    studies: Sequence[Study],
+    preset: str,
+    store: Path,
+    folder: Path,
+    known: Mapping[Cell, Found],
+    commits: Iterable[str],
+) -> bool:
+    """Write the studies' numbers and figures, and the claims on all that is done of the preset.
+
+    Returns whether all studies are whole; known cells and the commits may be of elsewhere.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[Cell, Found] = {}
 
-    def results(study: Study) -> dict[Cell, Mapping[str, object]]:
-        here: dict[Cell, Mapping[str, object]] = {}
+    def results(study: Study) -> dict[Cell, Mapping[str, Any]]:
+        here: dict[Cell, Mapping[str, Any]] = {}
         for cell in dict.fromkeys(study.cells(preset)):
-            one = read_cell(store, cell) or known.cells.get(cell)
+            one = read_cell(store, cell) or known.get(cell)
             if one is not None:
                 found[cell] = Found(numbers_of(one.values), one.seconds)
                 here[cell] = one.values if study.needs_arrays else found[cell].values
         return here
 
-    written = [_write_study(study, results(study), preset, folder) for study in studies]
+    whole = [_write_study(study, results(study), preset, folder) for study in studies]
     every = {name: results(study) for name, study in STUDIES.items()}
     if found:
         draw_overview(write_claims(every, folder), every, folder)
         write_cells(found, folder / CELLS)
-        commits = {*known.commits, *_commits(store)}
-        write_atomically(folder / COMMIT, "".join(f"{commit}\n" for commit in sorted(commits)))
-    return written
+        _write_commits(folder, commits)
+    return all(whole)
 
 
 def _write_study(
-    study: Study, results: Mapping[Cell, Mapping[str, object]], preset: str, folder: Path
-) -> Written:
-    error = None
+    study: Study, results: Mapping[Cell, Mapping[str, Any]], preset: str, folder: Path
+) -> bool:
+    """Whether all of its cells are done and nothing went wrong."""
+    total = len({*study.cells(preset)})
+    print(f"{study.name}: {len(results)} of {total} cells")
     try:
         table = study.numbers(results)
         write_atomically(folder / f"{study.name}.csv", table.as_csv())
         study.draw(table, folder / study.name)
     except Exception:
-        error = traceback.format_exc()
-    return Written(study.name, len(results), len({*study.cells(preset)}), error)
+        console.print(traceback.format_exc(), markup=False)
+        return False
+    return len(results) == total
 
 
 def draw_overview(findings: Iterable[Finding], results: AllResults, folder: Path) -> None:
@@ -159,14 +205,26 @@ def draw_overview(findings: Iterable[Finding], results: AllResults, folder: Path
     draw_summary(folder / "summary", verdicts, frontier)
 
 
-def _note_commit(store: Path) -> None:
-    """Keep the commit that is checked out beside the cells that it finds; "unknown" without git."""
+def _commit() -> str:
+    """The commit that is checked out; "unknown" without git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    commits = {*_commits(store), done.stdout.strip() or "unknown"}
-    write_atomically(store / COMMIT, "".join(f"{commit}\n" for commit in sorted(commits)))
+    return done.stdout.strip() or "unknown"
 
 
-def _commits(store: Path) -> list[str]:
-    path = store / COMMIT
+def _commits(folder: Path) -> list[str]:
+    path = folder / COMMIT
     return path.read_text().split() if path.exists() else []
+
+
+def _write_commits(folder: Path, commits: Iterable[str]) -> None:
+    write_atomically(folder / COMMIT, "".join(f"{commit}\n" for commit in sorted(commits)))
+
+
+def main() -> None:
+    """The command, with errors that a user can mend as one line."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -5,27 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gradveil._drawing import BLACK, BLUE, ORANGE
 from gradveil._runner import Cell, Settings
 from gradveil.catalog import Spec, build_attack
-from gradveil.scoring import against_guess, gain_over_guess
 
-from . import figures, numbers
-from .grids import (
-    ATTACKERS,
-    AWARE,
-    CIFAR,
-    CIFAR_AWARE,
-    CNN,
-    FAMILIES,
-    MNIST,
-    NOISE,
-    PRUNING,
-    attacker_of,
-    every,
-)
+from . import figures, grids, numbers
+from .measures import beats_guess
 from .study import (
     MEANS,
     Entry,
@@ -52,10 +37,14 @@ def adaptive_cells(data: str, family: str, preset: str) -> list[Cell]:
     Photos may be attacked on another model than in the paper's trade-offs, so short trainings of
     it, at the levels of these, are there for claims at equal loss.
     """
-    grid, chosen = (AWARE[preset], ATTACKERS[preset]) if data == "mnist" else CIFAR_AWARE[preset]
+    grid, chosen = (
+        (grids.AWARE[preset], grids.ATTACKERS[preset])
+        if data == "mnist"
+        else grids.CIFAR_AWARE[preset]
+    )
     specs = [UNDEFENDED, *grid.specs(family)]
     attacks = [cell for each in chosen.values() for cell in grid.attack_cells(specs, **each)]
-    short = [] if data == "mnist" else grid.short_cells(CIFAR[preset].specs(family))
+    short = [] if data == "mnist" else grid.short_cells(grids.CIFAR[preset].specs(family))
     return [*first_batches_first(attacks), *short]
 
 
@@ -63,14 +52,10 @@ def adaptive_numbers(results: Results) -> Table:
     """Means of each attacker, defense and level with intervals."""
     cells = numbers.grouped(
         numbers.select(results, "attack"),
-        lambda s: (attacker_of(s), *numbers.name_and_level(s["defense"])),
+        lambda s: (grids.attacker_of(s), *numbers.name_and_level(s["defense"])),
     )
-    rows = [
-        (*key, metric, *numbers.summarise(cells[key], metric))
-        for metric in ("mse", "psnr", "ssim", "unmatched_mse", figures.BLANK)
-        for key in numbers.in_order(cells)
-    ]
-    return Table(("attacker", "defense", "level", "metric", *MEANS), rows)
+    scores = ("mse", "psnr", "ssim", "unmatched_mse", figures.BLANK)
+    return numbers.score_table(("attacker", "defense", "level"), cells, scores)
 
 
 def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
@@ -86,7 +71,7 @@ def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
     with figures.panels(stem, rows, figures.AXES[family], MATCHED_MSE, width=width) as shown:
         for axis, name, mine in shown:
             figures.curves(
-                axis, mine, figures.looks_of(FAMILIES[family]), percent=family == "pruning"
+                axis, mine, figures.looks_of(grids.FAMILIES[family]), percent=family == "pruning"
             )
             axis.set_title(figures.ATTACKER_TITLES[name])
             figures.blind_guess(axis.axhline, blanks)
@@ -95,7 +80,7 @@ def draw_adaptive(data: str, family: str, table: Table, stem: Path) -> None:
 
 
 NOISES = ("gradient-noise", "optimal-noise")
-THE_BOUND, PRIOR_MEAN, CANDIDATES, LEARNED = "bound", "prior mean", "candidates", "learned"
+THE_BOUND, PRIOR_MEAN, CANDIDATES = "bound", "prior mean", "candidates"
 
 
 def _attacks(steps: int, quick: bool = False) -> tuple[str, ...]:
@@ -118,34 +103,19 @@ _CANDIDATES = {"candidates": 256, "trials": 16, "population": {"start": 2100, "c
 BOUND = presets(
     {
         "data": "mnist",
-        "starts": every(1, 6),
+        "starts": grids.every(1, 6),
         "scales": (0.01, 0.1, 1.0),
         "more scales": (1.0, 3.0),  # with less noise candidates are all told apart
         "attacks": _attacks(250),
         "public": _PUBLIC,
         "choice": _CANDIDATES,
-        "learned": None,  # a cell that takes minutes
     },
     quick={
-        "starts": every(1, 4),
+        "starts": grids.every(1, 4),
         "scales": (0.01, 0.1),
         "attacks": _attacks(40, quick=True),
         "public": {**_PUBLIC, "batches": 16},
         "choice": {**_CANDIDATES, "candidates": 32, "trials": 4},
-    },
-    paper={
-        "data": "mnist-test",
-        "starts": every(1, 12),
-        "scales": (0.001, 0.01, 0.1, 1.0),
-        "attacks": _attacks(2000),
-        "choice": {**_CANDIDATES, "trials": 32},
-        "learned": {
-            "start": 0,
-            "batches": 8,
-            "prior": {"start": 5000, "count": 5000, "steps": 2000},
-            "probes": 16,
-            "seed": 0,
-        },
     },
 )
 
@@ -158,7 +128,7 @@ def bound_cells(preset: str) -> list[Cell]:
     truth among them.
     """
     grid = BOUND[preset]
-    model = {"data": grid["data"], "model": CNN}
+    model = {"data": grid["data"], "model": grids.CNN}
     scales = dict.fromkeys((*grid["scales"], *grid["more scales"]))
     defenses = [numbers.defense_spec(name, scale) for scale in scales for name in NOISES]
     public = {each: grid["public"] if numbers.is_optimal(each) else None for each in defenses}
@@ -172,9 +142,6 @@ def bound_cells(preset: str) -> list[Cell]:
             if defense in attacked:
                 cells.append(cell_of("bound", {**common, "prior_samples": 1000}))
                 cells += [cell_of("attack", {**common, **_known(each)}) for each in grid["attacks"]]
-    if grid["learned"]:  # one cell for all defenses, which share what is learned
-        planned = {"defenses": [[each, public[each]] for each in attacked]}
-        cells.append(cell_of("learned_bound", {**model, **planned, **grid["learned"]}))
     return cells
 
 
@@ -199,17 +166,12 @@ def bound_numbers(results: Results) -> Table:
         found |= {(what, *defense): numbers.summarise(cells[defense], value) for defense in cells}
     order = sorted(numbers.in_order(found), key=lambda key: key[0] != THE_BOUND)
     rows: list[tuple[Entry, ...]] = [(*key, *found[key]) for key in order]
-    for settings, result in numbers.select(results, "learned_bound"):
-        for defense, own in result["bounds"].items():
-            ends = (own["bound"], own["low"], own["high"], settings["batches"])
-            rows.append((LEARNED, *numbers.name_and_level(defense), *ends))
     return Table(("what", "defense", "level", *MEANS), rows)
 
 
 BOUND_LOOKS: dict[str, tuple[str, figures.Look]] = {
     PRIOR_MEAN: ("guessing the prior's mean", {"color": "0.5", "ls": ":", "marker": ""}),
     THE_BOUND: ("reference (Gaussian prior)", {"color": BLACK, "lw": 2.2, "marker": "_"}),
-    LEARNED: ("learned prior (errs upwards)", {"color": BLACK, "ls": "--", "marker": "x"}),
     CANDIDATES: (
         "bound that holds: best of all attackers\nwith candidates (0 is drawn at 10⁻⁴)",
         {"color": BLACK, "ls": (0, (1, 1)), "lw": 2.2, "marker": "*", "markersize": 7},
@@ -250,7 +212,7 @@ LEAKAGE = presets(
     {
         "data": "mnist",
         "trained": (0, 60, 300),  # steps of training at which the batches are sent
-        "starts": every(4, 6),
+        "starts": grids.every(4, 6),
         "attack": "strong(steps=100, restarts=1, finish=None)",
         "draws": 4,
         "choice": {"candidates": 60, "one_class": True, "trials": 10},
@@ -258,19 +220,11 @@ LEAKAGE = presets(
     },
     quick={
         "trained": (0, 20),
-        "starts": every(4, 2),
+        "starts": grids.every(4, 2),
         "attack": "strong(steps=20, restarts=1, finish=None)",
         "draws": 2,
         "choice": {"candidates": 8, "one_class": True, "trials": 3},
         "public": {"start": 2000, "size": 4, "batches": 4},
-    },
-    paper={
-        "data": "mnist-test",
-        "trained": (0, 60, 300, 1000),
-        "starts": every(4, 12),
-        "attack": "strong(steps=250, restarts=1, finish=None)",
-        "draws": 10,
-        "choice": {"candidates": 60, "one_class": True, "trials": 20},
     },
 )
 LEAKAGE_DEFENSES = (
@@ -294,7 +248,13 @@ def leakage_cells(preset: str) -> list[Cell]:
     attacks = (grid["attack"], f"adaptive(unaware={grid['attack']}, finish=None)")
     for trained in grid["trained"]:
         for defense in LEAKAGE_DEFENSES:
-            common = {"data": grid["data"], "model": CNN, "size": 4, "trained": trained, "seed": 0}
+            common = {
+                "data": grid["data"],
+                "model": grids.CNN,
+                "size": 4,
+                "trained": trained,
+                "seed": 0,
+            }
             common["defense"] = defense
             public = grid["public"] if defense.startswith("optimal") else None
             planned = {"public": public} if public else {}
@@ -311,13 +271,15 @@ def leakage_numbers(results: Results) -> Table:
     attacks = numbers.grouped(numbers.select(results, "attack"), _leakage_key)
     found = numbers.grouped(numbers.select(results, "identification"), _leakage_key)
     rows: list[tuple[Any, ...]] = []
-    for key in sorted({**attacks, **found}, key=_leakage_order):
+    # by attacker, first without a defense
+    order = sorted({**attacks, **found}, key=lambda key: (key[2] != UNDEFENDED, key[2], key[1]))
+    for key in sorted(order, key=lambda key: [*STAGED].index(key[0])):
         if key in attacks:
-            undefended = attacks.get((*key[:2], UNDEFENDED, None), [])
+            undefended = beats_guess(attacks.get((*key[:2], UNDEFENDED, None), []))
             errors, guess = (
                 numbers.summarise(attacks[key], name) for name in ("mse", figures.BLANK)
             )
-            rows.append((*key, "mse", *errors, guess[0], _judges(undefended)))
+            rows.append((*key, "mse", *errors, guess[0], undefended and undefended.works))
         else:
             chance = 1 / found[key][0][0]["candidates"]
             rows.append((*key, "share", *numbers.right_share(found[key]), chance, True))
@@ -329,20 +291,6 @@ def _leakage_key(settings: Settings) -> tuple[Any, ...]:
     knows = settings.get("mechanism") == "known"
     attacker = ("aware" if knows else "unaware") if "attack" in settings else IDENTIFY
     return attacker, settings["trained"], *numbers.name_and_level(settings["defense"])
-
-
-def _leakage_order(key: tuple[Any, ...]) -> tuple[int, bool, str, int]:
-    attacker, trained, defense, _ = key
-    return [*STAGED].index(attacker), defense != UNDEFENDED, defense, trained
-
-
-def _judges(undefended: list[numbers.Pair]) -> bool | None:
-    """Whether the attack on the undefended message beats a blind guess; None if it was not run."""
-    if not undefended:
-        return None
-    errors, guesses = (numbers.units_of(undefended, name) for name in ("mse", figures.BLANK))
-    gains = {unit: gain_over_guess(errors[unit], guesses[unit]) for unit in errors}
-    return against_guess(numbers.nested(gains), torch.Generator().manual_seed(0)).works
 
 
 def draw_leakage(table: Table, stem: Path) -> None:
@@ -388,7 +336,7 @@ SCORES: dict[str, figures.Look] = {
 
 def matching_cells(preset: str) -> list[Cell]:
     """The attacks of mnist-pruning and mnist-noise."""
-    grid = MNIST[preset]
+    grid = grids.MNIST[preset]
     return grid.attack_cells([UNDEFENDED, *grid.specs("pruning"), *grid.specs("noise")])
 
 
@@ -396,7 +344,7 @@ def matching_numbers(results: Results) -> Table:
     """MSE before and after the best assignment of images, and the share of images out of place."""
     cells = numbers.by_defense(results, "attack")
     rows = []
-    order = [UNDEFENDED, *PRUNING, *NOISE]
+    order = [UNDEFENDED, *grids.PRUNING, *grids.NOISE]
     for defense in sorted(cells, key=lambda d: (order.index(d[0]), d[1] or 0.0)):
         pairs = cells[defense]
         moved = [place != at for _, r in pairs for place, at in enumerate(r["assignment"])]
@@ -408,23 +356,18 @@ def matching_numbers(results: Results) -> Table:
 def draw_matching(table: Table, stem: Path) -> None:
     """Two points for each defense and level."""
     lines = figures.split(table.where(), "defense", "level").items()
-    rows = {_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines}
+    rows = {
+        numbers.level_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines
+    }
     height = max(2.2, 0.22 * len(rows) + 0.9)
     with figures.panels(stem, {"": table.where()}, figures.MSE, width=5.4, height=height) as shown:
         for axis, _, _ in shown:
             figures.dots(axis, rows, SCORES)
 
 
-def _text(name: str, level: float | None) -> str:
-    if level is None:
-        return numbers.label_of(name)
-    shown = f"{level * 100:g}%" if numbers.is_pruning(name) else f"{level:g}"
-    return f"{numbers.label_of(name)} {shown}"
-
-
 def _adaptive() -> Iterator[Study]:
     for data, name in (("mnist", "adaptive"), ("cifar", "cifar-adaptive")):
-        for family in FAMILIES:
+        for family in grids.FAMILIES:
             cells = partial(adaptive_cells, data, family)
             draw = partial(draw_adaptive, data, family)
             yield Study(f"{name}-{family}", cells, adaptive_numbers, draw)

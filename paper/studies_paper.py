@@ -1,7 +1,7 @@
 """The figures and tables of the paper."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,9 @@ def reconstruction_cells(data: str, family: str, preset: str) -> list[Cell]:
 
 def reconstruction_numbers(results: Results) -> Table:
     """Errors place by place, as in the paper, and of matched images; and those of a blind guess."""
+    scores = ("unmatched_mse", "unmatched_psnr", "mse", "psnr", figures.BLANK)
     cells = numbers.by_defense(results, "attack")
-    rows = [
-        (*defense, metric, *numbers.summarise(cells[defense], metric))
-        for metric in ("unmatched_mse", "unmatched_psnr", "mse", "psnr", figures.BLANK)
-        for defense in numbers.in_order(cells)
-    ]
-    return Table(("defense", "level", "metric", *MEANS), rows)
+    return numbers.score_table(("defense", "level"), cells, scores)
 
 
 def draw_reconstruction(family: str, table: Table, stem: Path) -> None:
@@ -61,7 +57,21 @@ RUNS: dict[str, tuple[numbers.Defended, ...]] = {
 
 def training_cells(family: str, preset: str) -> list[Cell]:
     """A CNN that four clients train on MNIST, with each defense and seed."""
-    return CURVES[preset].cells(RUNS[family])
+    return curve_cells(preset, RUNS[family], CURVES[preset]["seeds"])
+
+
+def curve_cells(
+    preset: str, defenses: Iterable[numbers.Defended], seeds: Iterable[int]
+) -> list[Cell]:
+    """Each defense with each seed, at the paper's learning rate for its kind."""
+    estimator, training = CURVES[preset]["estimator"], CURVES[preset]["training"]
+    specs = [numbers.defense_spec(name, level, estimator) for name, level in defenses]
+    rates = {spec: 5e-4 if numbers.is_pruning(spec) else 1e-3 for spec in specs}
+    return [
+        cell_of("training", {**training, "lr": rates[d], "defense": d, "seed": seed})
+        for seed in seeds
+        for d in specs
+    ]
 
 
 def training_numbers(results: Results) -> Table:
@@ -233,8 +243,8 @@ def draw_pictures(table: Table, stem: Path) -> None:
 
 def layer_noise_cells(preset: str) -> list[Cell]:
     """The training runs with optimal noise of scale 0.1."""
-    made = CURVES[preset]
-    return made.cells([("optimal-clamped-noise", 0.1)], more=made.layer_seeds)
+    seeds = (*CURVES[preset]["seeds"], *CURVES[preset]["layer seeds"])
+    return curve_cells(preset, [("optimal-clamped-noise", 0.1)], seeds)
 
 
 def layer_noise_numbers(results: Results) -> Table:
@@ -290,44 +300,41 @@ def draw_layer_table(table: Table, stem: Path) -> None:
             axis.table(text, colLabels=["layer", "parameters"], loc="center")
 
 
-def _pair(name: str, make: Callable[[str, str], Study]) -> Study:
-    """A study of a classical defense and its optimal form, named after data set and family."""
+def _reconstruction(name: str) -> Study:
     data, family = name.split("-")[:2]
-    return replace(make(data, family), name=name)
-
-
-def _reconstruction(data: str, family: str) -> Study:
     cells, draw = partial(reconstruction_cells, data, family), partial(draw_reconstruction, family)
-    return Study("", cells, reconstruction_numbers, draw)
+    return Study(name, cells, reconstruction_numbers, draw)
 
 
-def _training(data: str, family: str) -> Study:
-    return Study("", partial(training_cells, family), training_numbers, draw_training)
+def _training(name: str) -> Study:
+    cells = partial(training_cells, name.split("-")[1])
+    return Study(name, cells, training_numbers, draw_training)
 
 
-def _tradeoff(data: str, family: str) -> Study:
+def _tradeoff(name: str) -> Study:
+    data, family = name.split("-")[:2]
     cells, draw = partial(tradeoff_cells, data, family), partial(draw_tradeoff, data, family)
-    return Study("", cells, tradeoff_numbers, draw)
+    return Study(name, cells, tradeoff_numbers, draw)
 
 
-def _images(data: str, family: str) -> Study:
-    cells = partial(image_cells, data, family)
-    return Study("", cells, image_numbers, draw_pictures, needs_arrays=True)
+def _images(name: str) -> Study:
+    cells = partial(image_cells, *name.split("-")[:2])
+    return Study(name, cells, image_numbers, draw_pictures, needs_arrays=True)
 
 
 STUDIES: tuple[Study, ...] = (
-    _pair("mnist-pruning", _reconstruction),  # Figure 2
-    _pair("mnist-pruning-training", _training),  # 3
-    _pair("mnist-pruning-tradeoff", _tradeoff),  # 4
-    _pair("mnist-noise", _reconstruction),  # 5
-    _pair("mnist-noise-training", _training),  # 6
-    _pair("mnist-noise-tradeoff", _tradeoff),  # 7
-    _pair("mnist-noise-images", _images),  # 8
-    _pair("cifar-pruning-tradeoff", _tradeoff),  # 9
-    _pair("cifar-pruning-images", _images),  # 10
-    _pair("cifar-noise-tradeoff", _tradeoff),  # 11
+    _reconstruction("mnist-pruning"),  # Figure 2
+    _training("mnist-pruning-training"),  # 3
+    _tradeoff("mnist-pruning-tradeoff"),  # 4
+    _reconstruction("mnist-noise"),  # 5
+    _training("mnist-noise-training"),  # 6
+    _tradeoff("mnist-noise-tradeoff"),  # 7
+    _images("mnist-noise-images"),  # 8
+    _tradeoff("cifar-pruning-tradeoff"),  # 9
+    _images("cifar-pruning-images"),  # 10
+    _tradeoff("cifar-noise-tradeoff"),  # 11
     Study("cifar-noise-utility", utility_cells, utility_numbers, draw_utility),  # 12, appendix
-    _pair("cifar-noise-error", _reconstruction),  # 13
+    _reconstruction("cifar-noise-error"),  # 13
     Study("mnist-layer-noise", layer_noise_cells, layer_noise_numbers, draw_layer_noise),  # 14
     Study("mnist-layer-table", layer_table_cells, layer_table_numbers, draw_layer_table),  # Table 1
 )

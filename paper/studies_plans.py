@@ -24,12 +24,11 @@ from .numbers import (
     summarise,
     summary,
 )
-from .study import MEANS, Results, Row, Study, Table, presets, product_cells
+from .study import MEANS, Results, Row, Study, Table, cell_of, presets, product_cells
 
 PLANS = presets(
     {"data": "mnist", "batches": 6, "trained": (0, 60), "probes": 64, "public": 20, "repeats": 7},
     quick={"batches": 4, "trained": (0,), "probes": 8, "public": 8, "repeats": 3},
-    paper={"data": "mnist-test", "batches": 8},
 )
 """Batches of 16, on a fresh and on a trained model; `probes` of the reference for each example,
 `public` batches that plans are made from, `repeats` of timings."""
@@ -148,32 +147,30 @@ ones; a model trained on them would know them by heart and send no gradient to t
 
 
 def fingerprint_cells(preset: str) -> list[Cell]:
-    """How often the right candidate is found, by an attacker who knows the rest of the batch."""
+    """How often the right candidate is found, by an attacker who knows the rest of the batch.
+
+    Each plan at each scale on each draw of candidates; the first draw of all comes first.
+    """
     grid = FINGERPRINT[preset]
     digits = {"start": 2000, "size": 4, "batches": 24}
-    cells = _told_apart(grid["digits"], grid, digits, grid["draws"], grid["trained"])
-    for photos in grid["photos"]:
-        public = {"start": 12, "size": 1, "batches": 8}
-        cells += _told_apart(photos, grid, public, draws=1, trained=(0,))
-    return cells
-
-
-def _told_apart(
-    common: Settings, grid: Settings, public: Settings, draws: int, trained: tuple[int, ...]
-) -> list[Cell]:
-    """Each plan at each scale on each draw of candidates; the first draw of all comes first."""
+    photos = {"start": 12, "size": 1, "batches": 8}
+    every = [(draw, grid["digits"], digits, grid["trained"]) for draw in range(grid["draws"])]
+    every += [(0, common, photos, (0,)) for common in grid["photos"]]
     return [
-        cell
-        for draw in range(draws)
+        cell_of(
+            "identification",
+            {
+                **common,
+                "trained": steps,
+                "public": public if plan == PUBLIC else None,
+                "start": draw,
+                "defense": spec.format(scale),
+            },
+        )
+        for draw, common, public, trained in every
         for steps in trained
         for scale in grid["scales"]
         for plan, spec in FINGERPRINT_DEFENSES.items()
-        for cell in product_cells(
-            "identification",
-            {**common, "trained": steps, "public": public if plan == PUBLIC else None},
-            start=(draw,),
-            defense=(spec.format(scale),),
-        )
     ]
 
 
@@ -241,17 +238,14 @@ def plan_cells(preset: str) -> list[Cell]:
     common = {"data": grid["data"], "model": CNN, "size": 16, "probes": grid["probes"], "seed": 0}
     public = {"start": 2000, "size": 16, "batches": grid["public"]}
     return [
-        cell
+        cell_of(
+            "plan_quality",
+            {**common, "trained": trained, "start": start, "defense": defense, "public": plan},
+        )
         for trained in grid["trained"]
         for start in range(0, 16 * grid["batches"], 16)
         for classical, optimal in THEOREMS.values()
         for defense, plan in ((classical, None), (optimal, None), (optimal, public))
-        for cell in product_cells(
-            "plan_quality",
-            {**common, "trained": trained, "start": start},
-            defense=(defense,),
-            public=(plan,),
-        )
     ]
 
 
@@ -299,7 +293,6 @@ PUBLIC_PLANS = presets(
         "strange": 2,
         "probes": 4,
     },
-    paper={"data": "mnist-test", "batches": 32, "population": 450},
 )
 PLAN_LABELS = {
     "limit": "limit: the population's moments",

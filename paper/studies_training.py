@@ -4,49 +4,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gradveil._drawing import BLUE, GREEN, ORANGE
-from gradveil._runner import Cell, Settings
+from gradveil._runner import Cell
 
-from . import figures, numbers
-from .grids import (
-    AWARE,
-    CNN,
-    FRONTIER,
-    LAYERS,
-    MNIST,
-    NO_PLAN,
-    PHOTO_FRONTIER,
-    PRIVATE,
-    PUBLIC,
-    SEEDS,
-    Contender,
-    Frontier,
-    attacker_of,
-    contender_of,
-    every,
-)
+from . import figures, grids, numbers
 from .study import MEANS, Results, Study, Table, first_batches_first, presets, product_cells
 
 _LOCAL = {"lr": 0.05, "steps": 4, "batch_size": 2}
 FEDAVG = presets(
     {
-        "grid": replace(AWARE["standard"], starts=every(4, 6), steps=250),
+        "grid": replace(grids.AWARE["standard"], starts=grids.every(4, 6), steps=250),
         "local": _LOCAL,
         "rounds": 32,
-        "seeds": SEEDS,
+        "seeds": grids.SEEDS,
     },
     quick={
-        "grid": replace(MNIST["quick"], starts=every(4, 4), steps=30),
+        "grid": replace(grids.MNIST["quick"], starts=grids.every(4, 4), steps=30),
         "local": {**_LOCAL, "steps": 2},
         "rounds": 6,
         "seeds": (0, 1, 2),
     },
-    paper={"grid": AWARE["paper"], "rounds": 64, "seeds": range(4)},
 )
 FEDAVG_NAMES = ("gradient-pruning", "optimal-pruning", "gradient-noise", "optimal-noise")
 
@@ -58,20 +41,10 @@ def fedavg_cells(preset: str) -> list[Cell]:
     levels = {name: 0.9 if numbers.is_pruning(name) else scale for name in FEDAVG_NAMES}
     specs = ["no-defense", *(numbers.defense_spec(name, level) for name, level in levels.items())]
     training = {
-        "data": grid.data,
-        "model": grid.model,
-        "start": 0,
-        "examples": 1024,
-        "clients": 4,
-        "batch_size": 8,
-        "rounds": rounds,
+        **grids.clients(grid.data, grid.model, 1024, 8, rounds, held_out=512, held_out_start=4352),
+        **{f"local_{name}": value for name, value in local.items()},
         "optimizer": "sgd",
         "lr": 1.0,
-        "local_steps": local["steps"],
-        "local_lr": local["lr"],
-        "local_batch_size": local["batch_size"],
-        "held_out": 512,
-        "held_out_start": 4352,
     }
     return [
         *grid.attack_cells(specs, local=local),
@@ -112,18 +85,18 @@ def draw_fedavg(table: Table, stem: Path) -> None:
 
 
 ORDER = (
-    ("no-defense", NO_PLAN),
-    ("clamped-noise", NO_PLAN),
-    ("optimal-clamped-noise", PUBLIC),
-    ("optimal-clamped-noise", LAYERS),
-    ("optimal-clamped-noise", PRIVATE),
-    ("gradient-noise", NO_PLAN),
-    ("optimal-noise", PUBLIC),
-    ("laplace-noise", NO_PLAN),
-    ("gradient-pruning", NO_PLAN),
-    ("optimal-pruning", PUBLIC),
-    ("optimal-pruning", PRIVATE),
-    ("sign-compression", NO_PLAN),
+    ("no-defense", grids.NO_PLAN),
+    ("clamped-noise", grids.NO_PLAN),
+    ("optimal-clamped-noise", grids.PUBLIC),
+    ("optimal-clamped-noise", grids.LAYERS),
+    ("optimal-clamped-noise", grids.PRIVATE),
+    ("gradient-noise", grids.NO_PLAN),
+    ("optimal-noise", grids.PUBLIC),
+    ("laplace-noise", grids.NO_PLAN),
+    ("gradient-pruning", grids.NO_PLAN),
+    ("optimal-pruning", grids.PUBLIC),
+    ("optimal-pruning", grids.PRIVATE),
+    ("sign-compression", grids.NO_PLAN),
 )
 """Of defenses and plans, in tables and legends."""
 IDENTIFIED = "identified"
@@ -131,22 +104,22 @@ FOUND = (*figures.ATTACKER_TITLES, IDENTIFIED)
 """What is found of MNIST; of photos it is by the attacker who knows the defense alone."""
 
 
-def frontier_cells(grids: Mapping[str, Frontier], preset: str) -> list[Cell]:
+def frontier_cells(made: Mapping[str, grids.Frontier], preset: str) -> list[Cell]:
     """Trainings, attacks and trials of identification for each defense, plan and level."""
-    return first_batches_first(grids[preset].cells())
+    return first_batches_first(made[preset].cells())
 
 
 def frontier_numbers(found: tuple[str, ...], results: Results) -> Table:
     """A row for each defense, plan and level: its loss, and what each attacker found."""
     trained, told, attacks = (
-        numbers.grouped(numbers.select(results, kind), contender_of)
+        numbers.grouped(numbers.select(results, kind), grids.contender_of)
         for kind in ("training", "identification", "attack")
     )
     attackers = [name for name in found if name != IDENTIFIED]
 
-    def entries(contender: Contender) -> dict[str, Any]:
+    def entries(contender: grids.Contender) -> dict[str, Any]:
         runs = trained.get(contender, [])
-        by_attacker = numbers.grouped(attacks.get(contender, []), attacker_of)
+        by_attacker = numbers.grouped(attacks.get(contender, []), grids.attacker_of)
         errors, psnrs = (
             {name: numbers.summarise(by_attacker.get(name, []), metric) for name in attackers}
             for metric in ("mse", "psnr")
@@ -160,7 +133,7 @@ def frontier_numbers(found: tuple[str, ...], results: Results) -> Table:
             **(_told(told.get(contender, [])) if IDENTIFIED in found else {}),
         }
 
-    def order(contender: Contender) -> tuple[int, float]:
+    def order(contender: grids.Contender) -> tuple[int, float]:
         return ORDER.index(contender[:2]), contender[2] or 0.0
 
     contenders = sorted({**trained, **told, **attacks}, key=order)
@@ -215,7 +188,7 @@ _SHAPES = (
 )
 _SHAPED = {
     "data": "mnist",
-    "model": CNN,
+    "model": grids.CNN,
     "batch_size": 32,
     "examples": 3200,
     "steps": [20, 100],
@@ -248,7 +221,6 @@ PREDICTION = presets(
         "scales": {"sgd": (0.1, 0.3), "adam": (0.01, 0.1)},
         "seeds": (0,),
     },
-    paper={"common": {**_SHAPED, "data": "mnist-test"}, "seeds": (0, 1, 2, 3)},
 )
 _RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 1e-3}  # tuned coarsely without a defense
 COSTS = ("U2", "total power", "curvature", "Adam's step")
@@ -291,22 +263,12 @@ def prediction_numbers(results: Results) -> Table:
             learned = [pair for pair in pairs if _loss(pair[1], place) < numbers.CHANCE]
             for compared in COMPARED:
                 mine = learned if compared == "learned" else pairs
-                key = _seed if compared == "all" else _seed_and_scale
-                groups = [group for group in numbers.grouped(mine, key).values() if len(group) > 2]
+                key = itemgetter("seed") if compared == "all" else itemgetter("seed", "scale")
+                large = [own for own in numbers.grouped(mine, key).values() if len(own) > 2]
                 for cost in COSTS:
-                    found = numbers.mean_correlation(
-                        [_runs(group, cost, place) for group in groups]
-                    )
+                    found = numbers.mean_correlation([_runs(group, cost, place) for group in large])
                     rows.append((optimizer, steps, compared, cost, *found, len(mine)))
     return Table(("optimizer", "steps", "compared", "utility", *MEANS), rows)
-
-
-def _seed_and_scale(settings: Settings) -> tuple[int, float]:
-    return settings["seed"], settings["scale"]
-
-
-def _seed(settings: Settings) -> tuple[int, float]:
-    return settings["seed"], 0.0
 
 
 def _runs(pairs: list[numbers.Pair], cost: str, place: int) -> numbers.Runs:
@@ -352,7 +314,7 @@ WAYS: dict[str, tuple[str, figures.Look]] = {
 """To a private gradient, and the plain one."""
 _PRIVATE = {
     "data": "mnist",
-    "model": CNN,
+    "model": grids.CNN,
     "delta": 1e-5,
     "clip": 3.0,  # it and the rate were tuned coarsely for isotropic noise at ε = 3
     "batch_size": 128,
@@ -364,7 +326,7 @@ _PRIVATE = {
     "held_out": 1000,
 }
 PRIVATE_TRAINING = presets(
-    {"common": _PRIVATE, "epsilons": (1.0, 3.0, 8.0), "seeds": SEEDS},
+    {"common": _PRIVATE, "epsilons": (1.0, 3.0, 8.0), "seeds": grids.SEEDS},
     quick={
         "common": {
             **_PRIVATE,
@@ -376,18 +338,6 @@ PRIVATE_TRAINING = presets(
         },
         "epsilons": (2.0, 8.0),
         "seeds": (0, 1),
-    },
-    paper={
-        "common": {
-            **_PRIVATE,
-            "data": "mnist-test",
-            "examples": 8000,
-            "steps": 250,
-            "public": {"start": 8000, "count": 256, "refresh": 20},
-            "held_out_start": 8500,
-            "held_out": 1500,
-        },
-        "epsilons": (0.5, 1.0, 2.0, 4.0, 8.0),
     },
 )
 
@@ -445,13 +395,13 @@ STUDIES = (
     Study("private-training", private_cells, private_numbers, draw_private),
     Study(
         "frontier",
-        partial(frontier_cells, FRONTIER),
+        partial(frontier_cells, grids.FRONTIER),
         partial(frontier_numbers, FOUND),
         partial(draw_frontier, FOUND),
     ),
     Study(
         "cifar-frontier",
-        partial(frontier_cells, PHOTO_FRONTIER),
+        partial(frontier_cells, grids.PHOTO_FRONTIER),
         partial(frontier_numbers, ("aware",)),
         partial(draw_frontier, ("aware",)),
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +29,6 @@ FUNCTIONS = {
         cells.estimator_share,
         cells.identification,
         cells.layer_sizes,
-        cells.learned_bound,
         cells.plan_quality,
         cells.public_plans,
         trainings.private_training,
@@ -52,9 +52,6 @@ AllResults = Mapping[str, Results]
 
 MEANS = ("mean", "low", "high", "n")
 """Columns of a mean, its 95 % interval and the number of units."""
-
-_NOT_IN_CSV = ("history",)
-"""An attack's cost step by step: no figure and no claim is made from it."""
 
 csv.field_size_limit(1 << 26)
 
@@ -136,8 +133,13 @@ def first_batches_first(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=place)
 
 
-def presets(standard: Settings, quick: Settings, paper: Settings) -> dict[str, dict[str, Any]]:
-    """The settings of the three presets, each by what it changes of the standard ones."""
+def presets(
+    standard: Settings, quick: Settings, paper: Settings = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    """The settings of the three presets, each by what it changes of the standard ones.
+
+    What goes beyond the paper has no settings there.
+    """
     return {
         name: {**standard, **own} for name, own in zip(PRESETS, (quick, {}, paper), strict=True)
     }
@@ -179,12 +181,8 @@ def read_cells(path: Path) -> dict[Cell, Found]:
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cell found without images and histories."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not isinstance(value, Tensor) and name not in _NOT_IN_CSV
-    }
+    """What a cell found without images."""
+    return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
 
 def _csv(columns: Iterable[str], rows: Iterable[Iterable[Entry]]) -> str:

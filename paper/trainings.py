@@ -57,8 +57,7 @@ def federation(settings: Settings) -> FederatedRun:
     if settings.get("held_out"):
         held_out = data.batch(settings["held_out_start"], settings["held_out"])
     split = Split(inputs, targets, held_out, data.num_classes)
-    every = settings.get("evaluate_every", config.rounds)
-    run = build_run(replace(config, evaluate_every=every), split)
+    run = build_run(config, split)
     if settings.get("public"):
         shared = from_examples(
             build_defense(config.defense), data, settings["public"], config.clients
@@ -106,10 +105,10 @@ def training(settings: Settings) -> dict[str, Any]:
     `held_out_start`, `public` (see `federation`) and FedAvg's `local_steps`, `local_lr`,
     `local_batch_size`.
     """
-    run = federation(settings)
-    recordings = [Recording(client.defense) for client in run.clients.values()]
-    for client, recording in zip(run.clients.values(), recordings, strict=True):
-        client.defense = recording
+    run, recordings = federation(settings), []
+    for client in run.clients.values():
+        client.defense = Recording(client.defense)
+        recordings.append(client.defense)
     history = run.run(settings["rounds"])
     last = history.rounds[-1]
     return {
@@ -232,9 +231,8 @@ def _losses(settings: Settings, data: Dataset, net: nn.Module, planner: Planner)
     size, lr, seed = (settings[name] for name in ("batch_size", "lr", "seed"))
     noise = named_stream("studies", seed, "noise", 0)
     momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr, momentum)
-    if settings["optimizer"] == "adam":
-        optimizer = torch.optim.Adam(net.parameters(), lr)
+    adam, weights = settings["optimizer"] == "adam", net.parameters()
+    optimizer = torch.optim.Adam(weights, lr) if adam else torch.optim.SGD(weights, lr, momentum)
     held_out = data.batch(settings["held_out_start"], settings["held_out"])
     for step in range(max(settings["steps"])):
         if step and step % settings["refresh"] == 0:
@@ -256,57 +254,46 @@ Gradient = Callable[[int, Tensor, Tensor], None]
 """Put the gradient of these inputs and targets into `.grad`; the step's number comes first."""
 
 
-@dataclass(frozen=True)
-class Training:
-    """What every way has: the model, the public data, the amount of noise and where it is from."""
-
-    net: nn.Module
-    data: Dataset
-    settings: Settings
-    multiplier: float
-    noise: torch.Generator
+Way = Callable[[nn.Module, Settings, float, torch.Generator], Gradient]
+"""To the gradient of a model, with an amount of noise, and where this is from."""
 
 
-def plain(training: Training) -> Gradient:
+def plain(net: nn.Module, settings: Settings, amount: float, noise: torch.Generator) -> Gradient:
     """Neither clipped nor noised."""
 
     def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
-        training.net.zero_grad(set_to_none=True)
-        cross_entropy(training.net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        net.zero_grad(set_to_none=True)
+        cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
 
     return gradient
 
 
-def private_noise(training: Training) -> Gradient:
+def private_noise(
+    net: nn.Module, settings: Settings, amount: float, noise: torch.Generator
+) -> Gradient:
     """`PrivateNoise`: isotropic (DP-SGD), or in a shape from public examples at the weights."""
-    settings, public, defense = training.settings, training.settings["public"], None
-    examples, labels = training.data.batch(public["start"], public["count"])
-    message = GradientMessage(training.net, cross_entropy, labels)
+    public, defense = settings["public"], None
+    examples, labels = dataset(settings["data"]).batch(public["start"], public["count"])
+    message = GradientMessage(net, cross_entropy, labels)
 
     def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
         nonlocal defense
         if defense is None or step % public["refresh"] == 0:
             shape = rms_shape(message, examples) if settings["way"] == "shaped" else None
             size = settings["batch_size"]
-            defense = PrivateNoise(training.multiplier, settings["clip"], shape, batch_size=size)
-        training.net.zero_grad(set_to_none=True)
-        defense.backward(training.net, cross_entropy, inputs, targets, training.noise)
+            defense = PrivateNoise(amount, settings["clip"], shape, batch_size=size)
+        net.zero_grad(set_to_none=True)
+        defense.backward(net, cross_entropy, inputs, targets, noise)
 
     return gradient
 
 
-def opacus(training: Training) -> Gradient:
+def opacus(net: nn.Module, settings: Settings, amount: float, noise: torch.Generator) -> Gradient:
     """Opacus with hooks; it adds the noise of its own to the same samples."""
     require("the comparison", "opacus", "opacus")
-    settings = training.settings
-    hooked, private = hooks(
-        training.net,
-        settings["clip"],
-        noise_multiplier=training.multiplier,
-        expected_batch_size=settings["batch_size"],
-        generator=training.noise,
-    )
-    pairs = [*zip(training.net.parameters(), hooked.parameters(), strict=True)]
+    given = {"noise_multiplier": amount, "expected_batch_size": settings["batch_size"]}
+    hooked, private = hooks(net, settings["clip"], generator=noise, **given)
+    pairs = [*zip(net.parameters(), hooked.parameters(), strict=True)]
 
     def gradient(step: int, inputs: Tensor, targets: Tensor) -> None:
         with torch.no_grad():
@@ -319,12 +306,8 @@ def opacus(training: Training) -> Gradient:
     return gradient
 
 
-WAYS: dict[str, Callable[[Training], Gradient]] = {
-    "plain": plain,
-    "isotropic": private_noise,
-    "shaped": private_noise,
-    "opacus": opacus,
-}
+_SHAPED = dict.fromkeys(("isotropic", "shaped"), private_noise)
+WAYS: dict[str, Way] = {"plain": plain, "opacus": opacus, **_SHAPED}
 
 
 def private_training(settings: Settings) -> dict[str, Any]:
@@ -344,7 +327,7 @@ def private_training(settings: Settings) -> dict[str, Any]:
     multiplier = _multiplier(settings["epsilon"], settings["delta"], rate, steps)
     net = deepcopy(model({**settings, "model_seed": seed}))
     noise = named_stream("studies", seed, "noise", 0)
-    gradient = WAYS[settings["way"]](Training(net, data, settings, multiplier, noise))
+    gradient = WAYS[settings["way"]](net, settings, multiplier, noise)
     optimizer = torch.optim.Adam(net.parameters(), lr=settings["lr"])
     sampling = named_stream("studies", seed, "sampling", 0)
     for step in range(steps):
@@ -353,12 +336,8 @@ def private_training(settings: Settings) -> dict[str, Any]:
         optimizer.step()
     held_out = data.batch(settings["held_out_start"], settings["held_out"])
     found = evaluate(net, cross_entropy, *held_out)
-    return {
-        "loss": found.loss,
-        "accuracy": found.accuracy,
-        "noise_multiplier": multiplier or None,
-        **_spent(settings, rate, multiplier),
-    }
+    own = {"loss": found.loss, "accuracy": found.accuracy, "noise_multiplier": multiplier or None}
+    return {**own, **_spent(settings, rate, multiplier)}
 
 
 @lru_cache(maxsize=16)

@@ -14,13 +14,13 @@ from benchmarks.against import (
     CASES,
     PEER,
     AttackCase,
-    Limits,
     bench_speed,
     compare,
     draw_pictures,
     main,
     named,
     rows_of,
+    settings_of,
 )
 from benchmarks.inverse_fed import InverseFed
 from gradveil import GradientMessage, NoDefense
@@ -30,7 +30,6 @@ from gradveil.messages import LocalSteps
 from gradveil.models import build_model
 
 DIGITS = load_dataset("mnist", limit=40)
-QUICK = Limits(batches=2, steps=3)
 SMALL = replace(named(CASES, ["mlp"])[0], images=2)
 
 
@@ -106,7 +105,7 @@ def found_on(case: AttackCase, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     monkeypatch.setattr(against, "CASES", (case,))
     monkeypatch.setattr(against, "_data", lambda name, source: DIGITS)
     against._public.cache_clear()
-    return [compare(settings) for settings in QUICK.settings(case)]
+    return [compare(settings) for settings in settings_of(case, "", 2, steps=3)]
 
 
 def test_rows_hold_the_mean_and_the_paired_gain(monkeypatch):
@@ -177,7 +176,7 @@ def test_wrong_names_and_too_many_batches_are_refused():
     with pytest.raises(ValueError, match="one of mnist"):
         named(CASES, ["mnits"])
     with pytest.raises(ValueError, match="should need less than the 5000"):
-        Limits(batches=3000).settings(SMALL)
+        settings_of(SMALL, "mnist", 3000)
 
 
 def test_the_command_prints_and_keeps_its_rows(tmp_path):

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.cases import Case
-from benchmarks.federated import Bare, bench_federated, bench_large_clients, round_contenders
+from benchmarks.federated import Bare, bench_federated, bench_large_clients, contenders
 from gradveil import GradientNoise, NoDefense
 from gradveil.data import Dataset
 from tests.federated.small import assert_same, client, examples, model
@@ -39,4 +39,4 @@ def test_contenders_are_those_of_the_claim() -> None:
         "from the server",
         "auto",
         "auto, one level per layer",
-    } <= set(round_contenders())
+    } <= set(contenders())

@@ -5,7 +5,7 @@ import pytest
 from paper import figures
 from paper.measures import attack_above_bound
 from paper.reproduce import STUDIES
-from paper.studies_attackers import CANDIDATES, FLOOR, LEARNED
+from paper.studies_attackers import CANDIDATES, FLOOR
 from tests.paper.synthetic import synthetic_results
 
 STUDY = STUDIES["bound-against-attacks"]
@@ -27,14 +27,12 @@ def test_candidates_are_there_for_all_that_is_attacked_and_for_more_noise():
     }
     assert by_kind["attack"] == by_kind["bound"] < by_kind["candidate_bound"]
     assert any("scale=3.0" in defense for defense, _ in by_kind["candidate_bound"])
-    assert not [c for c in cells if c.name == "learned_bound"]
 
 
 @pytest.mark.parametrize("preset", ["quick", "standard", "paper"])
 def test_bounds_stand_beside_attacks_on_single_images(preset):
     """They are place by place, which errors after matching undercut in batches of several."""
-    cells = [c for c in STUDY.cells(preset) if c.name != "learned_bound"]
-    assert {c.settings["size"] for c in cells} == {1}
+    assert {c.settings["size"] for c in STUDY.cells(preset)} == {1}
 
 
 def test_candidates_are_neither_attacked_nor_planned_from():
@@ -46,16 +44,6 @@ def test_candidates_are_neither_attacked_nor_planned_from():
             public = cell.settings.get("public")
             assert cell.settings["start"] < first
             assert not public or public["start"] + public["size"] * public["batches"] <= first
-
-
-def test_a_learned_prior_has_a_row_for_each_defense():
-    [cell] = [c for c in STUDY.cells("paper") if c.name == "learned_bound"]
-    one = {"bound": 0.1, "low": 0.05, "high": 0.2, "reason": ""}
-    bounds = {spec: one for spec, _ in cell.settings["defenses"]}
-    rows = STUDY.numbers({cell: {"bounds": bounds}}).where()
-    assert len(rows) == len(bounds) == 8
-    assert {row["what"] for row in rows} == {LEARNED}
-    assert {row["mean"] for row in rows} == {0.1}
 
 
 def test_errors_of_0_are_drawn_at_the_floor(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from gradveil._tensors import flatten
 from gradveil.models import build_model
 from paper.cells import dataset
 from paper.study import cell_of
-from paper.trainings import WAYS, Training, private_training
+from paper.trainings import WAYS, private_training
 from tests.hiding import run_without
 from tests.paper.test_cells import executed
 
@@ -39,8 +39,7 @@ def gradient(way, multiplier, clip=CLIP):
     net = build_model("simple-conv-net", 0)
     settings = {**SETTINGS, "clip": clip, "way": way}
     noise = named_stream("studies", 0, "noise", 0)
-    training = Training(net, dataset("mnist"), settings, multiplier, noise)
-    WAYS[way](training)(0, *dataset("mnist").batch(0, SIZE))
+    WAYS[way](net, settings, multiplier, noise)(0, *dataset("mnist").batch(0, SIZE))
     return flatten({name: p.grad for name, p in net.named_parameters()})
 
 

@@ -3,22 +3,19 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from gradveil._runner import Found
 from paper import reproduce as module
-from paper.__main__ import app
 from paper.claims import CLAIMS, find
 from paper.reproduce import (
     STUDIES,
-    Known,
+    app,
     draw_overview,
     missing_cells,
     select_studies,
-    write_all,
 )
 from paper.study import Table, cell_of, read_cells, write_cells
 from tests.paper.synthetic import synthetic_results, synthetic_store
@@ -51,25 +48,21 @@ def test_a_study_ends_as_numbers_figures_claims_and_a_commit(reproduce, tmp_path
 
 
 @pytest.mark.slow
-def test_what_is_done_or_known_is_not_run_again(reproduce, tmp_path, monkeypatch):
+def test_what_is_done_or_known_is_not_run_again(reproduce, tmp_path):
     reproduce(STUDY)
-    kept = tmp_path / "out" / "quick"
-    ran: list[object] = []
-    monkeypatch.setattr(
-        module.Runner, "run", lambda self, cells, **_: ran.extend(cells) or SimpleNamespace()
-    )
-    assert missing_cells([STUDIES[STUDY]], "quick", tmp_path / "out" / "cells", Known({}, ())) == []
-    known = Known.read(kept / "cells.csv")
+    kept, other = tmp_path / "out" / "quick", tmp_path / "other"
+    assert missing_cells([STUDIES[STUDY]], "quick", tmp_path / "out" / "cells", {}) == []
+    known = read_cells(kept / "cells.csv")
     assert missing_cells([STUDIES[STUDY]], "quick", tmp_path / "none", known) == []
-    write_all([STUDIES[STUDY]], "quick", tmp_path / "none", tmp_path / "other", known)
+    reproduce(STUDY, "--only-figures", "--known", str(kept / "cells.csv"), "--out", str(other))
     for name in ("cells.csv", "commit.txt", f"{STUDY}.csv", "claims.json"):
-        assert (tmp_path / "other" / name).read_bytes() == (kept / name).read_bytes()
+        assert (other / "quick" / name).read_bytes() == (kept / name).read_bytes()
 
 
 @pytest.mark.parametrize(("names", "lacking"), [([SHARED], 0), ([SHARED, IMAGES], 4)])
 def test_only_cells_whose_images_are_to_be_shown_run_again(tmp_path, names, lacking):
     cells = STUDIES[SHARED].cells("quick")
-    known = Known({cell: Found({"mse": [1.0]}, 0.1) for cell in cells}, ())
+    known = {cell: Found({"mse": [1.0]}, 0.1) for cell in cells}
     missing = missing_cells([STUDIES[name] for name in names], "quick", tmp_path, known)
     assert len(missing) == lacking
 
