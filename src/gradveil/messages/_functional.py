@@ -235,10 +235,15 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def unwritten(model: nn.Module) -> Iterator[None]:
-    """Require that the parameters are not changed in place inside."""
-    before = [(name, p, p._version) for name, p in model.named_parameters() if not p.is_inference()]
-    yield
-    written = [name for name, p, version in before if p._version != version]
+    """Require that weights and buffers are the same, bit by bit, inside; put back what is not."""
+    held = dict([*model.named_parameters(), *model.named_buffers()])
+    before = {name: tensor.detach().clone() for name, tensor in held.items()}
+    try:
+        yield
+    finally:
+        written = [name for name, tensor in held.items() if not _same_bits(tensor, before[name])]
+        for name in written:
+            held[name].data.copy_(before[name])
     if written:
         raise WrongValue(
             "model",
@@ -247,6 +252,14 @@ def unwritten(model: nn.Module) -> Iterator[None]:
             f"that `{written[0]}` was changed in place",
             "Do that after the optimizer's step.",
         )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Also where both are NaN."""
+    if torch.equal(a, b):
+        return True
+    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return a.shape == b.shape and torch.equal(*bits)
 
 
 def is_transformed(*tensors: Tensor) -> bool:

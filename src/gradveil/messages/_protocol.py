@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._checks import check_callable, check_inputs
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, apart
+from ._functional import FunctionalLoss, apart, unwritten
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
         return
     alone = copy(message)
     alone.loss = loss.secluded(loss.seed)  # type: ignore[attr-defined]
-    with apart(alone.loss.model):  # type: ignore[attr-defined]
+    with unwritten(loss.model), apart(alone.loss.model):  # type: ignore[attr-defined]
         yield alone
 
 

@@ -54,10 +54,7 @@ REFUSED = {
     "WritesWhatItSaw": "wrote into `second.weight`",
     "KeepsInAGlobal": "kept a tensor of an earlier run",
     "KeepsInAList": "kept a tensor of an earlier run",
-    "NotesNumbers": "other numbers for the first example",
-    "CountsElsewhere": "other numbers for the first example",
     "WritesOnABoard": "kept a tensor of an earlier run",
-    "KeepsAGenerator": "other numbers for the first example",
 }
 """What has no guarantee, and says so."""
 

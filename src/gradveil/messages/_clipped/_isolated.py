@@ -4,26 +4,25 @@ Where a guarantee for each example rests on it, no test of a model is enough: wh
 only sometimes is not seen by a test. So the model never gets two examples. Its code runs once, on
 one example that stands for all of them (`torch.vmap`), forward and backward. Where torch cannot do
 that (Python that looks at values, hooks, operations without a rule for batches) the examples are
-run one after the other.
+run one after the other, each in a process of its own.
 
 What a run could learn of others in another way is taken from it:
 
-| way | what is done |
-| --- | --- |
-| weights, buffers, attributes of the module | copies in each run; a written weight is an error |
-| the user's own weights, through a reference kept elsewhere | an error |
-| tensors of another run, kept elsewhere | an error |
-| an operation that fails for one of all examples | one by one, even if the code catches it |
-| random numbers of torch | new for each example, from a state that nobody knows; from a generator |
-| | or a seed of the model's own one by one, the same for each |
-| of `random` and `numpy.random` | all runs of a message begin with the same unknown state |
-| parts, where memory is short | the operations of the first are recorded, and repeated |
+| way | at once | one by one |
+| --- | --- | --- |
+| attributes of the module | copies in each run | copies |
+| the user's own weights and buffers | an error; put back | an error |
+| globals, closures, files in memory | tensors of another run are an error | end with the process |
+| operations that torch's modes do not see (TorchScript) | one by one | |
+| an operation that fails for some example | one by one, even if the code catches it | |
+| random numbers of torch | new for each example, from a state that nobody knows | the same |
+| of `random`, `numpy.random` | one by one | new for each example, too |
+| of a generator of the code's own | of torch: one by one | the same for each example |
+| parts, where memory is short | operations of the first are recorded, and repeated | |
 
-What is left is code that is made to get around this: that keeps numbers of an example outside of
-the module (a class attribute, a file, a tensor there), or takes torch's own wrappers apart. One by
-one, the first example is run again at once and at the end, and other numbers are an error: a test,
-which finds counters and running means, and not all that can be written. Against hostile code only a
-process for each example would do. Weights that a server sends are not code.
+What is left is code that is made to get around this: that writes numbers of an example to a disk or
+into memory that processes share, or takes torch's own wrappers apart. Weights that a server sends
+are not code.
 """
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
@@ -46,11 +45,20 @@ from gradveil._memory import is_out_of_memory
 from gradveil._secure import fill_from_system
 from gradveil._typing import Tensors
 
-from .._functional import FunctionalLoss, apart, derivative, global_generator, leaves
+from .._explain import ModelError
+from .._functional import (
+    FunctionalLoss,
+    apart,
+    derivative,
+    global_generator,
+    leaves,
+    unwritten,
+)
 from .._gradient import GradientMessage
 from .._layers import LayerUse
 from .._mixing import check_layers, check_outputs, made_up_batch, rows_are_independent
 from ._metric import zeros
+from ._process import CAN_FORK, Children
 from ._taps import (
     ForeignError,
     Layout,
@@ -111,10 +119,11 @@ def isolated(
     inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
     reason: Exception | None = None
-    with _Randomness(seed, inputs.device) as randomness:
+    with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
         for layout in layouts if known.batches else ():
             try:
                 parts = _at_once(message, parameters, inputs, layout)
+                randomness.check()
             except OtherLayersError:  # its code does not always do the same: no taps then
                 known.layout = Layout()
                 randomness.renew()
@@ -133,13 +142,24 @@ def isolated(
                 raise UnbatchableError(first_line(error)) from error
             _check_unwritten(parameters, message.parameters)
             return
+        _check_can_fork(inputs, reason)
         yield from _one_by_one(message, parameters, inputs, randomness)
     if reason is not None:  # not remembered of a model that fails one by one, too
         known.batches = False
         _log.warning(
-            "Examples are clipped one by one, which is slow: %s. The guarantee then rests on code"
-            " that keeps no number of an example outside of the module.",
+            "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
+        )
+
+
+def _check_can_fork(inputs: Tensor, reason: Exception | None) -> None:
+    if not CAN_FORK or inputs.device.type != "cpu":
+        where = inputs.device if CAN_FORK else "a system without `os.fork`"
+        raise ModelError(
+            "Parameter `model` should run on all examples at once (torch.vmap), or on the processor"
+            f" of a system that can fork. Found a model on {where}, and that"
+            f" {first_line(reason) if reason else 'its code looks at values'}. Replace that"
+            " operation, or use unit='client'."
         )
 
 
@@ -300,32 +320,27 @@ def _loss_alone(
 def _one_by_one(
     message: GradientMessage, parameters: Tensors, inputs: Tensor, randomness: "_Randomness"
 ) -> Iterator[Part]:
-    """Plain autograd on one example after the other, each with a model of its own."""
+    """Plain autograd on one example after the other, each in a process that ends with it."""
     targets = message.targets
-    rows = [(x, None if targets is None else targets[b]) for b, x in enumerate(inputs)]
+    children = Children({**parameters, _LOSS: inputs.new_empty((), dtype=torch.float64)})
+    for place, example in enumerate(inputs):
 
-    def one(place: int) -> Part:
-        randomness.renew(place)
-        return _one(message, parameters, *rows[place])
+        def one(place: int = place, example: Tensor = example) -> Tensors:
+            randomness.renew(place)
+            return _one(message, parameters, example, None if targets is None else targets[place])
 
-    first = one(0)
-    start = randomness.start
-    for place in range(len(rows)):
-        yield one(place) if place else first
-        if place in (0, len(rows) - 1):
-            randomness.renew(0, start)
-            if not _same(first, _one(message, parameters, *rows[0])):
-                raise ForeignError(
-                    "Parameter `model` should give the same for one example, whichever were before."
-                    " Found other numbers for the first example in a second run: its code keeps"
-                    " something, or draws random numbers that are not torch's. Keep it in the"
-                    " module; use torch.rand."
-                )
+        found = {name: value.unsqueeze(0) for name, value in children.run(one).items()}
+        yield Part([], found, found.pop(_LOSS))
+
+
+_LOSS = ""
+"""The name of the loss beside those of the parameters."""
 
 
 def _one(
     message: GradientMessage, parameters: Tensors, example: Tensor, target: Tensor | None
-) -> Part:
+) -> Tensors:
+    """The gradient and the loss of one example."""
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
     label = None if target is None else target.clone()
@@ -336,19 +351,7 @@ def _one(
             value = _loss_alone(loss, own, example.clone(), label, taps)
             gradients = derivative(value, own) or zeros(own)
     _check_unwritten(own, parameters)
-    stack = {n: g.unsqueeze(0) for n, g in gradients.items()}
-    return Part([], stack, value.detach().unsqueeze(0))
-
-
-def _same(first: Part, again: Part) -> bool:
-    """Up to rounding, which may differ from run to run on an accelerator."""
-    pairs = [(first.losses, again.losses)]
-    pairs += [(g, again.others[name]) for name, g in first.others.items()]
-    return all(
-        torch.allclose(a, b, rtol=0, atol=1e-4 * float(a.abs().max()), equal_nan=True)
-        for a, b in pairs
-        if a.numel()
-    )
+    return {**gradients, _LOSS: value.detach()}
 
 
 def _filled(rows: Tensor | None, size: int) -> Tensor | None:
@@ -377,9 +380,6 @@ class _Randomness:
 
     def __init__(self, seed: int | None, device: torch.device) -> None:
         self._seed, self._generators = seed, _generators(device)
-        self._root = secrets.randbits(256) if seed is None else seed
-        self.start: list[Tensor] = []
-        """The states that the last run of torch's generators began with."""
 
     def __enter__(self) -> "_Randomness":
         states = [generator.get_state() for generator in self._generators]
@@ -389,31 +389,33 @@ class _Randomness:
 
     def __exit__(self, *_: object) -> None:
         states, python, of_numpy = self._before
-        self._set(states)
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
         random.setstate(python)
         np.random.set_state(of_numpy)
 
-    def _set(self, states: list[Tensor]) -> None:
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
-
-    def renew(self, place: int = 0, start: list[Tensor] | None = None) -> None:
-        """Begin a run: new states for torch, the same for Python and numpy as in every run.
-
-        What is drawn there counts for all examples of a run, and for all runs of a message.
-        """
-        random.seed(self._root)
+    def renew(self, place: int = 0) -> None:
+        """Begin a run, of the example in this place where each has its own."""
+        random.seed(secrets.randbits(256) if self._seed is None else self._seed)
         np.random.seed(random.getrandbits(32))
+        seed = None if self._seed is None else (self._seed + 1_000_003 * place) % 2**63
         for generator in self._generators:
-            if self._seed is None and generator.device.type == "cpu":
+            if seed is None and generator.device.type == "cpu":
                 fill_from_system(generator)
-            elif self._seed is None:
-                generator.manual_seed(secrets.randbits(63))
             else:
-                generator.manual_seed((self._seed + 1_000_003 * place) % 2**63)
-        if start is not None:
-            self._set(start)
-        self.start = [generator.get_state() for generator in self._generators]
+                generator.manual_seed(secrets.randbits(63) if seed is None else seed)
+        self._python = _python_states()
+
+    def check(self) -> None:
+        """Require that only torch's generators were drawn from: others give all examples one."""
+        if _python_states() != self._python:
+            raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
+
+
+def _python_states() -> tuple[Any, ...]:
+    """Those of `random` and `numpy.random`."""
+    kind, words, *rest = np.random.get_state()
+    return random.getstate(), kind, bytes(words), *rest
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

@@ -1,0 +1,101 @@
+"""A computation in a process of its own, which ends with all that its code has kept."""
+
+import contextlib
+import mmap
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradveil._checks import first_line
+from gradveil._typing import Tensors
+
+CAN_FORK = hasattr(os, "fork")
+
+_ALIGNED = 64
+"""Bytes: where a tensor may begin."""
+
+
+class ChildError(RuntimeError):
+    """A process that ended without a result."""
+
+
+class Children:
+    """Processes that return tensors in given shapes, one after the other.
+
+    Each is a fork of this process: it has a copy of all memory, so whatever its code writes, into
+    weights, globals, closures, generators, is gone when it ends, and nothing but the result is seen
+    here. What it returns is written into memory that both have.
+
+    Args:
+        like: Tensors on the processor, in the shapes and types of a result.
+
+    >>> before = []
+    >>> def compute():
+    ...     before.append(1)
+    ...     return {"calls": torch.tensor(len(before))}
+    >>> children = Children({"calls": torch.tensor(0)})
+    >>> [int(children.run(compute)["calls"]) for _ in range(3)]
+    [1, 1, 1]
+    """
+
+    def __init__(self, like: Tensors) -> None:
+        sizes = {
+            n: -(-v.numel() * v.element_size() // _ALIGNED) * _ALIGNED for n, v in like.items()
+        }
+        memory = torch.frombuffer(mmap.mmap(-1, sum(sizes.values()) or 1), dtype=torch.uint8)
+        pieces = memory[: sum(sizes.values())].split([*sizes.values()])
+        self._shared = {
+            n: piece[: v.numel() * v.element_size()].view(v.dtype).view(v.shape)
+            for (n, v), piece in zip(like.items(), pieces, strict=True)
+        }
+
+    def run(self, compute: Callable[[], Tensors]) -> Tensors:
+        """What `compute` returns in a new process; what it raises there is raised here."""
+        there, here = os.pipe()
+        with warnings.catch_warnings():  # of other threads, none of which the child has or needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            self._answer(compute, here)
+        os.close(here)
+        try:
+            with open(there, "rb") as pipe:
+                answer = pipe.read()
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            os.waitpid(child, 0)
+        if not answer:
+            raise ChildError("the process that computed an example was killed, or left")
+        error = pickle.loads(answer)
+        if error is not None:
+            raise error
+        return {name: value.clone() for name, value in self._shared.items()}
+
+    def _answer(self, compute: Callable[[], Tensors], pipe: int) -> None:
+        """What the child does, and all that it does."""
+        try:
+            torch.set_num_threads(1)  # the others are not there
+            for name, value in compute().items():
+                self._shared[name].copy_(value.detach())
+            answer = pickle.dumps(None)
+        except BaseException as error:
+            answer = _pickled(error)
+        with contextlib.suppress(BaseException), open(pipe, "wb") as file:
+            file.write(answer)
+        os._exit(0)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """An error, or what it says where it cannot be sent."""
+    with contextlib.suppress(Exception):
+        answer = pickle.dumps(error)
+        if type(pickle.loads(answer)) is type(error):
+            return answer
+    return pickle.dumps(ChildError(first_line(error)))
