@@ -288,7 +288,8 @@ class _Batched:
         """The loss of one example, and what entered the layers with taps."""
         parameters = {**self._fixed, **free}
         self._taps.start(parameters, shifts)
-        value = _loss_alone(self._loss, parameters, example, target, self._taps)
+        with self._taps.seeing_all():
+            value = _loss_alone(self._loss, parameters, example, target, self._taps)
         self._taps.check()
         self._uses = self._taps.uses
         return value, [use.a for use in self._uses]

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from gradveil._checks import first_line
 from gradveil._typing import Tensors

@@ -1,6 +1,7 @@
 """Watches a model that runs on single examples: which layers it has, and what it may not do."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from inspect import signature
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradveil._typing import Tensors
 
@@ -33,6 +36,9 @@ OWN_OPERATIONS = ("aten", "prims", "prim")
 MARK = "_gradveil_run"
 """The attribute that tells in which run a tensor was made."""
 
+
+RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
+"""Operations in place whose rules for batches mix examples where the shape changes."""
 
 WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 """Methods that write into what they belong to; so do those whose names end with one underscore."""
@@ -104,6 +110,21 @@ class Taps(Recorder):
         if generators is not None:
             self._states = {generator: generator.get_state() for generator in generators}
         self._run = object()
+        self._depth, self._modes = 0, dispatch_modes()
+
+    @contextmanager
+    def seeing_all(self) -> Iterator[None]:
+        """Require that all operations inside come from calls that are seen here.
+
+        Those of TorchScript, of extensions and of other modes do not: what they draw, and which of
+        them fail, would be of all examples.
+        """
+        self._modes += 1
+        try:
+            with _Unseen(self):
+                yield
+        finally:
+            self._modes -= 1
 
     def start(self, parameters: Tensors, shifts: Iterable[Tensor]) -> None:
         """Begin a run with these parameters, and ε_l for each of the taps."""
@@ -114,8 +135,20 @@ class Taps(Recorder):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let nothing of other runs in, and mark what comes out."""
+        with self._at(self._depth + 1):
+            return self._seen(func, types, args, kwargs or {})
+
+    @contextmanager
+    def _at(self, depth: int) -> Iterator[None]:
+        before, self._depth = self._depth, depth
+        try:
+            yield
+        finally:
+            self._depth = before
+
+    def _seen(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = tuple(self._watched(func, one) for one in args)
-        kwargs = {key: self._watched(func, one) for key, one in (kwargs or {}).items()}
+        kwargs = {key: self._watched(func, one) for key, one in kwargs.items()}
         given = (*args, *kwargs.values())
         name, taken = getattr(func, "__name__", ""), tensors_in(given)
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
@@ -142,7 +175,7 @@ class Taps(Recorder):
             return one
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            with self, self._at(0):
                 return one(*args, **kwargs)
 
         return watched
@@ -153,6 +186,8 @@ class Taps(Recorder):
         Nor may it set the state of a generator: what is drawn then depends on the place.
         """
         assert self._states is not None
+        if dispatch_modes() != self._modes:
+            raise self._unbatchable("the model's code has a dispatch mode of its own")
         if any(not torch.equal(g.get_state(), state) for g, state in self._states.items()):
             raise self._unbatchable("the model's code sets the state of a generator")
         try:
@@ -168,8 +203,13 @@ class Taps(Recorder):
     failed: Exception | None = None
     """Of an operation, which the model's code may have caught."""
 
+    def check_seen(self, operation: object) -> None:
+        """Refuse an operation that no call brought which was seen."""
+        if not self._depth:
+            raise self._unbatchable(f"`{operation}` is called where it is not seen (TorchScript?)")
+
     def _unbatchable(self, reason: str) -> UnbatchableError:
-        self.failed = UnbatchableError(reason)
+        self.failed = self.failed or UnbatchableError(reason)
         return self.failed
 
     def _check_taken(self, taken: list[Tensor]) -> None:
@@ -207,6 +247,21 @@ class Taps(Recorder):
         if place >= len(self._expected) or self._expected[place] != tap_of(use):
             raise OtherLayersError
         return h + self._shifts[place]
+
+
+class _Unseen(TorchDispatchMode):
+    """Tells the watch of each operation that torch carries out."""
+
+    def __init__(self, taps: Taps) -> None:
+        super().__init__()
+        self._taps = taps
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Carry it out if it is seen."""
+        self._taps.check_seen(func)
+        return func(*args, **(kwargs or {}))
 
 
 def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]:
@@ -254,8 +309,11 @@ def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> 
         raise UnbatchableError(f"`{func}` is no operation of torch itself")
     if isinstance(func, FunctionType) and not func.__module__.startswith("torch"):
         raise UnbatchableError(f"`{func.__name__}` is no function of torch itself")
-    if getattr(func, "__name__", "") in ("__repr__", "__format__"):
+    name = getattr(func, "__name__", "")
+    if name in ("__repr__", "__format__"):
         raise UnbatchableError("the model's code looks at values")
+    if name in RESHAPING:
+        raise UnbatchableError(f"`{name}` may change shapes in place")
     if any(type(tensor) not in (Tensor, nn.Parameter) for tensor in taken):
         raise UnbatchableError("the model has tensors of a class of its own")
     if any(isinstance(one, torch.Generator) for one in given):
