@@ -62,7 +62,14 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         _raise_cause(message, inputs)
         if isinstance(error, (ValueError, TypeError)) and is_ours(error):
             raise  # the message works, and something else was wrong
-        raise ModelError(_not_differentiable(message, error)) from error
+        model = getattr(getattr(message, "loss", None), "model", None)
+        raise ModelError(
+            f"Parameter `{'message' if model is None else 'model'}` should be made of operations"
+            " that torch can differentiate with respect to inputs and weights together. Found"
+            f" `{first_line(error)}`. Replace that operation (of activation checkpointing: switch"
+            " checkpointing off; an autograd function needs `setup_context`), or use a defense that"
+            " needs no sensitivities."
+        ) from error
 
 
 def check_finite_message(message: Any, inputs: Any, values: Any) -> None:
@@ -163,14 +170,3 @@ def _seen(thing: Any) -> str:
     if not whole or thing.numel() == 0 or thing.is_meta or thing.layout is not torch.strided:
         return text
     return f"{text}, from {int(thing.min())} to {int(thing.max())}"
-
-
-def _not_differentiable(message: Any, error: BaseException) -> str:
-    model = getattr(getattr(message, "loss", None), "model", None)
-    what = "model" if model is not None else "message"
-    return (
-        f"Parameter `{what}` should be made of operations that torch can differentiate with respect"
-        f" to inputs and weights together. Found `{first_line(error)}`. Replace that operation (of"
-        " activation checkpointing: switch checkpointing off; an autograd function needs"
-        " `setup_context`), or use a defense that needs no sensitivities."
-    )

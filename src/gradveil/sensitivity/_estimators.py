@@ -128,17 +128,12 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
     """Σ_b c_b² in float64, c_b what example b adds to the message."""
-    wide = {name: value.double() for name, value in values.items()}
-    return _sum_of_squares(wide, _example_gradients(message, inputs, values))
-
-
-def _example_gradients(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
-    """c_b for each example, some at a time."""
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     size = chunk_size(values, ROOM // 4)
-    for part in zip(inputs.split(size), delta.split(size), strict=True):
-        alone = each_row(message.example_gradient, *part)  # type: ignore[attr-defined]
-        yield {name: gradient.double() for name, gradient in alone.items()}
+    parts = zip(inputs.split(size), delta.split(size), strict=True)
+    each = (each_row(message.example_gradient, *part) for part in parts)  # type: ignore[attr-defined]
+    wide = ({name: gradient.double() for name, gradient in alone.items()} for alone in each)
+    return _sum_of_squares({name: value.double() for name, value in values.items()}, wide)
 
 
 def _sum_of_squares(like: Tensors, parts: Iterator[Tensors], divisor: int = 1) -> Tensors:

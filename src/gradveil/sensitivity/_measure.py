@@ -362,8 +362,11 @@ def _in_range(
     state = generator.get_state()
     measured = estimator(message, inputs, generator)
     check_kind(measured, "estimator(...)", Measurement, "Return Measurement(values, squares).")
+    squares = measured.squared_sensitivities.values()
+    largest = [float(square.max()) for square in squares if square.numel()]
+    fits = all(map(math.isfinite, largest)) and max(largest, default=0.0) >= 1e-24
     known = isinstance(message, (GradientMessage, LocalUpdateMessage))
-    if not known or inputs.dtype == torch.float64 or _fits(measured):
+    if not known or inputs.dtype == torch.float64 or fits:
         return measured.values, measured
     try:
         torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
@@ -371,13 +374,6 @@ def _in_range(
     except RuntimeError:  # a model that insists on float32
         return measured.values, measured
     return measured.values, wide
-
-
-def _fits(measured: Measurement) -> bool:
-    """Whether the largest square is one beside which float32 loses few."""
-    squares = measured.squared_sensitivities.values()
-    largest = [float(square.max()) for square in squares if square.numel()]
-    return all(map(math.isfinite, largest)) and max(largest, default=0.0) >= 1e-24
 
 
 def _checked(measured: Measurement) -> Tensors:
