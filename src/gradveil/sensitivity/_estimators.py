@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from gradveil._checks import check_count
+from gradveil._checks import WrongValue, check_count
 from gradveil._memory import is_out_of_memory
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
@@ -83,13 +83,8 @@ class PerExample:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs; it must be a sum over examples."""
         values = message(inputs)
-        if not separates(message, inputs):
-            raise ValueError(
-                "Parameter `message` should be a sum over examples for the estimator `PerExample`."
-                f" Found a {type(message).__name__} whose examples interact (BatchNorm in training"
-                " mode, dropout, local update steps, or a loss that compares examples). Use"
-                " `Sketch()`, or estimator='auto'."
-            )
+        advice = "Use `Sketch()`, or estimator='auto'."
+        check_separates(message, inputs, "for the estimator `PerExample`", advice)
         probes = draw_probes(inputs, self.probes, generator)
         along = _example_derivatives(message, inputs, probes, chunk_size(values))
         return Measurement(values, _sum_of_squares(values, along, self.probes))
@@ -124,6 +119,18 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
     else:
         for axes in unit_vectors(inputs, chunk_size(values, extra=inputs.numel())):
             yield directional_derivatives(message, inputs, axes)
+
+
+def check_separates(message: Message, inputs: Tensor, where: str, advice: str) -> None:
+    """Require a message whose examples add up."""
+    if not separates(message, inputs):
+        raise WrongValue(
+            "message",
+            f"be a sum over examples {where}",
+            f"a {type(message).__name__} whose examples interact (BatchNorm in training mode,"
+            " dropout, local update steps, or a loss that compares examples)",
+            advice,
+        )
 
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:

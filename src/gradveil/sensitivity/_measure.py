@@ -38,7 +38,7 @@ from gradveil.messages import (
     values_of,
 )
 
-from ._estimators import Exact, PerExample, Sketch, sum_of_example_squares
+from ._estimators import Exact, PerExample, Sketch, check_separates, sum_of_example_squares
 from ._moments import Estimator, Measurement, Moments, SquaresOf, estimator_name
 from ._structured import Structured, layout_of
 
@@ -145,13 +145,8 @@ def example_squares(
 
     `known` is Σ_b c_b², where an estimator has found it; the precision is that of the `values`.
     """
-    if not separates(message, inputs):
-        raise ValueError(
-            "Parameter `message` should be a sum over examples where gradients of single examples"
-            f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
-            " training mode, dropout, local update steps, or a loss that compares examples). Use"
-            " examples=False, or match='utility' in an audit, which needs none."
-        )
+    advice = "Use examples=False, or match='utility' in an audit, which needs none."
+    check_separates(message, inputs, "where gradients of single examples are taken", advice)
     known = sum_of_example_squares(message, inputs, values) if known is None else known
     times = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
     squares = {}
@@ -203,9 +198,8 @@ def auto(
     part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
     if part is not None:
         return _scaled_up(message, inputs, part, generator)
-    return _first_that_works(
-        message, inputs, generator, cheap=few is not None, with_values=True, squares=squares
-    )
+    candidates = _candidates(message, inputs, cheap=few is not None, squares=squares)
+    return _first_that_works(candidates, message, inputs, generator)
 
 
 NAMED: dict[str, Estimator] = {
@@ -219,16 +213,13 @@ NAMED: dict[str, Estimator] = {
 
 
 def _first_that_works(
+    candidates: Iterator[tuple[str, Estimator]],
     message: Message,
     inputs: Tensor,
     generator: torch.Generator,
-    *,
-    cheap: bool,
-    with_values: bool = False,
-    squares: bool = False,
 ) -> Measurement:
     first_error: Exception | None = None
-    for name, estimator in _candidates(message, inputs, cheap, with_values, squares):
+    for name, estimator in candidates:
         if estimator is _values_alone and "saved tensor hooks" in str(first_error):
             break  # activation checkpointing: the user can switch it off, and have derivatives
         try:
@@ -242,7 +233,7 @@ def _first_that_works(
 
 
 def _candidates(
-    message: Message, inputs: Tensor, cheap: bool, with_values: bool, squares: bool
+    message: Message, inputs: Tensor, cheap: bool, with_values: bool = True, squares: bool = False
 ) -> Iterator[tuple[str, Estimator]]:
     """The estimators for this message, the preferred one first; cheap ones for averages."""
     if isinstance(message, LocalUpdateMessage):
@@ -340,7 +331,9 @@ def _scaled_up(
 ) -> Measurement:
     """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
     count = len(part.targets)
-    measured = _first_that_works(part, inputs[:count], generator, cheap=True)
+    few = inputs[:count]
+    candidates = _candidates(part, few, cheap=True, with_values=False)
+    measured = _first_that_works(candidates, part, few, generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {}
