@@ -30,8 +30,6 @@ from ._adapted_model import described_outputs
 from ._functional import FunctionalLoss, check_match
 from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
-_PASSED_ON = (MemoryError, torch.OutOfMemoryError)
-
 
 class ModelError(ValueError):
     """A model, a loss or targets that do not work with these inputs.
@@ -54,7 +52,7 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
     """Turn what torch or the user's code raises inside into an error that names its cause."""
     try:
         yield
-    except (ModelError, NonFiniteError, *_PASSED_ON):
+    except (ModelError, NonFiniteError):
         raise
     except (Exception, SystemExit) as error:  # a model may even leave
         if is_out_of_memory(error):
@@ -128,10 +126,8 @@ def _blamed(text: Callable[[str], str]) -> Iterator[None]:
     """Turn what the user's code raises inside into an error with a text made of its first line."""
     try:
         yield
-    except _PASSED_ON:
-        raise
     except (Exception, SystemExit) as error:  # a model may even leave
-        if isinstance(error, ValueError) and is_ours(error):
+        if is_out_of_memory(error) or (isinstance(error, ValueError) and is_ours(error)):
             raise
         raise ModelError(text(first_line(error))) from error
 

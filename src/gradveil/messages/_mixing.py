@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 ROUNDING = 16
 """Outputs of an example may move by so many units in the last place with the other examples."""
 
-EXPLANATION = (
-    "Parameter `message` should be a sum over examples, so that each can be clipped. Found {}. {}"
-)
-CLIENT = "Or clip the whole update, for one guarantee per client: unit='client'."
-
 
 def couples_examples(model: nn.Module) -> bool:
     """Whether a layer mixes the examples of a batch, or draws one random mask for all of them."""
@@ -85,7 +80,9 @@ def check_outputs(outputs: object, examples: int) -> None:
 
 def refusal(found: str, advice: str) -> ValueError:
     """Why examples cannot be clipped."""
-    return ValueError(EXPLANATION.format(found, f"{advice} {CLIENT}"))
+    expected = "be a sum over examples, so that each can be clipped"
+    advice = f"{advice} Or clip the whole update, for one guarantee per client: unit='client'."
+    return WrongValue("message", expected, found, advice)
 
 
 @torch.no_grad()
