@@ -101,10 +101,7 @@ class ClippedMessage(Wrapper):
             "Examples can be clipped where the message is a gradient. For the update of local steps"
             " use unit='client', which clips it as a whole.",
         )
-        check_positive(clip, "clip")
-        check_at_most(clip, "clip")
-        if grid is not None:
-            check_positive(grid, "grid")
+        _check_clip(clip, grid)
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         if seed is not None:
@@ -230,10 +227,7 @@ class ClippedUpdate(MappedMessage):
         grid: float | None = None,
     ) -> None:
         super().__init__(message, after=self._clipped)
-        check_positive(clip, "clip")
-        check_at_most(clip, "clip")
-        if grid is not None:
-            check_positive(grid, "grid")
+        _check_clip(clip, grid)
         self.clip, self.factors, self.grid = clip, factors, grid
 
     def values(self, inputs: Tensor) -> Tensors:
@@ -248,6 +242,13 @@ class ClippedUpdate(MappedMessage):
 
     def _clipped(self, values: Tensors) -> Tensors:
         return Metric(self.factors, values, self.grid, rounded="each").clipped(values, self.clip)
+
+
+def _check_clip(clip: float, grid: float | None) -> None:
+    check_positive(clip, "clip")
+    check_at_most(clip, "clip")
+    if grid is not None:
+        check_positive(grid, "grid")
 
 
 def _without_weights(message: GradientMessage) -> GradientMessage:
