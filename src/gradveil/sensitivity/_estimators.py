@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from gradveil._checks import WrongValue, check_count
+from gradveil._checks import check_count
 from gradveil._memory import is_out_of_memory
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import Message, each_row, separates
+from gradveil.messages import Message, check_separates, each_row, separates
 
 from ._moments import Measurement
 
@@ -119,18 +119,6 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
     else:
         for axes in unit_vectors(inputs, chunk_size(values, extra=inputs.numel())):
             yield directional_derivatives(message, inputs, axes)
-
-
-def check_separates(message: Message, inputs: Tensor, where: str, advice: str) -> None:
-    """Require a message whose examples add up."""
-    if not separates(message, inputs):
-        raise WrongValue(
-            "message",
-            f"be a sum over examples {where}",
-            f"a {type(message).__name__} whose examples interact (BatchNorm in training mode,"
-            " dropout, local update steps, or a loss that compares examples)",
-            advice,
-        )
 
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:

@@ -29,6 +29,7 @@ from gradveil.messages import (
     LocalUpdateMessage,
     Message,
     check_message,
+    check_separates,
     embedded,
     explained,
     in_double,
@@ -38,7 +39,7 @@ from gradveil.messages import (
     values_of,
 )
 
-from ._estimators import Exact, PerExample, Sketch, check_separates, sum_of_example_squares
+from ._estimators import Exact, PerExample, Sketch, sum_of_example_squares
 from ._moments import Estimator, Measurement, Moments, SquaresOf, estimator_name
 from ._structured import Structured, layout_of
 
