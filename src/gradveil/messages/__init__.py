@@ -30,6 +30,7 @@ from ._protocol import (
     Message,
     MovableMessage,
     check_message,
+    check_separates,
     in_double,
     movable,
     secluded,

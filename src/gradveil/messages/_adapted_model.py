@@ -40,8 +40,7 @@ class AdaptedModel(nn.Module):
 
     def forward(self, inputs: Tensor) -> Any:
         """The chosen output."""
-        named = {} if self.input is None else {self.input: inputs}
-        outputs = self.model(**named) if named else self.model(inputs)
+        outputs = self.model(inputs) if self.input is None else self.model(**{self.input: inputs})
         return outputs if self.output is None else _chosen(outputs, self.output)
 
 

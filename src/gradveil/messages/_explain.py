@@ -30,8 +30,6 @@ from ._adapted_model import described_outputs
 from ._functional import FunctionalLoss, check_match
 from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
-_PASSED_ON = (MemoryError, torch.OutOfMemoryError)
-
 
 class ModelError(ValueError):
     """A model, a loss or targets that do not work with these inputs.
@@ -54,7 +52,7 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
     """Turn what torch or the user's code raises inside into an error that names its cause."""
     try:
         yield
-    except (ModelError, NonFiniteError, *_PASSED_ON):
+    except (ModelError, NonFiniteError):
         raise
     except (Exception, SystemExit) as error:  # a model may even leave
         if is_out_of_memory(error):
@@ -62,7 +60,14 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
         _raise_cause(message, inputs)
         if isinstance(error, (ValueError, TypeError)) and is_ours(error):
             raise  # the message works, and something else was wrong
-        raise ModelError(_not_differentiable(message, error)) from error
+        model = getattr(getattr(message, "loss", None), "model", None)
+        raise ModelError(
+            f"Parameter `{'message' if model is None else 'model'}` should be made of operations"
+            " that torch can differentiate with respect to inputs and weights together. Found"
+            f" `{first_line(error)}`. Replace that operation (of activation checkpointing: switch"
+            " checkpointing off; an autograd function needs `setup_context`), or use a defense that"
+            " needs no sensitivities."
+        ) from error
 
 
 def check_finite_message(message: Any, inputs: Any, values: Any) -> None:
@@ -121,10 +126,8 @@ def _blamed(text: Callable[[str], str]) -> Iterator[None]:
     """Turn what the user's code raises inside into an error with a text made of its first line."""
     try:
         yield
-    except _PASSED_ON:
-        raise
     except (Exception, SystemExit) as error:  # a model may even leave
-        if isinstance(error, ValueError) and is_ours(error):
+        if is_out_of_memory(error) or (isinstance(error, ValueError) and is_ours(error)):
             raise
         raise ModelError(text(first_line(error))) from error
 
@@ -163,14 +166,3 @@ def _seen(thing: Any) -> str:
     if not whole or thing.numel() == 0 or thing.is_meta or thing.layout is not torch.strided:
         return text
     return f"{text}, from {int(thing.min())} to {int(thing.max())}"
-
-
-def _not_differentiable(message: Any, error: BaseException) -> str:
-    model = getattr(getattr(message, "loss", None), "model", None)
-    what = "model" if model is not None else "message"
-    return (
-        f"Parameter `{what}` should be made of operations that torch can differentiate with respect"
-        f" to inputs and weights together. Found `{first_line(error)}`. Replace that operation (of"
-        " activation checkpointing: switch checkpointing off; an autograd function needs"
-        " `setup_context`), or use a defense that needs no sensitivities."
-    )

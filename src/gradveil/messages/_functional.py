@@ -117,10 +117,10 @@ class FunctionalLoss:
             outputs = self.model(_own(inputs))
         return self.loss_of_outputs(outputs, targets)
 
-    def _cast(self, tensors: Tensors) -> Tensors:
+    def _cast(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """The floating-point ones in the precision of the loss, where it has one of its own."""
         if self._dtype is None:
-            return tensors
+            return dict(tensors)
         return {n: t.to(self._dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
     def __call__(self, parameters: Tensors, inputs: Tensor, targets: Any) -> Tensor:

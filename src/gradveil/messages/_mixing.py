@@ -28,7 +28,7 @@ from gradveil._checks import WrongValue
 from gradveil._memory import is_out_of_memory
 from gradveil._typing import Tensors
 
-from ._functional import FunctionalLoss, each_row, leaves
+from ._functional import FunctionalLoss, derivative, each_row, leaves
 from ._layers import tensors_in
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
 ROUNDING = 16
 """Outputs of an example may move by so many units in the last place with the other examples."""
-
-EXPLANATION = (
-    "Parameter `message` should be a sum over examples, so that each can be clipped. Found {}. {}"
-)
-CLIENT = "Or clip the whole update, for one guarantee per client: unit='client'."
 
 
 def couples_examples(model: nn.Module) -> bool:
@@ -85,7 +80,9 @@ def check_outputs(outputs: object, examples: int) -> None:
 
 def refusal(found: str, advice: str) -> ValueError:
     """Why examples cannot be clipped."""
-    return ValueError(EXPLANATION.format(found, f"{advice} {CLIENT}"))
+    expected = "be a sum over examples, so that each can be clipped"
+    advice = f"{advice} Or clip the whole update, for one guarantee per client: unit='client'."
+    return WrongValue("message", expected, found, advice)
 
 
 @torch.no_grad()
@@ -145,20 +142,15 @@ def is_sum_over_examples(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> b
     numbers = torch.arange(count, device=outputs.device)
     digits = [(numbers >> place) % 2 == 1 for place in range((count - 1).bit_length())]
     before = grad(loss)(outputs)
-    return all(
-        _unmoved_stay(loss, outputs, before, moved) for digit in digits for moved in (digit, ~digit)
-    )
-
-
-def _unmoved_stay(
-    loss: Callable[[Tensor], Tensor], outputs: Tensor, before: Tensor, moved: Tensor
-) -> bool:
-    other = outputs.clone()
-    shift = torch.linspace(0.3, 0.9, other[moved].numel(), dtype=other.dtype, device=other.device)
-    other[moved] += shift.view_as(other[moved])
-    after = grad(loss)(other)
-    scale = float(torch.maximum(before.abs().max(), after.abs().max()))
-    return bool(torch.allclose(before[~moved], after[~moved], rtol=1e-4, atol=1e-6 * scale))
+    for moved in (*digits, *(~digit for digit in digits)):
+        other = outputs.clone()
+        steps = torch.linspace(0.3, 0.9, other[moved].numel(), dtype=other.dtype)
+        other[moved] += steps.to(other.device).view_as(other[moved])
+        after = grad(loss)(other)
+        scale = float(torch.maximum(before.abs().max(), after.abs().max()))
+        if not torch.allclose(before[~moved], after[~moved], rtol=1e-4, atol=1e-6 * scale):
+            return False
+    return True
 
 
 CLOSE = 1e-3
@@ -301,11 +293,8 @@ def _pattern(like: Tensor) -> Tensor:
 def _slopes(message: "GradientMessage", rows: Tensor, targets: Tensor | None) -> Tensor:
     """The gradient of the loss with respect to these outputs."""
     outputs = rows.detach().requires_grad_()
-    value = message.loss.loss_of_outputs(outputs, targets)
-    if not value.requires_grad:
-        return torch.zeros_like(rows)
-    (slopes,) = torch.autograd.grad(value, outputs, allow_unused=True, materialize_grads=True)
-    return slopes
+    found = derivative(message.loss.loss_of_outputs(outputs, targets), {"outputs": outputs})
+    return torch.zeros_like(rows) if found is None else found["outputs"]
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

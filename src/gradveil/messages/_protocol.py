@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_callable, check_inputs
+from gradveil._checks import WrongValue, check_callable, check_inputs
 from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, apart, unwritten
@@ -109,6 +109,18 @@ def separates(message: Message, inputs: Tensor) -> bool:
     """
     asked = getattr(message, "separates", None)
     return asked is not None and bool(asked(inputs))
+
+
+def check_separates(message: Message, inputs: Tensor, where: str, advice: str) -> None:
+    """Require a message whose examples add up."""
+    if not separates(message, inputs):
+        raise WrongValue(
+            "message",
+            f"be a sum over examples {where}",
+            f"a {type(message).__name__} whose examples interact (BatchNorm in training mode,"
+            " dropout, local update steps, or a loss that compares examples)",
+            advice,
+        )
 
 
 class Wrapper:

@@ -97,13 +97,12 @@ class EmbeddedLoss(FunctionalLoss):
         return outputs
 
     def _moves(self, embeddings: Tensor) -> dict[int, Tensor]:
-        starts = [lookup.embeddings for lookup in self._lookups]
-        parts: Sequence[Tensor] = [embeddings] * len(starts)
-        if len(starts) > 1:
-            parts = embeddings.split([start[0].numel() for start in starts], 1)
-            starts = [start.flatten(1) for start in starts]
-        numbers = [lookup.number for lookup in self._lookups]
-        return {n: e - start for n, e, start in zip(numbers, parts, starts, strict=True)}
+        if not self._lookups:
+            return {}
+        starts = [lookup.embeddings.flatten(1) for lookup in self._lookups]
+        parts = embeddings.flatten(1).split([start.shape[1] for start in starts], 1)
+        pairs = zip(self._lookups, parts, starts, strict=True)
+        return {lookup.number: e - start for lookup, e, start in pairs}
 
 
 def find_lookups(loss: FunctionalLoss, ids: Tensor) -> list[Lookup]:

@@ -12,7 +12,7 @@ from gradveil._checks import check_count
 from gradveil._memory import is_out_of_memory
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
-from gradveil.messages import Message, each_row, separates
+from gradveil.messages import Message, check_separates, each_row, separates
 
 from ._moments import Measurement
 
@@ -83,13 +83,8 @@ class PerExample:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs; it must be a sum over examples."""
         values = message(inputs)
-        if not separates(message, inputs):
-            raise ValueError(
-                "Parameter `message` should be a sum over examples for the estimator `PerExample`."
-                f" Found a {type(message).__name__} whose examples interact (BatchNorm in training"
-                " mode, dropout, local update steps, or a loss that compares examples). Use"
-                " `Sketch()`, or estimator='auto'."
-            )
+        advice = "Use `Sketch()`, or estimator='auto'."
+        check_separates(message, inputs, "for the estimator `PerExample`", advice)
         probes = draw_probes(inputs, self.probes, generator)
         along = _example_derivatives(message, inputs, probes, chunk_size(values))
         return Measurement(values, _sum_of_squares(values, along, self.probes))
@@ -128,17 +123,12 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
     """Σ_b c_b² in float64, c_b what example b adds to the message."""
-    wide = {name: value.double() for name, value in values.items()}
-    return _sum_of_squares(wide, _example_gradients(message, inputs, values))
-
-
-def _example_gradients(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
-    """c_b for each example, some at a time."""
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     size = chunk_size(values, ROOM // 4)
-    for part in zip(inputs.split(size), delta.split(size), strict=True):
-        alone = each_row(message.example_gradient, *part)  # type: ignore[attr-defined]
-        yield {name: gradient.double() for name, gradient in alone.items()}
+    parts = zip(inputs.split(size), delta.split(size), strict=True)
+    each = (each_row(message.example_gradient, *part) for part in parts)  # type: ignore[attr-defined]
+    wide = ({name: gradient.double() for name, gradient in alone.items()} for alone in each)
+    return _sum_of_squares({name: value.double() for name, value in values.items()}, wide)
 
 
 def _sum_of_squares(like: Tensors, parts: Iterator[Tensors], divisor: int = 1) -> Tensors:

@@ -29,6 +29,7 @@ from gradveil.messages import (
     LocalUpdateMessage,
     Message,
     check_message,
+    check_separates,
     embedded,
     explained,
     in_double,
@@ -145,13 +146,8 @@ def example_squares(
 
     `known` is Σ_b c_b², where an estimator has found it; the precision is that of the `values`.
     """
-    if not separates(message, inputs):
-        raise ValueError(
-            "Parameter `message` should be a sum over examples where gradients of single examples"
-            f" are taken. Found a {type(message).__name__} whose examples interact (BatchNorm in"
-            " training mode, dropout, local update steps, or a loss that compares examples). Use"
-            " examples=False, or match='utility' in an audit, which needs none."
-        )
+    advice = "Use examples=False, or match='utility' in an audit, which needs none."
+    check_separates(message, inputs, "where gradients of single examples are taken", advice)
     known = sum_of_example_squares(message, inputs, values) if known is None else known
     times = 1 if getattr(message, "reduction", None) == "sum" else len(inputs)
     squares = {}
@@ -203,9 +199,8 @@ def auto(
     part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
     if part is not None:
         return _scaled_up(message, inputs, part, generator)
-    return _first_that_works(
-        message, inputs, generator, cheap=few is not None, with_values=True, squares=squares
-    )
+    candidates = _candidates(message, inputs, cheap=few is not None, squares=squares)
+    return _first_that_works(candidates, message, inputs, generator)
 
 
 NAMED: dict[str, Estimator] = {
@@ -219,16 +214,13 @@ NAMED: dict[str, Estimator] = {
 
 
 def _first_that_works(
+    candidates: Iterator[tuple[str, Estimator]],
     message: Message,
     inputs: Tensor,
     generator: torch.Generator,
-    *,
-    cheap: bool,
-    with_values: bool = False,
-    squares: bool = False,
 ) -> Measurement:
     first_error: Exception | None = None
-    for name, estimator in _candidates(message, inputs, cheap, with_values, squares):
+    for name, estimator in candidates:
         if estimator is _values_alone and "saved tensor hooks" in str(first_error):
             break  # activation checkpointing: the user can switch it off, and have derivatives
         try:
@@ -242,7 +234,7 @@ def _first_that_works(
 
 
 def _candidates(
-    message: Message, inputs: Tensor, cheap: bool, with_values: bool, squares: bool
+    message: Message, inputs: Tensor, cheap: bool, with_values: bool = True, squares: bool = False
 ) -> Iterator[tuple[str, Estimator]]:
     """The estimators for this message, the preferred one first; cheap ones for averages."""
     if isinstance(message, LocalUpdateMessage):
@@ -340,7 +332,9 @@ def _scaled_up(
 ) -> Measurement:
     """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
     count = len(part.targets)
-    measured = _first_that_works(part, inputs[:count], generator, cheap=True)
+    few = inputs[:count]
+    candidates = _candidates(part, few, cheap=True, with_values=False)
+    measured = _first_that_works(candidates, part, few, generator)
     ratio = count / len(inputs)
     factor = 1 / ratio if part.reduction == "sum" else ratio
     squares = {}
@@ -362,8 +356,11 @@ def _in_range(
     state = generator.get_state()
     measured = estimator(message, inputs, generator)
     check_kind(measured, "estimator(...)", Measurement, "Return Measurement(values, squares).")
+    squares = measured.squared_sensitivities.values()
+    largest = [float(square.max()) for square in squares if square.numel()]
+    fits = all(map(math.isfinite, largest)) and max(largest, default=0.0) >= 1e-24
     known = isinstance(message, (GradientMessage, LocalUpdateMessage))
-    if not known or inputs.dtype == torch.float64 or _fits(measured):
+    if not known or inputs.dtype == torch.float64 or fits:
         return measured.values, measured
     try:
         torch.Generator.set_state(generator, state)  # a secure one's probes can be repeated
@@ -371,13 +368,6 @@ def _in_range(
     except RuntimeError:  # a model that insists on float32
         return measured.values, measured
     return measured.values, wide
-
-
-def _fits(measured: Measurement) -> bool:
-    """Whether the largest square is one beside which float32 loses few."""
-    squares = measured.squared_sensitivities.values()
-    largest = [float(square.max()) for square in squares if square.numel()]
-    return all(map(math.isfinite, largest)) and max(largest, default=0.0) >= 1e-24
 
 
 def _checked(measured: Measurement) -> Tensors:

@@ -227,9 +227,9 @@ def estimator_name(estimator: object) -> str:
     return f"{name}({', '.join(given)})" if given else name
 
 
-def check_moments(moments: object, name: str = "moments") -> None:
+def check_moments(moments: object) -> None:
     """Require Moments."""
-    check_kind(moments, name, Moments, "Make them with `measure(message, inputs)`.")
+    check_kind(moments, "moments", Moments, "Make them with `measure(message, inputs)`.")
 
 
 class SquaresOf(Mapping[str, Tensor]):

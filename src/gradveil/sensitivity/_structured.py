@@ -230,9 +230,6 @@ class TangentGraph:
         )
         self.uses = recorder.uses
         self.others = {n: p for n, p in parameters.items() if n in recorder.others}
-        self._differentiate(loss)
-
-    def _differentiate(self, loss: Tensor) -> None:
         uses, n = self.uses, len(self.uses)
         wanted = [self.x, *[use.a for use in uses], *[use.h for use in uses], *self.others.values()]
         self.input_gradient, *gradients = torch.autograd.grad(

@@ -27,7 +27,7 @@ from .._gradient import GradientMessage
 from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
 from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
-from ._metric import Factors, Metric, added, zeros
+from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
 from ._taps import UnbatchableError
 
@@ -101,10 +101,7 @@ class ClippedMessage(Wrapper):
             "Examples can be clipped where the message is a gradient. For the update of local steps"
             " use unit='client', which clips it as a whole.",
         )
-        check_positive(clip, "clip")
-        check_at_most(clip, "clip")
-        if grid is not None:
-            check_positive(grid, "grid")
+        _check_clip(clip, grid)
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         if seed is not None:
@@ -156,11 +153,8 @@ class ClippedMessage(Wrapper):
         return {name: g / self._divisor(self.targets) for name, g in clipped.items()}
 
     def _clipped(self, example: Tensor, output_gradient: Tensor) -> Tensors:
-        metric = self._metric()
-        g = self.message.example_gradient(example, output_gradient)
-        squares = added((metric.squares(n, v.unsqueeze(0)) for n, v in g.items()), example, 1)
-        factor = metric.factor(squares, self.clip)[0]
-        return {name: v * factor.to(v.dtype) for name, v in metric.kept(g).items()}
+        gradient = self.message.example_gradient(example, output_gradient)
+        return self._metric().clipped(gradient, self.clip)
 
     def _metric(self) -> Metric:
         return Metric(self.factors, self.parameters, self.grid)
@@ -233,10 +227,7 @@ class ClippedUpdate(MappedMessage):
         grid: float | None = None,
     ) -> None:
         super().__init__(message, after=self._clipped)
-        check_positive(clip, "clip")
-        check_at_most(clip, "clip")
-        if grid is not None:
-            check_positive(grid, "grid")
+        _check_clip(clip, grid)
         self.clip, self.factors, self.grid = clip, factors, grid
 
     def values(self, inputs: Tensor) -> Tensors:
@@ -250,10 +241,14 @@ class ClippedUpdate(MappedMessage):
             return clipped
 
     def _clipped(self, values: Tensors) -> Tensors:
-        metric = Metric(self.factors, values, self.grid, rounded="each")
-        squares = sum(metric.squares(name, value.unsqueeze(0)) for name, value in values.items())
-        factor = metric.factor(torch.as_tensor(squares), self.clip)[0]
-        return {name: v * factor.to(v.dtype) for name, v in metric.kept(values).items()}
+        return Metric(self.factors, values, self.grid, rounded="each").clipped(values, self.clip)
+
+
+def _check_clip(clip: float, grid: float | None) -> None:
+    check_positive(clip, "clip")
+    check_at_most(clip, "clip")
+    if grid is not None:
+        check_positive(grid, "grid")
 
 
 def _without_weights(message: GradientMessage) -> GradientMessage:
@@ -300,9 +295,9 @@ def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
             " over targets divided by a fixed number."
         )
     layers = [layer_squares(use, metric) for use in part.uses]
-    squares = added((square for square, _ in layers), part.losses, len(part.losses))
-    for name, gradients in part.others.items():
-        squares = squares + metric.squares(name, gradients)
+    squares = torch.zeros_like(part.losses, dtype=torch.float64)
+    for square in (*(own for own, _ in layers), *(metric.squares(*g) for g in part.others.items())):
+        squares = squares + square
     if not all_finite(squares):
         raise NonFiniteError(
             "The gradient of each example should be finite, and so should its square. Found"

@@ -1,6 +1,6 @@
 """The norm in which gradients are clipped: that of the noise they will get."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -119,6 +119,12 @@ class Metric:
         norms = (self.mean * squares).clamp(min=limit**2).sqrt()
         return (limit / norms).clamp(max=1.0)
 
+    def clipped(self, values: Tensors, clip: float) -> Tensors:
+        """The values, clipped as one."""
+        squares = [self.squares(name, value.unsqueeze(0)) for name, value in values.items()]
+        factor = self.factor(sum(squares[1:], start=squares[0]), clip)[0]
+        return {n: v * factor.to(v.dtype) for n, v in self.kept(values).items()}
+
     def limit(self, clip: float) -> float:
         """The norm to clip to, so that sums move by C at most after all rounding.
 
@@ -149,12 +155,6 @@ def in_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     size = flat.abs().amax(1) if flat.shape[1] else flat.new_ones(len(flat))
     size = torch.where(size > 0, size, 1.0)
     return rows / size.view(-1, *[1] * (rows.dim() - 1)), size.double()
-
-
-def added(squares: Iterable[Tensor], like: Tensor, examples: int) -> Tensor:
-    """The sum of squares over tensors, for each example; 0 where there is none."""
-    start = torch.zeros(examples, dtype=torch.float64, device=like.device)
-    return sum(squares, start=start)
 
 
 def zeros(parameters: Tensors, dtype: torch.dtype | None = None) -> Tensors:

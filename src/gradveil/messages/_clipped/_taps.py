@@ -163,7 +163,9 @@ class Taps(Recorder):
             _check_operation(func, given, taken)
             result = self._batched(func, types, args, kwargs)
         made = list(result) if name == "__iter__" else result
-        old = set() if name in WRITING or _in_place(name) else {id(tensor) for tensor in taken}
+        writes = name in WRITING or (name.endswith("_") and not name.endswith("__"))
+        writes = writes and name != "requires_grad_"
+        old = set() if writes else {id(tensor) for tensor in taken}
         for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
             if id(tensor) not in old and id(tensor) not in self._names:
                 setattr(tensor, MARK, self._run)
@@ -336,7 +338,3 @@ def _adds_hook(func: Any, name: str) -> bool:
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") == "grad_fn"
     return name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad")
-
-
-def _in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
