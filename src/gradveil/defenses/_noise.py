@@ -342,29 +342,25 @@ def _with_floor(
 
 
 def roots(variances: Tensors, moments: Moments) -> Tensors:
-    """Standard deviations in the precision of the message."""
-    kinds = {name: value.dtype for name, value in moments.like.items()}
-    return {name: _root(v).to(kinds[name]) for name, v in variances.items()}
+    """Standard deviations in the precision of the message.
 
-
-def _root(variance: Tensor) -> Tensor:
-    """In place; a shape that is differentiated has the slope 0 at √0, not an infinite one."""
-    if not variance.requires_grad:
-        return variance.sqrt_()
-    positive = variance > 0
-    return torch.where(positive, variance, 1.0).sqrt() * positive
+    In place; a shape that is differentiated has the slope 0 at √0, not an infinite one.
+    """
+    stds = {}
+    for name, variance in variances.items():
+        if variance.requires_grad:
+            positive = variance > 0
+            std = torch.where(positive, variance, 1.0).sqrt() * positive
+        else:
+            std = variance.sqrt_()
+        stds[name] = std.to(moments.like[name].dtype)
+    return stds
 
 
 def allowed_trace(
     target_error: float | None, moments: Moments, prior: GaussianPrior | None
 ) -> float:
-    """The largest tr J_F at which the trace bound per entry reaches the target.
-
-    >>> from gradveil import Moments
-    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=4)
-    >>> allowed_trace(0.5, moments, prior=None)
-    8.0
-    """
+    """The largest tr J_F at which the trace bound per entry reaches the target."""
     assert target_error is not None
     if moments.hidden:
         raise WrongValue(
@@ -411,22 +407,27 @@ def sensitivity_shape(moments: Moments, granularity: str, floor: float) -> Shape
         slope = slopes[name]
         if granularity == "layer":
             slope, squares = slope.mean(), squares.mean()
-        ratios[name] = (_ratio(slope, squares, least_square(squares, floor)),)
+        limits = torch.finfo(squares.dtype)
+        # roots before the quotient: no square overflows; none of 0: its slope is infinite
+        value = squares.clamp(min=least_square(squares, floor)).sqrt()
+        ratio = (slope.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
+        ratios[name] = (ratio * slope.sign(),)
     return Shape(ratios, silent=True)
 
 
 def per_layer(levels: Tensors, weights: Mapping[str, Tensor]) -> Tensors:
     """One level for each tensor: √(Σ r_i² w_i / Σ w_i)."""
-    return {name: _root_mean(level, weights[name]) for name, level in levels.items()}
-
-
-def _root_mean(level: Tensor, weight: Tensor) -> Tensor:
-    if not level.numel() or not any(level.stride()):  # one number, expanded: it stays one
-        return level
-    whole = weight.sum(dtype=torch.float64)
-    weight = weight if float(whole) > 0 else torch.ones_like(weight)
-    mean = (level.square() * weight).sum(dtype=torch.float64) / weight.sum(dtype=torch.float64)
-    return mean.sqrt().to(level.dtype).expand(level.shape)
+    means = {}
+    for name, level in levels.items():
+        weight = weights[name]
+        if level.numel() and any(level.stride()):  # else it is one number, expanded, and stays one
+            if not float(weight.sum(dtype=torch.float64)) > 0:
+                weight = torch.ones_like(weight)
+            spent = (level.square() * weight).sum(dtype=torch.float64)
+            mean = (spent / weight.sum(dtype=torch.float64)).sqrt()
+            level = mean.to(level.dtype).expand(level.shape)
+        means[name] = level
+    return means
 
 
 def capped(levels: Tensors, cap: float) -> Tensors:
@@ -440,14 +441,6 @@ def least_square(squares: Tensor, floor: float) -> float:
     """The least E g_i² that counts: floor² times the mean over the tensor, and no 0."""
     mean = float(squares.detach().mean(dtype=torch.float64)) if squares.numel() else 0.0
     return max(floor**2 * mean, torch.finfo(squares.dtype).tiny)
-
-
-def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
-    """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
-    limits = torch.finfo(square.dtype)
-    value = square.clamp(min=least).sqrt()
-    ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
-    return ratio * sensitivity.sign()
 
 
 def raise_to_least(levels: Tensors, least: float) -> Tensors:

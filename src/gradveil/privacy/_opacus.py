@@ -125,7 +125,8 @@ def _discretised(
         return None
     with _quiet():
         share = math.sqrt(most_steps * math.log(12 / delta_error) / 2)  # error over mesh
-        error = _error(2 * size * share)
+        points = 2 * size * share  # that an error of 1 would take
+        error = max(FINE, min(COARSE, points / FEW_POINTS), points / MANY_POINTS)
         domain = prv.Domain.create_aligned(-size, size, error / share)
         kept = prv.TruncatedPrivacyRandomVariable(loss, domain.t_min, domain.t_max)
         try:
@@ -142,11 +143,6 @@ def _range(sample_rate: float, noise_multiplier: float, steps: int, delta_error:
     whole = renyi_epsilon(sample_rate, noise_multiplier, steps, delta_error / 4)
     one = renyi_epsilon(sample_rate, noise_multiplier, 1, delta_error / (8 * steps))
     return max(whole, one, FINE) + 3
-
-
-def _error(points: float) -> float:
-    """The error of ε to aim at, where an error of 1 would take so many points."""
-    return max(FINE, min(COARSE, points / FEW_POINTS), points / MANY_POINTS)
 
 
 def _sums_from_above(masses: NDArray[np.float64]) -> NDArray[np.float64]:

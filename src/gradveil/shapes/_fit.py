@@ -147,26 +147,22 @@ def moments_for(batches: Sequence[Evidence], size: int) -> Moments:
     slopes, squares = pool(batches, size, equally=False)
     if first.is_sum:
         squares = _times(squares, ratio**2)
+    # no entry is 0 only because it is on the public examples, unless all are
+    count = sum(square.numel() for square in squares.values())
+    whole = float(total(squares.values())) / max(count, 1)
+    floored = {
+        n: s.clamp(min=1e-6 * max(float(s.mean()), 1e-6 * whole)) for n, s in squares.items()
+    }
     seconds = [b.moments.second_squares for b in batches]
     judge = _mean([s for s in seconds if s], False) if all(seconds) else None
     return Moments(
-        squared_values=_positive(squares),
+        squared_values=floored,
         squared_sensitivities=_times(slopes, factor),
         input_size=size * (first.moments.input_size // first.examples),
         second_squares=None if judge is None else _times(judge, factor),
         hidden=max(b.moments.hidden for b in batches),
         estimator=first.moments.estimator,
     )
-
-
-def _positive(squares: Tensors) -> Tensors:
-    """Not below a share of the tensor's mean, nor of the message's; 0 only where all is.
-
-    No entry is 0 only because it is on the public examples.
-    """
-    count = sum(square.numel() for square in squares.values())
-    whole = float(total(squares.values())) / max(count, 1)
-    return {n: s.clamp(min=1e-6 * max(float(s.mean()), 1e-6 * whole)) for n, s in squares.items()}
 
 
 def fit_shape(

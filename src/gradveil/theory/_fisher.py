@@ -162,7 +162,10 @@ class FisherInformation:
         """The dense (m, m) matrix, in float64."""
         if self.size * self._entries <= JACOBIAN_LIMIT:
             return self._from_jacobian()
-        return _positive_part(self(torch.eye(self.size, device=self.inputs.device).double()))
+        found = self(torch.eye(self.size, device=self.inputs.device).double())
+        values, vectors = torch.linalg.eigh((found + found.T) / 2)
+        nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T  # rounding takes nothing away
+        return nearest
 
     def is_infinite(self) -> bool:
         """Whether an entry that depends on the inputs is sent without noise.
@@ -242,13 +245,6 @@ class MeanInformation:
         """What derivatives see around all batches; features move by themselves at the first two."""
         each = (part.smoothness(generator, place < 2) for place, part in enumerate(self.parts))
         return sum(each, Smoothness())
-
-
-def _positive_part(matrix: Tensor) -> Tensor:
-    """The nearest positive semidefinite matrix: rounding must not take information away."""
-    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
-    return nearest
 
 
 def largest_information(
