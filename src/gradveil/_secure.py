@@ -76,11 +76,7 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        try:
-            import cryptography.hazmat.primitives.ciphers  # noqa: F401
-        except ImportError:
-            require("secure noise", "gradveil[privacy]", "cryptography")
-            raise
+        require("secure noise", "gradveil[privacy]", "cryptography")
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:

@@ -93,8 +93,12 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if support is not None:
             levels = {name: r * support[name] for name, r in levels.items()}
         entries = moments.size if support is None else total(support.values())
-        if shape.floor is not None:
-            levels = _with_floor(levels, shape.floor, entries, support)
+        if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
+            least = shape.floor**2
+            share = (1 - least) * float(entries) / float(total(levels.values()))
+            levels = {name: r * share + least for name, r in levels.items()}
+            if support is not None:
+                levels = {name: r * support[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}
@@ -329,16 +333,6 @@ def check_amount(defense: Any, name: str, most: float = LARGEST) -> None:
         check_kind(defense.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
     named(defense.estimator)
     check_source(defense)
-
-
-def _with_floor(
-    levels: Tensors, floor: float, entries: float | Tensor, support: Tensors | None
-) -> Tensors:
-    """(1 - floor²) r / mean(r) + floor² where entries are sent."""
-    least = floor**2
-    share = (1 - least) * float(entries) / float(total(levels.values()))
-    mixed = {name: r * share + least for name, r in levels.items()}
-    return mixed if support is None else {n: r * support[n] for n, r in mixed.items()}
 
 
 def roots(variances: Tensors, moments: Moments) -> Tensors:

@@ -59,7 +59,14 @@ class Public(KeptSource):
         refresh_every: int = 10,
         batch_size: int | None = None,
     ) -> None:
-        _check_examples(examples)
+        if not isinstance(examples, (tuple, list)) or len(examples) != 2:
+            advice = "Give for example `dataset.batch(2000, 128)`."
+            expected = "be a pair of public inputs and targets"
+            raise WrongType("examples", expected, type(examples).__name__, advice)
+        tokens = gradient_of(examples[0]).takes_tokens
+        check_inputs(examples[0], "examples[0]", tokens=tokens)
+        check_tensor(examples[1], "examples[1]")
+        check_match(*examples, tokens=tokens)
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         super().__init__(refresh_every)
@@ -109,18 +116,6 @@ def _shuffled(
     order = torch.randperm(len(inputs), generator=generator, device=generator.device)
     inputs, targets = inputs[order.to(inputs.device)], targets[order.to(targets.device)]
     return inputs.to(like), targets.to(like.device)
-
-
-def _check_examples(examples: object) -> None:
-    if not isinstance(examples, (tuple, list)) or len(examples) != 2:
-        advice = "Give for example `dataset.batch(2000, 128)`."
-        expected = "be a pair of public inputs and targets"
-        raise WrongType("examples", expected, type(examples).__name__, advice)
-    inputs, targets = examples
-    tokens = gradient_of(inputs).takes_tokens
-    check_inputs(inputs, "examples[0]", tokens=tokens)
-    check_tensor(targets, "examples[1]")
-    check_match(inputs, targets, tokens=tokens)
 
 
 def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:

@@ -142,21 +142,26 @@ class FisherInformation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """J_F v for each row v of a (k, m) tensor."""
-        blocks = rows.to(self.inputs.dtype).split(self._chunk)
-        return torch.cat([self._multiply(block) for block in blocks]).to(rows.dtype)
+        products = []
+        for block in rows.to(self.inputs.dtype).split(self._chunk):
+            directions = block.view(-1, *self.inputs.shape)
+            tangents = directional_derivatives(self.message, self.inputs, directions)
+            weighted = {name: self._weights[name] * t for name, t in tangents.items()}
+            products.append(self._pull_rows_back(weighted).reshape(block.shape))
+        return torch.cat(products).to(rows.dtype)
 
     def squares(self, rows: Tensor) -> Tensor:
         """vᵀ J_F v = Σ_i w_i (∂_v g_i)² for each row v, in float64."""
-        blocks = rows.to(self.inputs.dtype).split(self._chunk)
-        return torch.cat([self._squares(block.view(-1, *self.inputs.shape)) for block in blocks])
-
-    def _squares(self, directions: Tensor) -> Tensor:
-        tangents = self._known.derivatives(self.inputs, directions)
-        each = [
-            t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
-            for name, t in tangents.items()
-        ]
-        return torch.stack(each).sum(0)
+        found = []
+        for block in rows.to(self.inputs.dtype).split(self._chunk):
+            directions = block.view(-1, *self.inputs.shape)
+            tangents = self._known.derivatives(self.inputs, directions)
+            each = [
+                t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
+                for name, t in tangents.items()
+            ]
+            found.append(torch.stack(each).sum(0))
+        return torch.cat(found)
 
     def matrix(self) -> Tensor:
         """The dense (m, m) matrix, in float64."""
@@ -206,12 +211,6 @@ class FisherInformation:
         for block in blocks:
             total.addmm_(block, block.T)
         return total
-
-    def _multiply(self, rows: Tensor) -> Tensor:
-        directions = rows.view(-1, *self.inputs.shape)
-        tangents = directional_derivatives(self.message, self.inputs, directions)
-        weighted = {name: self._weights[name] * t for name, t in tangents.items()}
-        return self._pull_rows_back(weighted).reshape(rows.shape)
 
     def _pull_rows_back(self, cotangents: Tensors) -> Tensor:
         count = len(next(iter(cotangents.values())))
