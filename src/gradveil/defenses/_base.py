@@ -204,12 +204,7 @@ class Defense:
         """One defended step: measure, shape and apply.
 
         Clients, audits, attacks and studies all take this step; a defense of another kind
-        overrides it.
-
-        Args:
-            message: From inputs to what would be sent.
-            inputs: The private batch.
-            generator: For probes and noise; a fresh one if `None`.
+        overrides it. The generator, for probes and noise, is a fresh one if `None`.
         """
         check_message(message)
         check_tensor(inputs, "inputs")
@@ -244,11 +239,7 @@ class Defense:
     ) -> Given:
         """The shape for this message, and moments of what it comes from.
 
-        Args:
-            moments: Of the message itself, which count for a private source only.
-            message: From inputs to what would be sent.
-            inputs: The private batch; for all other sources none of its values is read.
-            generator: For the probes.
+        The message's own moments, and the values of the inputs, count for a private source only.
         """
         about = self.about
         if about.private or not about.needs.moments:

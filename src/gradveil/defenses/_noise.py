@@ -455,7 +455,7 @@ def raise_to_least(levels: Tensors, least: float) -> Tensors:
 
 def typical(levels: Mapping[str, Tensor]) -> float:
     """The median of all positive levels; infinite where there is none."""
-    return _median([level.detach().reshape(-1) for level in levels.values()]) or torch.inf
+    return median_level(*levels.values()) or torch.inf
 
 
 def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> Tensor:
@@ -473,13 +473,9 @@ def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> 
     return torch.where(positive, level.clamp(min=floor), mean)
 
 
-def median_level(level: Tensor) -> float:
-    """The median of the positive entries; 0 where there is none."""
-    return _median([level.detach().reshape(-1)])
-
-
-def _median(rows: list[Tensor]) -> float:
+def median_level(*levels: Tensor) -> float:
     """Of what is above 0, from about 2¹⁰ entries, evenly spread; 0 where there is none."""
+    rows = [level.detach().reshape(-1) for level in levels]
     for spread in (max(1, sum(map(len, rows)) // 2**10), 1):
         sample = torch.cat([row[::spread] for row in rows])
         positive = sample[sample > 0]

@@ -52,15 +52,8 @@ def gather(
     """Measure a message at a public batch, and its examples one by one where they add up.
 
     What it says of the rows of a table of tokens is spread over all rows: tokens that do not occur
-    here may occur elsewhere.
-
-    Args:
-        message: The message of these examples.
-        inputs: The examples.
-        generator: For the probes.
-        estimator: How sensitivities are measured.
-        judged: Measure them twice, as `measure` does.
-        examples: Whether to take examples one by one, at the price of some more gradients.
+    here may occur elsewhere. `judged` measures sensitivities twice, as `measure` does; without
+    `examples` none are taken one by one, which spares some gradients.
     """
     alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
@@ -86,12 +79,9 @@ def pool(
     G = n E c_b² + n (n - 1) (E c_b)² over all examples b where they add up, the second square
     without its bias; else the mean of g² over batches.
 
-    Args:
-        batches: What public batches say.
-        size: n.
-        equally: Divide each batch by its own mean of s² and of g² first. After training a few
-            examples have most of all gradients, and should not decide alone on a shape; the amount
-            of noise is for the plain means.
+    With `equally` each batch is divided by its own mean of s² and of g² first. After training a few
+    examples have most of all gradients, and should not decide alone on a shape; the amount of noise
+    is for the plain means.
     """
 
     slopes = _mean([b.moments.known_squared_sensitivities for b in batches], equally)

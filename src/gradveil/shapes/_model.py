@@ -257,11 +257,6 @@ def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> fl
     inputs, lie elsewhere. That holds for many a fresh model, too, whose plan is then isotropic.
 
     1 where outputs cannot be seen.
-
-    Args:
-        message: The message of these examples.
-        inputs: The examples.
-        generator: For the made-up ones.
     """
     found = check_outputs(message, inputs)
     if found is None:

@@ -127,10 +127,6 @@ def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
     determine. No root mean square is taken to be below a twentieth of that of its tensor, and no
     tensor's below a twentieth of that of all.
 
-    Args:
-        message: The gradient of public examples.
-        inputs: These examples.
-
     >>> model = torch.nn.Linear(2, 1)
     >>> message = GradientMessage(model, lambda o, _: o.sum(), None)
     >>> shape = rms_shape(message, torch.tensor([[3.0, 1.0], [3.0, -1.0]]))

@@ -192,7 +192,7 @@ def mean_bound(
         planned_by: The defense that planned each mechanism from its own batch.
         public_plan: Whether the mechanisms were planned from other data.
         solver: "auto", "dense" or "iterative".
-        probes: How many random probes the stochastic estimates take.
+        probes: How many random probes stochastic estimates take.
         generator: For those probes.
         known: Of the message of each case, to share values and derivatives between the bounds of
             several mechanisms.
