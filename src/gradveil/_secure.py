@@ -76,11 +76,7 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        try:
-            import cryptography.hazmat.primitives.ciphers  # noqa: F401
-        except ImportError:
-            require("secure noise", "gradveil[privacy]", "cryptography")
-            raise
+        require("secure noise", "gradveil[privacy]", "cryptography")
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -177,9 +173,8 @@ class SecureGenerator(torch.Generator):
     Here that would take breaking AES-256. There is no seed, and no copy: both would make noise that
     can be computed again.
 
-    Cost: 109 million normals per second of processor time (AMD EPYC, float32), 77 in float64; the
-    Mersenne Twister makes 247. Sums in floating point reveal a little of what noise was added to,
-    wherever the noise comes from; discrete noise does not (`GridMechanism`).
+    Normals cost twice what those of the Mersenne Twister do. Sums in floating point reveal a little
+    of what noise was added to, wherever it comes from; discrete noise does not (`GridMechanism`).
 
     >>> drawn = SecureGenerator().normal(torch.Size([1000]), torch.float32)
     >>> bool(drawn.mean().abs() < 0.3), bool((drawn.std() - 1).abs() < 0.3)
@@ -241,8 +236,6 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     are). Uniform numbers are compared with it in float64; where rounding could matter (once in 2⁴⁵)
     more bits are drawn and the comparison is done exactly. So no floating-point error is left in
     the distribution. It ends at 40 s, where less than 2⁻¹⁰⁰⁰ of its mass is missing.
-
-    Cost: 30 million per second of processor time (AMD EPYC), a third of `SecureGenerator.normal`.
 
     Reference: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
     whose Theorem 4 gives it the concentrated privacy of the continuous Gaussian: integers that
@@ -428,8 +421,6 @@ def release_on_grid(
     order α is at most α Δ²/(2 std²), that of the Gaussian mechanism (`discrete_normal`);
     `clip_for_grid` gives the norm to clip to. The arithmetic before (gradients, sums) is not
     covered: `ClippedMessage` says how sums are kept within the clip.
-
-    Cost: 23 million entries per second of processor time, see `discrete_normal`.
 
     Args:
         values: What to release.

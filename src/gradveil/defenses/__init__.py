@@ -21,7 +21,6 @@ from ._noise import (
     NoiseDefense,
     OptimalClampedNoise,
     OptimalNoise,
-    allowed_trace,
     capped,
     least_square,
     raise_to_least,

@@ -204,12 +204,7 @@ class Defense:
         """One defended step: measure, shape and apply.
 
         Clients, audits, attacks and studies all take this step; a defense of another kind
-        overrides it.
-
-        Args:
-            message: From inputs to what would be sent.
-            inputs: The private batch.
-            generator: For probes and noise; a fresh one if `None`.
+        overrides it. The generator, for probes and noise, is a fresh one if `None`.
         """
         check_message(message)
         check_tensor(inputs, "inputs")
@@ -244,11 +239,7 @@ class Defense:
     ) -> Given:
         """The shape for this message, and moments of what it comes from.
 
-        Args:
-            moments: Of the message itself, which count for a private source only.
-            message: From inputs to what would be sent.
-            inputs: The private batch; for all other sources none of its values is read.
-            generator: For the probes.
+        The message's own moments, and the values of the inputs, count for a private source only.
         """
         about = self.about
         if about.private or not about.needs.moments:
@@ -319,14 +310,13 @@ class Defense:
 
         When the block ends, `.grad` gets Σ_k n_k g_k / n over micro-batches of n_k examples for a
         loss that is a mean (do not divide it), or Σ_k g_k for a sum, defended as one message: the
-        shape is that of the whole. Without a defense this is the gradient of one large batch. Where
-        layers mix examples (BatchNorm in training mode), each micro-batch is taken by itself, as in
-        plain PyTorch, and dropout draws anew for each; the shape is right for that gradient, too. A
+        shape is that of the whole. Without a defense this is the gradient of one large batch, but
+        that layers which mix examples (BatchNorm in training mode) and dropout see micro-batches. A
         loss that is neither a mean nor a sum over examples is refused, and so are class weights and
         ignored targets in a mean.
 
         Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
-        and nothing is kept of it. A defense with a `respond` of its own cannot be accumulated.
+        and nothing is kept of it.
 
         Args:
             model: Its weights should not change in the block.
@@ -450,14 +440,12 @@ def words_of(name: str) -> str:
     return " ".join(w if len(w) > 1 and w.isupper() else w.lower() for w in words) or name
 
 
-def _options(defense: Defense) -> Any:
+def _options(defense: object) -> Any:
     """What tells its mechanisms from others'; objects by identity."""
-    if not is_dataclass(defense):
+    if not isinstance(defense, Defense) or not is_dataclass(defense):
         return id(defense)
     own: list[Any] = [type(defense)]
     for option in (getattr(defense, f.name) for f in fields(defense) if f.name != "source"):
-        if isinstance(option, (bool, int, float, str, type(None))):
-            own.append(option)
-        else:
-            own.append(_options(option) if isinstance(option, Defense) else id(option))
+        plain = isinstance(option, (bool, int, float, str, type(None)))
+        own.append(option if plain else _options(option))
     return tuple(own)

@@ -175,10 +175,8 @@ def _mixed_message(
 ) -> MappedMessage:
     """The message of Σ_j w_j x_{b+j} with the loss Σ_j w_j L(·, y_{b+j}), b + j around the batch.
 
-    Args:
-        message: With targets, one for each example, and a loss of outputs and targets.
-        weights: w, that of the example itself first.
-        mask: What is done to the mixed inputs before the model gets them.
+    The message has targets, one for each example, and a loss of outputs and targets; w is that of
+    the example itself first. The mask is what is done to mixed inputs before the model gets them.
     """
     own = movable(message)
     if not isinstance(own.targets, Tensor) or own.targets.dim() == 0 or not hasattr(own, "loss"):

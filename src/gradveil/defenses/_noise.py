@@ -93,8 +93,12 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if support is not None:
             levels = {name: r * support[name] for name, r in levels.items()}
         entries = moments.size if support is None else total(support.values())
-        if shape.floor is not None:
-            levels = _with_floor(levels, shape.floor, entries, support)
+        if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
+            least = shape.floor**2
+            share = (1 - least) * float(entries) / float(total(levels.values()))
+            levels = {name: r * share + least for name, r in levels.items()}
+            if support is not None:
+                levels = {name: r * support[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}
@@ -331,40 +335,26 @@ def check_amount(defense: Any, name: str, most: float = LARGEST) -> None:
     check_source(defense)
 
 
-def _with_floor(
-    levels: Tensors, floor: float, entries: float | Tensor, support: Tensors | None
-) -> Tensors:
-    """(1 - floor²) r / mean(r) + floor² where entries are sent."""
-    least = floor**2
-    share = (1 - least) * float(entries) / float(total(levels.values()))
-    mixed = {name: r * share + least for name, r in levels.items()}
-    return mixed if support is None else {n: r * support[n] for n, r in mixed.items()}
-
-
 def roots(variances: Tensors, moments: Moments) -> Tensors:
-    """Standard deviations in the precision of the message."""
-    kinds = {name: value.dtype for name, value in moments.like.items()}
-    return {name: _root(v).to(kinds[name]) for name, v in variances.items()}
+    """Standard deviations in the precision of the message.
 
-
-def _root(variance: Tensor) -> Tensor:
-    """In place; a shape that is differentiated has the slope 0 at √0, not an infinite one."""
-    if not variance.requires_grad:
-        return variance.sqrt_()
-    positive = variance > 0
-    return torch.where(positive, variance, 1.0).sqrt() * positive
+    In place; a shape that is differentiated has the slope 0 at √0, not an infinite one.
+    """
+    stds = {}
+    for name, variance in variances.items():
+        if variance.requires_grad:
+            positive = variance > 0
+            std = torch.where(positive, variance, 1.0).sqrt() * positive
+        else:
+            std = variance.sqrt_()
+        stds[name] = std.to(moments.like[name].dtype)
+    return stds
 
 
 def allowed_trace(
     target_error: float | None, moments: Moments, prior: GaussianPrior | None
 ) -> float:
-    """The largest tr J_F at which the trace bound per entry reaches the target.
-
-    >>> from gradveil import Moments
-    >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.ones(2)}, input_size=4)
-    >>> allowed_trace(0.5, moments, prior=None)
-    8.0
-    """
+    """The largest tr J_F at which the trace bound per entry reaches the target."""
     assert target_error is not None
     if moments.hidden:
         raise WrongValue(
@@ -411,22 +401,27 @@ def sensitivity_shape(moments: Moments, granularity: str, floor: float) -> Shape
         slope = slopes[name]
         if granularity == "layer":
             slope, squares = slope.mean(), squares.mean()
-        ratios[name] = (_ratio(slope, squares, least_square(squares, floor)),)
+        limits = torch.finfo(squares.dtype)
+        # roots before the quotient: no square overflows; none of 0: its slope is infinite
+        value = squares.clamp(min=least_square(squares, floor)).sqrt()
+        ratio = (slope.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
+        ratios[name] = (ratio * slope.sign(),)
     return Shape(ratios, silent=True)
 
 
 def per_layer(levels: Tensors, weights: Mapping[str, Tensor]) -> Tensors:
     """One level for each tensor: √(Σ r_i² w_i / Σ w_i)."""
-    return {name: _root_mean(level, weights[name]) for name, level in levels.items()}
-
-
-def _root_mean(level: Tensor, weight: Tensor) -> Tensor:
-    if not level.numel() or not any(level.stride()):  # one number, expanded: it stays one
-        return level
-    whole = weight.sum(dtype=torch.float64)
-    weight = weight if float(whole) > 0 else torch.ones_like(weight)
-    mean = (level.square() * weight).sum(dtype=torch.float64) / weight.sum(dtype=torch.float64)
-    return mean.sqrt().to(level.dtype).expand(level.shape)
+    means = {}
+    for name, level in levels.items():
+        weight = weights[name]
+        if level.numel() and any(level.stride()):  # else it is one number, expanded, and stays one
+            if not float(weight.sum(dtype=torch.float64)) > 0:
+                weight = torch.ones_like(weight)
+            spent = (level.square() * weight).sum(dtype=torch.float64)
+            mean = (spent / weight.sum(dtype=torch.float64)).sqrt()
+            level = mean.to(level.dtype).expand(level.shape)
+        means[name] = level
+    return means
 
 
 def capped(levels: Tensors, cap: float) -> Tensors:
@@ -440,14 +435,6 @@ def least_square(squares: Tensor, floor: float) -> float:
     """The least E g_i² that counts: floor² times the mean over the tensor, and no 0."""
     mean = float(squares.detach().mean(dtype=torch.float64)) if squares.numel() else 0.0
     return max(floor**2 * mean, torch.finfo(squares.dtype).tiny)
-
-
-def _ratio(sensitivity: Tensor, square: Tensor, least: float) -> Tensor:
-    """Roots before the quotient: no square overflows. No root of 0: its slope is infinite."""
-    limits = torch.finfo(square.dtype)
-    value = square.clamp(min=least).sqrt()
-    ratio = (sensitivity.clamp(min=limits.tiny).sqrt() / value).clamp(max=limits.max)
-    return ratio * sensitivity.sign()
 
 
 def raise_to_least(levels: Tensors, least: float) -> Tensors:
@@ -468,7 +455,7 @@ def raise_to_least(levels: Tensors, least: float) -> Tensors:
 
 def typical(levels: Mapping[str, Tensor]) -> float:
     """The median of all positive levels; infinite where there is none."""
-    return _median([level.detach().reshape(-1) for level in levels.values()]) or torch.inf
+    return median_level(*levels.values()) or torch.inf
 
 
 def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> Tensor:
@@ -486,13 +473,9 @@ def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> 
     return torch.where(positive, level.clamp(min=floor), mean)
 
 
-def median_level(level: Tensor) -> float:
-    """The median of the positive entries; 0 where there is none."""
-    return _median([level.detach().reshape(-1)])
-
-
-def _median(rows: list[Tensor]) -> float:
+def median_level(*levels: Tensor) -> float:
     """Of what is above 0, from about 2¹⁰ entries, evenly spread; 0 where there is none."""
+    rows = [level.detach().reshape(-1) for level in levels]
     for spread in (max(1, sum(map(len, rows)) // 2**10), 1):
         sample = torch.cat([row[::spread] for row in rows])
         positive = sample[sample > 0]

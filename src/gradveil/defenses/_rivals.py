@@ -161,7 +161,10 @@ class Outpost(_ByValues, amount="scale"):
     ) -> Given:
         """Shaped by the spread of each layer's weights."""
         parameters: Tensors = getattr(movable(message), "parameters", {})
-        risks = {name: (_spread(p).clamp(max=1.0),) for name, p in parameters.items()}
+        risks = {  # a single weight has none
+            name: (p.var().clamp(max=1.0) if p.numel() > 1 else p.new_zeros(()),)
+            for name, p in parameters.items()
+        }
         return Given(Shape(risks, silent=True), moments)
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
@@ -169,10 +172,12 @@ class Outpost(_ByValues, amount="scale"):
         squares = dict(moments.squared_values)
         row, risks = flatten(squares), shape.levels(squares)
         noisy = unflatten(keep_lowest(-row, round(self.noisy * len(row))), squares)
-        return Mechanism(
-            std={name: self.scale * risks[name] * where for name, where in noisy.items()},
-            keep={name: self._largest(square) for name, square in squares.items()},
-        )
+        std = {name: self.scale * risks[name] * where for name, where in noisy.items()}
+        keep = {}
+        for name, square in squares.items():
+            count = square.numel() - round(self.ratio * square.numel())
+            keep[name] = keep_lowest(-square.flatten(), count).view(square.shape)
+        return Mechanism(std, keep)
 
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
@@ -197,15 +202,6 @@ class Outpost(_ByValues, amount="scale"):
         """Continue from a state that `state_dict` returned."""
         check_state(state, {"step"})
         self._step = int(state.get("step", 0))
-
-    def _largest(self, square: Tensor) -> Tensor:
-        kept = square.numel() - round(self.ratio * square.numel())
-        return keep_lowest(-square.flatten(), kept).view(square.shape)
-
-
-def _spread(weights: Tensor) -> Tensor:
-    """The variance of a tensor's weights; 0 for a single one."""
-    return weights.var() if weights.numel() > 1 else weights.new_zeros(())
 
 
 @dataclass(frozen=True)

@@ -262,12 +262,11 @@ class RoundingMechanism(_BareMechanism):
         check_level(self.step, "step", 0, float("inf"))
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
-        return {name: self._rounded(name, value) for name, value in values.items()}
-
-    def _rounded(self, name: str, value: Tensor) -> Tensor:
-        step = torch.as_tensor(level_of(self.step, name), dtype=value.dtype, device=value.device)
-        rounded = torch.round(value / step) * step
-        return torch.where(rounded.isfinite(), rounded, value)
+        steps, sent = as_tensors(self.step, values), {}
+        for name, value in values.items():
+            rounded = torch.round(value / steps[name]) * steps[name]
+            sent[name] = torch.where(rounded.isfinite(), rounded, value)
+        return sent
 
 
 @dataclass(frozen=True)

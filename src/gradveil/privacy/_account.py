@@ -1,5 +1,6 @@
 """The account of what a training run has spent."""
 
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gradveil._checks import (
@@ -27,6 +28,7 @@ class BudgetError(ValueError):
     """A step that would spend more than the budget."""
 
 
+@dataclass(eq=False)
 class PrivacyAccount:
     """ε(δ) of a run, step by step, and its budget.
 
@@ -61,27 +63,24 @@ class PrivacyAccount:
     ('none: every example in every step', 'one example more or less')
     """
 
-    def __init__(
-        self,
-        noise_multiplier: float,
-        sample_rate: float,
-        delta: float,
-        unit: str = "example",
-        budget: float | None = None,
-        neighbours: str = "add-remove",
-        grid: bool = True,
-    ) -> None:
-        check_not_negative(noise_multiplier, "noise_multiplier")
-        check_sample_rate(sample_rate)
-        check_delta(delta)
-        check_choice(unit, "unit", UNITS)
-        check_neighbours(neighbours)
-        if budget is not None:
-            check_positive(budget, "budget")
-        self.noise_multiplier, self.sample_rate, self.delta = noise_multiplier, sample_rate, delta
-        check_flag(grid, "grid")
-        self.unit, self.budget, self.neighbours, self.grid = unit, budget, neighbours, grid
-        self.steps = 0
+    noise_multiplier: float
+    sample_rate: float
+    delta: float
+    unit: str = "example"
+    budget: float | None = None
+    neighbours: str = "add-remove"
+    grid: bool = True
+    steps: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        check_not_negative(self.noise_multiplier, "noise_multiplier")
+        check_sample_rate(self.sample_rate)
+        check_delta(self.delta)
+        check_choice(self.unit, "unit", UNITS)
+        check_neighbours(self.neighbours)
+        if self.budget is not None:
+            check_positive(self.budget, "budget")
+        check_flag(self.grid, "grid")
 
     @property
     def sampling(self) -> str:
@@ -139,8 +138,8 @@ class PrivacyAccount:
 
     def describe(self) -> dict[str, Any]:
         """What the account is about, as plain values; what it says is `epsilon`."""
-        own = ("noise_multiplier", "sample_rate", "delta", "unit", "budget", "neighbours", "grid")
-        return {name: getattr(self, name) for name in (*own, "sampling", "hides")}
+        own = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+        return {**own, "sampling": self.sampling, "hides": self.hides}
 
     def state_dict(self) -> dict[str, Any]:
         """The state to continue from, as plain values."""

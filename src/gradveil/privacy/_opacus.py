@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 
 from gradveil._extras import require
 
+NEEDED = ("privacy accounting", "gradveil[privacy]", "scipy", "opacus")
+
 FINE, COARSE = 1e-3, 1e-2
 """The error of ε that is aimed at, and that which is put up with where it saves time."""
 
 FEW_POINTS, MANY_POINTS, WIDEST = 1 << 18, 1 << 22, 500.0
 """Of a discretised loss: where time is saved, at most, and its largest range."""
-
-
-def require_opacus() -> None:
-    """Require the accountant of sampled releases."""
-    require("privacy accounting", "gradveil[privacy]", "scipy", "opacus")
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,15 @@ class LossCurve:
     def _tails(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """P(L ≥ each loss), and the same under Q."""
         masses = self.probabilities
-        return _sums_from_above(masses), _sums_from_above(masses * np.exp(-self.losses))
+        tail, other = (
+            each[::-1].cumsum()[::-1] for each in (masses, masses * np.exp(-self.losses))
+        )
+        return tail, other
 
 
 def renyi_epsilon(sample_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
     """ε(δ) by Rényi divergences, for add-remove or zero-out: an upper bound, not tight."""
-    require_opacus()
+    require(*NEEDED)
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
     orders, one = _renyi_of_one_step(sample_rate, noise_multiplier)
@@ -85,7 +85,7 @@ def loss_curve(
     sample_rate: float, noise_multiplier: float, steps: int, delta_error: float
 ) -> LossCurve | None:
     """The privacy loss by numerical composition; `None` where its numerics have no room."""
-    require_opacus()
+    require(*NEEDED)
     from opacus.accountants.analysis.prv import compose_heterogeneous
 
     most = 1 << max(0, steps - 1).bit_length()  # one discretisation for many numbers of steps
@@ -125,7 +125,8 @@ def _discretised(
         return None
     with _quiet():
         share = math.sqrt(most_steps * math.log(12 / delta_error) / 2)  # error over mesh
-        error = _error(2 * size * share)
+        points = 2 * size * share  # that an error of 1 would take
+        error = max(FINE, min(COARSE, points / FEW_POINTS), points / MANY_POINTS)
         domain = prv.Domain.create_aligned(-size, size, error / share)
         kept = prv.TruncatedPrivacyRandomVariable(loss, domain.t_min, domain.t_max)
         try:
@@ -142,16 +143,6 @@ def _range(sample_rate: float, noise_multiplier: float, steps: int, delta_error:
     whole = renyi_epsilon(sample_rate, noise_multiplier, steps, delta_error / 4)
     one = renyi_epsilon(sample_rate, noise_multiplier, 1, delta_error / (8 * steps))
     return max(whole, one, FINE) + 3
-
-
-def _error(points: float) -> float:
-    """The error of ε to aim at, where an error of 1 would take so many points."""
-    return max(FINE, min(COARSE, points / FEW_POINTS), points / MANY_POINTS)
-
-
-def _sums_from_above(masses: NDArray[np.float64]) -> NDArray[np.float64]:
-    summed: NDArray[np.float64] = masses[::-1].cumsum()[::-1]
-    return summed
 
 
 @contextmanager

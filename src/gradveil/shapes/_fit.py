@@ -52,15 +52,8 @@ def gather(
     """Measure a message at a public batch, and its examples one by one where they add up.
 
     What it says of the rows of a table of tokens is spread over all rows: tokens that do not occur
-    here may occur elsewhere.
-
-    Args:
-        message: The message of these examples.
-        inputs: The examples.
-        generator: For the probes.
-        estimator: How sensitivities are measured.
-        judged: Measure them twice, as `measure` does.
-        examples: Whether to take examples one by one, at the price of some more gradients.
+    here may occur elsewhere. `judged` measures sensitivities twice, as `measure` does; without
+    `examples` none are taken one by one, which spares some gradients.
     """
     alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
@@ -86,12 +79,9 @@ def pool(
     G = n E c_b² + n (n - 1) (E c_b)² over all examples b where they add up, the second square
     without its bias; else the mean of g² over batches.
 
-    Args:
-        batches: What public batches say.
-        size: n.
-        equally: Divide each batch by its own mean of s² and of g² first. After training a few
-            examples have most of all gradients, and should not decide alone on a shape; the amount
-            of noise is for the plain means.
+    With `equally` each batch is divided by its own mean of s² and of g² first. After training a few
+    examples have most of all gradients, and should not decide alone on a shape; the amount of noise
+    is for the plain means.
     """
 
     slopes = _mean([b.moments.known_squared_sensitivities for b in batches], equally)
@@ -147,26 +137,22 @@ def moments_for(batches: Sequence[Evidence], size: int) -> Moments:
     slopes, squares = pool(batches, size, equally=False)
     if first.is_sum:
         squares = _times(squares, ratio**2)
+    # no entry is 0 only because it is on the public examples, unless all are
+    count = sum(square.numel() for square in squares.values())
+    whole = float(total(squares.values())) / max(count, 1)
+    floored = {
+        n: s.clamp(min=1e-6 * max(float(s.mean()), 1e-6 * whole)) for n, s in squares.items()
+    }
     seconds = [b.moments.second_squares for b in batches]
     judge = _mean([s for s in seconds if s], False) if all(seconds) else None
     return Moments(
-        squared_values=_positive(squares),
+        squared_values=floored,
         squared_sensitivities=_times(slopes, factor),
         input_size=size * (first.moments.input_size // first.examples),
         second_squares=None if judge is None else _times(judge, factor),
         hidden=max(b.moments.hidden for b in batches),
         estimator=first.moments.estimator,
     )
-
-
-def _positive(squares: Tensors) -> Tensors:
-    """Not below a share of the tensor's mean, nor of the message's; 0 only where all is.
-
-    No entry is 0 only because it is on the public examples.
-    """
-    count = sum(square.numel() for square in squares.values())
-    whole = float(total(squares.values())) / max(count, 1)
-    return {n: s.clamp(min=1e-6 * max(float(s.mean()), 1e-6 * whole)) for n, s in squares.items()}
 
 
 def fit_shape(

@@ -59,7 +59,14 @@ class Public(KeptSource):
         refresh_every: int = 10,
         batch_size: int | None = None,
     ) -> None:
-        _check_examples(examples)
+        if not isinstance(examples, (tuple, list)) or len(examples) != 2:
+            advice = "Give for example `dataset.batch(2000, 128)`."
+            expected = "be a pair of public inputs and targets"
+            raise WrongType("examples", expected, type(examples).__name__, advice)
+        tokens = gradient_of(examples[0]).takes_tokens
+        check_inputs(examples[0], "examples[0]", tokens=tokens)
+        check_tensor(examples[1], "examples[1]")
+        check_match(*examples, tokens=tokens)
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         super().__init__(refresh_every)
@@ -111,18 +118,6 @@ def _shuffled(
     return inputs.to(like), targets.to(like.device)
 
 
-def _check_examples(examples: object) -> None:
-    if not isinstance(examples, (tuple, list)) or len(examples) != 2:
-        advice = "Give for example `dataset.batch(2000, 128)`."
-        expected = "be a pair of public inputs and targets"
-        raise WrongType("examples", expected, type(examples).__name__, advice)
-    inputs, targets = examples
-    tokens = gradient_of(inputs).takes_tokens
-    check_inputs(inputs, "examples[0]", tokens=tokens)
-    check_tensor(targets, "examples[1]")
-    check_match(inputs, targets, tokens=tokens)
-
-
 def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
     """r_i ∝ √E g_bi² over public examples b: as much noise as there is gradient.
 
@@ -131,10 +126,6 @@ def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
     tensor's squares are the product of their means over columns and over rows, which few examples
     determine. No root mean square is taken to be below a twentieth of that of its tensor, and no
     tensor's below a twentieth of that of all.
-
-    Args:
-        message: The gradient of public examples.
-        inputs: These examples.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> message = GradientMessage(model, lambda o, _: o.sum(), None)

@@ -48,10 +48,9 @@ class FromServer(Source):
     used. It must know its amount: `utility_budget` and `target_error` need examples.
 
     Args:
-        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. What it
-            costs an honest server: 0.05 less than 1 % of the gain on the MNIST CNN, a tenth of it
-            on a fresh CIFAR ConvNet-16, whose layers differ by 1e4 (12.9 instead of 14.2); there
-            0.25 leaves 4.7, and 1 % to 4 % elsewhere.
+        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. 0.05
+            costs an honest server less than 1 % of the gain where layers are alike, and a tenth
+            where they differ by 1e4 (a fresh CIFAR ConvNet-16).
         cap: The largest level that counts, over the geometric mean of all.
 
     >>> from gradveil import OptimalNoise

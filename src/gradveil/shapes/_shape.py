@@ -276,14 +276,10 @@ class KeptSource(Source):
         make: Callable[[], Given],
         at: nn.Module | None = None,
     ) -> Given:
-        """What is kept, or made anew where that is due.
+        """What is kept for a message and a setting, or made anew where that is due.
 
-        Args:
-            message: What it is for.
-            inputs: Their device is that of the moments.
-            setting: Numbers and text that change with what else it is for.
-            make: Makes it anew.
-            at: The model that it is kept for; `None` for any that has this key.
+        `setting` holds numbers and text that change with what else it is for; `at` is the model
+        that it is kept for, `None` for any that has this key.
         """
         parameters: Tensors = getattr(movable(message), "parameters", {})
         key = [*setting, *(part for n, p in parameters.items() for part in (n, *p.shape))]

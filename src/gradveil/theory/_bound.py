@@ -192,13 +192,16 @@ def mean_bound(
         planned_by: The defense that planned each mechanism from its own batch.
         public_plan: Whether the mechanisms were planned from other data.
         solver: "auto", "dense" or "iterative".
-        probes: How many random probes the stochastic estimates take.
+        probes: How many random probes stochastic estimates take.
         generator: For those probes.
         known: Of the message of each case, to share values and derivatives between the bounds of
             several mechanisms.
     """
     tokens = any(takes_tokens(case.message) for case in cases)
-    cases = [BoundCase(*_over_numbers(c.message, c.inputs), c.mechanism) for c in cases]
+    for case in cases:
+        if takes_tokens(case.message):
+            check_inputs(case.inputs, tokens=True)
+    cases = [BoundCase(*embedded(c.message, c.inputs), c.mechanism) for c in cases]
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
@@ -245,13 +248,6 @@ def mean_bound(
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
         matched=matched / information.size if covered else 0.0,
     )
-
-
-def _over_numbers(message: Message, inputs: Tensor) -> tuple[Message, Tensor]:
-    """Message and inputs, or for tokens those over their embeddings."""
-    if takes_tokens(message):
-        check_inputs(inputs, tokens=True)
-    return embedded(message, inputs)
 
 
 def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:

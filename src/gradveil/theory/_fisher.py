@@ -142,27 +142,35 @@ class FisherInformation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """J_F v for each row v of a (k, m) tensor."""
-        blocks = rows.to(self.inputs.dtype).split(self._chunk)
-        return torch.cat([self._multiply(block) for block in blocks]).to(rows.dtype)
+        products = []
+        for block in rows.to(self.inputs.dtype).split(self._chunk):
+            directions = block.view(-1, *self.inputs.shape)
+            tangents = directional_derivatives(self.message, self.inputs, directions)
+            weighted = {name: self._weights[name] * t for name, t in tangents.items()}
+            products.append(self._pull_rows_back(weighted).reshape(block.shape))
+        return torch.cat(products).to(rows.dtype)
 
     def squares(self, rows: Tensor) -> Tensor:
         """vᵀ J_F v = Σ_i w_i (∂_v g_i)² for each row v, in float64."""
-        blocks = rows.to(self.inputs.dtype).split(self._chunk)
-        return torch.cat([self._squares(block.view(-1, *self.inputs.shape)) for block in blocks])
-
-    def _squares(self, directions: Tensor) -> Tensor:
-        tangents = self._known.derivatives(self.inputs, directions)
-        each = [
-            t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
-            for name, t in tangents.items()
-        ]
-        return torch.stack(each).sum(0)
+        found = []
+        for block in rows.to(self.inputs.dtype).split(self._chunk):
+            directions = block.view(-1, *self.inputs.shape)
+            tangents = self._known.derivatives(self.inputs, directions)
+            each = [
+                t.reshape(len(t), -1).double().square() @ self._weights[name].flatten().double()
+                for name, t in tangents.items()
+            ]
+            found.append(torch.stack(each).sum(0))
+        return torch.cat(found)
 
     def matrix(self) -> Tensor:
         """The dense (m, m) matrix, in float64."""
         if self.size * self._entries <= JACOBIAN_LIMIT:
             return self._from_jacobian()
-        return _positive_part(self(torch.eye(self.size, device=self.inputs.device).double()))
+        found = self(torch.eye(self.size, device=self.inputs.device).double())
+        values, vectors = torch.linalg.eigh((found + found.T) / 2)
+        nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T  # rounding takes nothing away
+        return nearest
 
     def is_infinite(self) -> bool:
         """Whether an entry that depends on the inputs is sent without noise.
@@ -204,12 +212,6 @@ class FisherInformation:
             total.addmm_(block, block.T)
         return total
 
-    def _multiply(self, rows: Tensor) -> Tensor:
-        directions = rows.view(-1, *self.inputs.shape)
-        tangents = directional_derivatives(self.message, self.inputs, directions)
-        weighted = {name: self._weights[name] * t for name, t in tangents.items()}
-        return self._pull_rows_back(weighted).reshape(rows.shape)
-
     def _pull_rows_back(self, cotangents: Tensors) -> Tensor:
         count = len(next(iter(cotangents.values())))
         if count > 1:
@@ -242,13 +244,6 @@ class MeanInformation:
         """What derivatives see around all batches; features move by themselves at the first two."""
         each = (part.smoothness(generator, place < 2) for place, part in enumerate(self.parts))
         return sum(each, Smoothness())
-
-
-def _positive_part(matrix: Tensor) -> Tensor:
-    """The nearest positive semidefinite matrix: rounding must not take information away."""
-    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    nearest: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
-    return nearest
 
 
 def largest_information(

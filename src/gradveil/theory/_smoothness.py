@@ -164,7 +164,7 @@ def smoothness(
     nothing is proven: all of it counts as hidden.
 
     Args:
-        message: Values and derivatives of what the client would send.
+        message: What the client would send.
         inputs: The batch.
         sent: What is left of the values before noise, if some are clamped.
         weights: 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
