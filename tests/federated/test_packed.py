@@ -87,4 +87,4 @@ GOOD = {"layout": '[["w", [2]]]', "means": torch.ones(1), "codes": torch.zeros(2
 def test_what_is_no_packed_shape_is_refused(change: dict[str, Any], word: str) -> None:
     assert PackedShape(**GOOD).shape.numbers == 2
     with pytest.raises((ValueError, TypeError), match=word):
-        PackedShape(**{**GOOD, **change}).shape
+        _ = PackedShape(**{**GOOD, **change}).shape

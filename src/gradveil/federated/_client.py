@@ -303,8 +303,8 @@ class Client:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         if state.keys() != {"root", "step", "defense"}:
-            expected, advice = "have the keys ['defense', 'root', 'step']", "Use `state_dict`'s."
-            raise WrongValue("state", expected, f"{sorted(state)}", advice)
+            keys = "have the keys ['defense', 'root', 'step']"
+            raise WrongValue("state", keys, f"{sorted(state)}", "Use what `state_dict` returned.")
         self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
         self._drawn = None
