@@ -14,7 +14,6 @@ from gradveil import federated
 from gradveil._checks import WrongValue, check_count, check_positive
 from gradveil._extras import require
 from gradveil.audit.report import check_folder
-from gradveil.data import load_dataset
 from gradveil.federated import (
     SEEDED,
     RoundMetrics,
@@ -24,9 +23,9 @@ from gradveil.federated import (
     count_rounds,
     draw_curves,
     initial_model,
+    load_split,
     privacy_statement,
     private_defense,
-    split_data,
 )
 
 from ._loading import check_usable
@@ -167,9 +166,8 @@ def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Sp
     """The data, after all that the options name was built once, before anything is written."""
     with option("--defense"):
         private_defense(config, allow_imports=True)
-    with option(said, "source"):
-        data = load_dataset(config.data)
-    examples = split_data(config, data)
+    with option(said, "source", "data", held_out="--held-out", held_out_start="--held-out"):
+        examples = load_split(config)
     with option("--model", "name_or_spec", "options", "model", targets=said):
         check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:

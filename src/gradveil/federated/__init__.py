@@ -18,7 +18,6 @@ from ._config import (
     count_rounds,
     load_split,
     sample_clients,
-    split_data,
 )
 from ._guard import ModelGuard, RefusedError
 from ._history import (

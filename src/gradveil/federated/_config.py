@@ -22,7 +22,7 @@ from gradveil._checks import (
     device_of,
 )
 from gradveil._random import named_stream
-from gradveil.data import Dataset, load_dataset
+from gradveil.data import load_dataset
 from gradveil.messages import LocalSteps, LossFunction
 from gradveil.privacy import check_delta, check_sample_rate
 
@@ -219,11 +219,7 @@ class Split:
 
 def load_split(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
-    return split_data(config, load_dataset(config.data))
-
-
-def split_data(config: TrainingConfig, data: Dataset) -> Split:
-    """Training and held-out examples, cut as the configuration says."""
+    data = load_dataset(config.data)
     if data.targets.is_floating_point():
         advice = "A training minimises the cross-entropy of classes."
         raise WrongValue("data", "hold labels, whole numbers", f"{data.targets.dtype}", advice)
