@@ -28,8 +28,7 @@ WeightsPath = Annotated[Path | None, typer.Option(help="A state dict (no code is
 LossName = Annotated[
     str | None,
     typer.Option(
-        help="cross-entropy, mse, bce, next-token, or package.module:function.",
-        show_default="cross-entropy",
+        help="cross-entropy, mse, bce, next-token, or package.module:function; the first if left."
     ),
 ]
 OutputKey = Annotated[

@@ -45,9 +45,7 @@ from ._options import (
 
 def train(
     context: typer.Context,
-    data: Annotated[
-        str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.")] = None,
     dataset: Annotated[str, typer.Option(help="Another word for --data.")] = "mnist",
     model: ModelName = None,
     defense: Annotated[
@@ -64,42 +62,33 @@ def train(
     fraction: Annotated[float, typer.Option(help="Share of clients asked in a round.")] = 1.0,
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            help="The server's: adam, adamw or sgd.", show_default="adam; with FedAvg sgd"
-        ),
+        typer.Option(help="The server's: adam, adamw or sgd; adam if left, for FedAvg sgd."),
     ] = None,
     lr: Annotated[
-        float | None,
-        typer.Option(help="The server's learning rate.", show_default="1e-3; with FedAvg 1"),
+        float | None, typer.Option(help="The server's rate; 1e-3 if left, for FedAvg 1.")
     ] = None,
     local_steps: Annotated[
         int | None, typer.Option(help="FedAvg with so many local steps; without: FedSGD.")
     ] = None,
     local_lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
     local_batch_size: Annotated[
-        int | None,
-        typer.Option(help="Examples in a local step.", show_default="the whole batch"),
+        int | None, typer.Option(help="Examples in a local step; the whole batch if left.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
     held_out: Annotated[
         int | None,
-        typer.Option(
-            help="Examples behind them, for evaluation.", show_default="512, of few a fifth"
-        ),
+        typer.Option(help="Examples behind them, for evaluation; 512, of few a fifth, if left."),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
     sampling: Annotated[
         str | None,
-        typer.Option(
-            help="Of each client's batches: shuffle or poisson.",
-            show_default="poisson with private-noise",
-        ),
+        typer.Option(help="shuffle or poisson; poisson with private-noise, else shuffle, if left."),
     ] = None,
     sample_rate: Annotated[
         float | None,
         typer.Option(
-            help="Each example's chance to be in a batch (Poisson), a public number.",
-            show_default="batch size over a client's examples, whose number is public then",
+            help="Each example's chance to be in a batch (Poisson), a public number; if left the"
+            " batch size over a client's examples, whose number is public then."
         ),
     ] = None,
     target_epsilon: Annotated[
@@ -110,8 +99,8 @@ def train(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of weights, partition, batches and noise. A seeded run protects nobody.",
-            show_default="0, noise from a secure generator",
+            help="Of weights, partition, batches and noise. A seeded run protects nobody; if left"
+            " it is 0, with noise from a secure generator."
         ),
     ] = None,
     device: Device = "cpu",
