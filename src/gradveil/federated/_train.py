@@ -48,11 +48,8 @@ def private_defense(
     if config.target_epsilon is not None:
         asked = f"`target_epsilon = {config.target_epsilon}` with `{config.defense}`"
         found = f"{asked}, which has no such guarantee at any amount"
-        expected, advice = (
-            "be left out for a defense without (ε, δ)",
-            "Use private-noise(clip=1.0).",
-        )
-        raise WrongValue("target_epsilon", expected, found, advice)
+        expected = "be left out for a defense without (ε, δ)"
+        raise WrongValue("target_epsilon", expected, found, "Use private-noise(clip=1.0).")
     return None
 
 
