@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from gradveil._checks import WrongArgument, WrongValue
-from gradveil.messages import ModelError
 
 Tell = Callable[[str, float], None]
 """Takes (what is running, the share that is done)."""
@@ -71,8 +70,13 @@ def options(context: typer.Context, **others: str) -> Iterator[None]:
         if error.argument in OF_DEFENSE:
             raise ValueError(f"Option `--defense`: {error}") from error
         raise error.renamed(names.get(error.argument, error.argument)) from error
-    except ModelError as error:
-        raise ValueError(f"Option `--model`: {error}") from error
+    except (ValueError, TypeError) as error:  # of a package whose errors still are texts
+        text = str(error)
+        for parameter, name in names.items():
+            text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
+        if text == str(error):
+            raise
+        raise ValueError(text) from error
 
 
 def option_of(name: str) -> str:

@@ -153,7 +153,7 @@ def train(
 
 def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Split:
     """The data, after all that the options name was built once, before anything is written."""
-    with option("--defense"):
+    with option("--defense", target_epsilon="--target-epsilon"):
         private_defense(config, allow_imports=True)
     with option(said, "source", "data", held_out="--held-out", held_out_start="--held-out"):
         examples = load_split(config)
