@@ -1,6 +1,6 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -53,8 +53,8 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
     except USER_ERRORS as error:
         if isinstance(error, WrongArgument) and error.argument in (*names, name):
             raise error.renamed(names.get(error.argument, name)) from error
-        kind = type(error) if isinstance(error, OSError) else ValueError
-        raise kind(f"Option `{name}`: {error}") from error
+        kind, text = type(error) if isinstance(error, OSError) else ValueError, _told(error, names)
+        raise kind(f"Option `{name}`: {text}" if text == str(error) else text) from error
 
 
 @contextmanager
@@ -70,13 +70,18 @@ def options(context: typer.Context, **others: str) -> Iterator[None]:
         if error.argument in OF_DEFENSE:
             raise ValueError(f"Option `--defense`: {error}") from error
         raise error.renamed(names.get(error.argument, error.argument)) from error
-    except (ValueError, TypeError) as error:  # of a package whose errors still are texts
-        text = str(error)
-        for parameter, name in names.items():
-            text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
-        if text == str(error):
-            raise
-        raise ValueError(text) from error
+    except (ValueError, TypeError) as error:
+        if (text := _told(error, names)) != str(error):
+            raise ValueError(text) from error
+        raise
+
+
+def _told(error: Exception, names: Mapping[str, str]) -> str:
+    """What an error says, with options in place of parameters: some packages' still are texts."""
+    text = str(error)
+    for parameter, name in names.items():
+        text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
+    return text
 
 
 def option_of(name: str) -> str:
