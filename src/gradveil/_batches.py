@@ -94,8 +94,9 @@ def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
 
 
 def _described(targets: object) -> str:
-    known = isinstance(targets, Tensor)
-    return f"{targets.dtype} {tuple(targets.shape)}" if known else type(targets).__name__
+    if isinstance(targets, Tensor):
+        return f"{targets.dtype} {tuple(targets.shape)}"
+    return type(targets).__name__
 
 
 def check_labels(

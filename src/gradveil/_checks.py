@@ -270,9 +270,8 @@ def check_exactly_one(**options: object) -> None:
     """Require that exactly one of the named options is given."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
-        raise ValueError(
-            f"Exactly one of the parameters {[*options]} should be given. Found {given or 'none'}."
-        )
+        what = f"Exactly one of the parameters {[*options]}"
+        raise WrongValue(what, "be given", f"{given or 'none'}")
 
 
 def all_finite(value: Tensor) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gradveil._checks import WrongType
 from gradveil._secure import SecureGenerator, fill_from_system
 
 SMALL = 2**16
@@ -22,11 +23,9 @@ def generator_or_fresh(
     """
     if generator is not None:
         if not isinstance(generator, torch.Generator):
-            raise TypeError(
-                "Parameter `generator` should be a torch.Generator. Found"
-                f" {type(generator).__name__} ({generator!r}). For a seed, pass"
-                " `torch.Generator().manual_seed(seed)`."
-            )
+            found = f"{type(generator).__name__} ({generator!r})"
+            advice = "For a seed, pass `torch.Generator().manual_seed(seed)`."
+            raise WrongType("generator", "be a torch.Generator", found, advice)
         return generator
     try:
         return SecureGenerator()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from gradveil._checks import WrongType
 from gradveil._typing import Tensors
 
 
@@ -49,10 +50,9 @@ def _paired(
     if isinstance(values, Tensor) and isinstance(target, Tensor):
         return [(values, target)]
     if isinstance(values, Tensor) or isinstance(target, Tensor):
-        raise TypeError(
-            "Parameters `values` and `target` should both be tensors, or both be dicts of them."
-            f" Found {type(values).__name__} and {type(target).__name__}."
-        )
+        found = f"{type(values).__name__} and {type(target).__name__}"
+        expected = "both be tensors, or both be dicts of them"
+        raise WrongType("Parameters `values` and `target`", expected, found)
     return [(values[name], wanted) for name, wanted in target.items()]
 
 

@@ -53,8 +53,7 @@ def test_a_model_that_does_not_fit_is_no_traceback() -> None:
     options = ["--data", "cifar10", "--model", "simple-conv-net", "--rounds", "1"]
     done = CliRunner().invoke(app, ["train", *options])
     assert isinstance(done.exception, ValueError)  # which `main` shows as one line
-    expected = "Option `--model`: Parameter `model` should accept inputs of shape (2, 3, 32, 32)"
-    assert expected in str(done.exception)
+    assert "Option `--model` should accept inputs of shape (2, 3, 32, 32)" in str(done.exception)
 
 
 def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +63,7 @@ def test_the_data_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return load_dataset(source)
 
-    for place in ("gradveil.cli._train", "gradveil.federated._config"):
-        monkeypatch.setattr(f"{place}.load_dataset", load)
+    monkeypatch.setattr("gradveil.federated._config.load_dataset", load)
     run("--epochs", "0.5")
     assert len(loaded) == 1
 

@@ -18,7 +18,7 @@ from gradveil.federated import (
     privacy_statement,
     train,
 )
-from gradveil.federated._private import accounted
+from gradveil.federated._train import accounted
 from gradveil.privacy import epsilon_on_grid
 
 from .small import image_file

@@ -97,9 +97,7 @@ def test_fedavg_is_planned_for_the_updates_that_clients_send(
     gradient = Planner((inputs, targets), loss, **options).plan(1, model())
     assert set(seen) <= {1, 2, 4}
     like = trainable_parameters(model())
-    ratios = [
-        (update.shape.levels(like)[n] / gradient.shape.levels(like)[n]).log() for n in like
-    ]
+    ratios = [(update.shape.levels(like)[n] / gradient.shape.levels(like)[n]).log() for n in like]
     assert float(torch.cat([r.flatten() for r in ratios]).std()) > 1e-3
 
 

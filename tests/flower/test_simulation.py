@@ -89,7 +89,7 @@ def engines(config: TrainingConfig) -> tuple[FederatedRun, FedSGD, App]:
     model = deepcopy(net)
     strategy = (FedSGD if config.local is None else FedAvgUpdates)(
         model,
-        config.federation.optimizer_of(model),
+        config.optimizer_of(model),
         planner=planner(config),
         account=deepcopy(local.account),
         min_available_nodes=config.clients,

@@ -10,16 +10,18 @@ name registered entries only; import paths need `allow_imports`, in the local us
 'optimal-noise(scale=0.1, source=from-server(floor=0.1))'
 """
 
-from ._build import (
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
+from ._spec import (
+    KINDS,
+    Spec,
     build_attack,
     build_defense,
     build_estimator,
+    check_call,
     name_of,
     shown_name,
     spec_of,
 )
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
-from ._spec import KINDS, Spec, check_call
 
 # What `__all__` does not list is for our own packages.
 __all__ = ["Spec", "build_attack", "build_defense", "build_estimator", "spec_of"]

@@ -1,8 +1,10 @@
 """The command line: one file for each command."""
 
+import json
+import sys
 from typing import Any
 
-from ._main import main
+from gradveil._extras import require
 
 __all__ = ["app", "main"]
 
@@ -14,3 +16,25 @@ def __getattr__(name: str) -> Any:
     from ._app import app
 
     return app
+
+
+def main() -> None:
+    """Run the command line, or say in one line what to install for it."""
+    extra = "audit" if sys.argv[1:2] == ["audit"] else "cli"  # one install is enough
+    use = "gradveil audit" if extra == "audit" else "the command line"
+    try:
+        require(use, f"gradveil[{extra}]", "typer", "rich")
+    except ModuleNotFoundError as error:
+        report_error(error)
+        raise SystemExit(2) from None
+    from ._app import run
+
+    run()
+
+
+def report_error(error: Exception) -> None:
+    """One line on stderr; with `--format json` an object on stdout, too."""
+    line = " ".join(str(error).split())
+    if ("json" in sys.argv and "--format" in sys.argv) or "--format=json" in sys.argv:
+        print(json.dumps({"error": line, "kind": type(error).__name__}))
+    print(f"gradveil: {line}", file=sys.stderr)

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from . import report_error
 from ._audit import run_audit
 from ._bound import bound
 from ._list import list_names
-from ._main import report_error
 from ._options import USER_ERRORS, check_values_given
 from ._train import train
 

@@ -77,9 +77,9 @@ def run_audit(
     ] = 24,
     clients: Annotated[int, typer.Option(help="In it.")] = 4,
     optimizer: Annotated[
-        str | None, typer.Option(help="Its server's: adam, adamw or sgd.", show_default="adam")
+        str | None, typer.Option(help="Its server's: adam, adamw or sgd; adam if left.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Its rate.", show_default="0.001")] = None,
+    lr: Annotated[float | None, typer.Option(help="Its rate; 0.001 if left.")] = None,
     match: Annotated[
         Literal["utility", "scale", "error"] | None,
         typer.Option(

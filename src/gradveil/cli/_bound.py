@@ -131,7 +131,7 @@ def bound(
     ] = "gaussian",
     sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
     candidates: Annotated[
-        int | None, typer.Option(help="candidates: how many.", show_default="256, if there are")
+        int | None, typer.Option(help="candidates: how many; if left 256, or all.")
     ] = None,
     trials: Annotated[int, typer.Option(help="candidates: messages.")] = 64,
     rest: Annotated[

@@ -1,6 +1,6 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from gradveil._checks import WrongArgument, WrongValue
-from gradveil.messages import ModelError
 
 Tell = Callable[[str, float], None]
 """Takes (what is running, the share that is done)."""
@@ -28,8 +27,7 @@ WeightsPath = Annotated[Path | None, typer.Option(help="A state dict (no code is
 LossName = Annotated[
     str | None,
     typer.Option(
-        help="cross-entropy, mse, bce, next-token, or package.module:function.",
-        show_default="cross-entropy",
+        help="cross-entropy, mse, bce, next-token, or package.module:function; the first if left."
     ),
 ]
 OutputKey = Annotated[
@@ -55,8 +53,8 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
     except USER_ERRORS as error:
         if isinstance(error, WrongArgument) and error.argument in (*names, name):
             raise error.renamed(names.get(error.argument, name)) from error
-        kind = type(error) if isinstance(error, OSError) else ValueError
-        raise kind(f"Option `{name}`: {error}") from error
+        kind, text = type(error) if isinstance(error, OSError) else ValueError, _told(error, names)
+        raise kind(f"Option `{name}`: {text}" if text == str(error) else text) from error
 
 
 @contextmanager
@@ -72,8 +70,18 @@ def options(context: typer.Context, **others: str) -> Iterator[None]:
         if error.argument in OF_DEFENSE:
             raise ValueError(f"Option `--defense`: {error}") from error
         raise error.renamed(names.get(error.argument, error.argument)) from error
-    except ModelError as error:
-        raise ValueError(f"Option `--model`: {error}") from error
+    except (ValueError, TypeError) as error:
+        if (text := _told(error, names)) != str(error):
+            raise ValueError(text) from error
+        raise
+
+
+def _told(error: Exception, names: Mapping[str, str]) -> str:
+    """What an error says, with options in place of parameters: some packages' still are texts."""
+    text = str(error)
+    for parameter, name in names.items():
+        text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
+    return text
 
 
 def option_of(name: str) -> str:

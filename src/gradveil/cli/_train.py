@@ -14,7 +14,6 @@ from gradveil import federated
 from gradveil._checks import WrongValue, check_count, check_positive
 from gradveil._extras import require
 from gradveil.audit.report import check_folder
-from gradveil.data import load_dataset
 from gradveil.federated import (
     SEEDED,
     RoundMetrics,
@@ -24,9 +23,9 @@ from gradveil.federated import (
     count_rounds,
     draw_curves,
     initial_model,
+    load_split,
     privacy_statement,
     private_defense,
-    split_data,
 )
 
 from ._loading import check_usable
@@ -46,9 +45,7 @@ from ._options import (
 
 def train(
     context: typer.Context,
-    data: Annotated[
-        str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.", show_default="mnist")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.")] = None,
     dataset: Annotated[str, typer.Option(help="Another word for --data.")] = "mnist",
     model: ModelName = None,
     defense: Annotated[
@@ -65,42 +62,33 @@ def train(
     fraction: Annotated[float, typer.Option(help="Share of clients asked in a round.")] = 1.0,
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            help="The server's: adam, adamw or sgd.", show_default="adam; with FedAvg sgd"
-        ),
+        typer.Option(help="The server's: adam, adamw or sgd; adam if left, for FedAvg sgd."),
     ] = None,
     lr: Annotated[
-        float | None,
-        typer.Option(help="The server's learning rate.", show_default="1e-3; with FedAvg 1"),
+        float | None, typer.Option(help="The server's rate; 1e-3 if left, for FedAvg 1.")
     ] = None,
     local_steps: Annotated[
         int | None, typer.Option(help="FedAvg with so many local steps; without: FedSGD.")
     ] = None,
     local_lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
     local_batch_size: Annotated[
-        int | None,
-        typer.Option(help="Examples in a local step.", show_default="the whole batch"),
+        int | None, typer.Option(help="Examples in a local step; the whole batch if left.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
     held_out: Annotated[
         int | None,
-        typer.Option(
-            help="Examples behind them, for evaluation.", show_default="512, of few a fifth"
-        ),
+        typer.Option(help="Examples behind them, for evaluation; 512, of few a fifth, if left."),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
     sampling: Annotated[
         str | None,
-        typer.Option(
-            help="Of each client's batches: shuffle or poisson.",
-            show_default="poisson with private-noise",
-        ),
+        typer.Option(help="shuffle or poisson; poisson with private-noise, else shuffle, if left."),
     ] = None,
     sample_rate: Annotated[
         float | None,
         typer.Option(
-            help="Each example's chance to be in a batch (Poisson), a public number.",
-            show_default="batch size over a client's examples, whose number is public then",
+            help="Each example's chance to be in a batch (Poisson), a public number; if left the"
+            " batch size over a client's examples, whose number is public then."
         ),
     ] = None,
     target_epsilon: Annotated[
@@ -111,8 +99,8 @@ def train(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of weights, partition, batches and noise. A seeded run protects nobody.",
-            show_default="0, noise from a secure generator",
+            help="Of weights, partition, batches and noise. A seeded run protects nobody; if left"
+            " it is 0, with noise from a secure generator."
         ),
     ] = None,
     device: Device = "cpu",
@@ -165,11 +153,10 @@ def train(
 
 def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Split:
     """The data, after all that the options name was built once, before anything is written."""
-    with option("--defense"):
+    with option("--defense", target_epsilon="--target-epsilon"):
         private_defense(config, allow_imports=True)
-    with option(said, "source"):
-        data = load_dataset(config.data)
-    examples = split_data(config, data)
+    with option(said, "source", "data", held_out="--held-out", held_out_start="--held-out"):
+        examples = load_split(config)
     with option("--model", "name_or_spec", "options", "model", targets=said):
         check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:

@@ -118,10 +118,7 @@ def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
     try:
         with path.open("rb") as file:
             content = _PlainUnpickler(file, encoding="bytes").load()
-    except (
-        pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
-        MemoryError, TypeError, ValueError,
-    ) as error:  # fmt: skip  # "other exceptions may also be raised", say pickle's docs
+    except Exception as error:  # "other exceptions may also be raised", say pickle's docs
         plain = "plain data (numbers, strings, lists, dictionaries, numerical arrays)"
         advice = "Nothing of it was run; use a file from the official source."
         found = f"`{error}`"
@@ -291,11 +288,8 @@ def _to_targets(array: Array, what: str) -> Tensor:
     if kind in "fb":
         return torch.from_numpy(array.astype(np.float32))
     if array.ndim == 2 and array.shape[1] > 1 and _is_one_hot(array):
-        expected, advice = (
-            "hold the numbers of classes",
-            "For one-hot labels, save `labels.argmax(1)`.",
-        )
-        raise WrongValue(f"Array {what}", expected, "one-hot rows", advice)
+        advice = "For one-hot labels, save `labels.argmax(1)`."
+        raise WrongValue(f"Array {what}", "hold numbers of classes", "one-hot rows", advice)
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
         expected, advice = "hold classes from 0", "Number the classes from 0."
         raise WrongValue(f"Array {what}", expected, f"{int(array.max())}", advice)

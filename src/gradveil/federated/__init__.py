@@ -11,17 +11,28 @@ from gradveil.messages import LocalSteps
 
 from ._checkpoint import CheckpointError, digest
 from ._client import Client, NoReplyError, Reply, load_received
-from ._config import Split, TrainingConfig, count_rounds, load_split, split_data
-from ._federation import Federation, sample_clients
+from ._config import (
+    Federation,
+    Split,
+    TrainingConfig,
+    count_rounds,
+    load_split,
+    sample_clients,
+)
 from ._guard import ModelGuard, RefusedError
-from ._history import RoundMetrics, TrainingHistory, draw_curves
+from ._history import (
+    SEEDED,
+    RoundMetrics,
+    TrainingHistory,
+    draw_curves,
+    privacy_statement,
+)
 from ._limits import Limits, RoundSettings
 from ._partition import partition
 from ._planner import PackedShape, Planner
-from ._private import SEEDED, privacy_statement, private_defense
 from ._run import FederatedRun, evaluate, round_metrics
 from ._server import Server, Skip
-from ._train import build_run, initial_model, train
+from ._train import build_run, initial_model, private_defense, train
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

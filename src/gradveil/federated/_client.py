@@ -24,9 +24,7 @@ from gradveil._random import generator_or_fresh, named_stream
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended, Defense, PrivateNoise
 from gradveil.messages import (
-    GradientMessage,
     LocalSteps,
-    LocalUpdateMessage,
     LossFunction,
     check_match,
     check_model,
@@ -40,9 +38,8 @@ from gradveil.privacy import check_sample_rate, poisson_sample
 from gradveil.shapes import FromServer, KeptSource, Shape
 from gradveil.theory import utility
 
-from ._guard import ModelGuard
+from ._guard import AnyMessage, ModelGuard
 
-AnyMessage = GradientMessage | LocalUpdateMessage
 SAMPLINGS = ("shuffle", "poisson")
 
 
@@ -303,8 +300,8 @@ class Client:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         if state.keys() != {"root", "step", "defense"}:
-            expected, advice = "have the keys ['defense', 'root', 'step']", "Use `state_dict`'s."
-            raise WrongValue("state", expected, f"{sorted(state)}", advice)
+            keys = "have the keys ['defense', 'root', 'step']"
+            raise WrongValue("state", keys, f"{sorted(state)}", "Use what `state_dict` returned.")
         self.defense.load_state_dict(state["defense"])
         self._root, self._step = int(state["root"]), int(state["step"])
         self._drawn = None
@@ -412,9 +409,9 @@ def load_received(model: nn.Module, received: Tensors) -> None:
         own = expected[name]
         as_sent = torch.float32 if own.dtype is torch.bfloat16 else own.dtype
         if value.dtype not in (own.dtype, as_sent):
-            expected = "have the types of the client's own model"
             found = f"{value.dtype} for `{name}` instead of {own.dtype}"
-            raise WrongValue("weights", expected, found, "Send the model's `state_dict`.")
+            advice = "Send the model's `state_dict`."
+            raise WrongValue("weights", "have the types of the client's own model", found, advice)
         cast[name] = value.to(own.dtype)
     known = {n: v.masked_fill((v == expected[n]) & expected[n].isinf(), 0) for n, v in cast.items()}
     check_finite(known, "the weights that the server sent")

@@ -1,10 +1,12 @@
-"""The configuration of a training run, and the data that it cuts."""
+"""Who trains together and how, the configuration of a run, and the data that it cuts."""
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
@@ -19,18 +21,100 @@ from gradveil._checks import (
     check_seed,
     device_of,
 )
-from gradveil.data import Dataset, load_dataset
+from gradveil._random import named_stream
+from gradveil.data import load_dataset
 from gradveil.messages import LocalSteps, LossFunction
 from gradveil.privacy import check_delta, check_sample_rate
 
 from ._client import SAMPLINGS
-from ._federation import Federation, count_asked
 from ._partition import KINDS
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """A run: strings and numbers only. The defaults are the paper's training on MNIST.
+class Federation:
+    """How clients train a model together.
+
+    >>> Federation(rounds=10).optimizer, Federation(local=LocalSteps(lr=0.1, steps=2)).lr
+    ('adam', 1.0)
+    """
+
+    clients: int = 4
+    fraction: float = 1.0
+    """The share of clients that is asked in a round."""
+    batch_size: int | None = None
+    """Examples of each client in a round; all that it has if `None`."""
+    rounds: int = 24
+    local: LocalSteps | None = None
+    """FedAvg's local steps; clients send gradients if `None`."""
+    optimizer: str | None = None
+    """The server's: "adam", "adamw" or "sgd"; Adam if `None`, for updates SGD."""
+    lr: float | None = None
+    """The server's rate; 1e-3 if `None`, for updates 1: the mean change is added."""
+    aggregation: str = "plain"
+    """Whether the server sees each message ("plain") or only their sum ("secure")."""
+
+    def __post_init__(self) -> None:
+        check_count(self.clients, "clients")
+        count_asked(self.clients, self.fraction)
+        check_count(self.rounds, "rounds")
+        if self.batch_size is not None:
+            check_count(self.batch_size, "batch_size")
+        if self.local is not None:
+            check_kind(self.local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
+        usual = ("adam", 1e-3) if self.local is None else ("sgd", 1.0)
+        optimizer = usual[0] if self.optimizer is None else self.optimizer
+        lr = usual[1] if self.lr is None else self.lr
+        check_choice(optimizer, "optimizer", tuple(OPTIMIZERS))
+        check_positive(lr, "lr")
+        check_at_most(lr, "lr")
+        check_choice(self.aggregation, "aggregation", ("plain", "secure"))
+        object.__setattr__(self, "optimizer", optimizer)  # the class is frozen for everyone else
+        object.__setattr__(self, "lr", lr)
+
+    @property
+    def sends(self) -> str:
+        """What clients send: "gradient" or "update"."""
+        return "gradient" if self.local is None else "update"
+
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The server's optimizer of a model's trainable parameters."""
+        trained = [p for p in model.parameters() if p.requires_grad]
+        made: torch.optim.Optimizer = OPTIMIZERS[str(self.optimizer)](trained, lr=self.lr)
+        return made
+
+
+def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
+    """`count_asked` of them, drawn anew in every round, in order.
+
+    They come from the stream (seed, "sampling", round).
+
+    >>> sample_clients([0, 1, 2, 3], 1.0, seed=0, round=1)
+    [0, 1, 2, 3]
+    """
+    check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
+    if not identifiers:
+        raise WrongValue("identifiers", "hold at least one", "none")
+    check_seed(seed)
+    count = count_asked(len(identifiers), fraction)
+    drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
+    return sorted(identifiers[i] for i in drawn[:count].tolist())
+
+
+def count_asked(clients: int, fraction: float) -> int:
+    """⌊fraction · clients + 1/2⌋, at least 1."""
+    check_sample_rate(fraction, "fraction")
+    return max(1, int(fraction * clients + 0.5))
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Federation):
+    """A run, made of strings and numbers only. The defaults are the paper's training on MNIST.
 
     The strings name registered entries. What builds a run from them takes import paths
     (``package.module:name``) only with its own `allow_imports`, which no configuration can set: a
@@ -43,18 +127,12 @@ class TrainingConfig:
     default for the data if `None`."""
     defense: str = "no-defense"
     """As `gradveil.catalog.build_defense` reads it."""
-    clients: int = 4
     batch_size: int = 16
-    """Examples of each client in a round."""
     rounds: int = 64
     partition: str = "iid"
     alpha: float = 0.5
-    fraction: float = 1.0
-    """The share of clients that is asked in a round."""
-    optimizer: str | None = None
-    """The server's: "adam", "adamw" or "sgd"; Adam if `None`, for FedAvg SGD."""
-    lr: float | None = None
-    """The server's learning rate; 1e-3 if `None`, for FedAvg 1: the mean change is added."""
+    local: LocalSteps | None = field(init=False, default=None)
+    aggregation: str = field(init=False, default="plain")
     local_steps: int | None = None
     """FedAvg with so many local steps; `None` for FedSGD."""
     local_lr: float = 0.01
@@ -108,37 +186,19 @@ class TrainingConfig:
         if self.target_epsilon is not None:
             check_positive(self.target_epsilon, "target_epsilon")
         device_of(self.device)
-        object.__setattr__(self, "optimizer", self.federation.optimizer)  # the usual ones
-        object.__setattr__(self, "lr", self.federation.lr)
-
-    @property
-    def federation(self) -> Federation:
-        """Who trains together, and how; made of these fields, and checked."""
-        return Federation(
-            self.clients,
-            self.fraction,
-            self.batch_size,
-            self.rounds,
-            self.local,
-            self.optimizer,
-            self.lr,
-        )
+        if self.local_steps is not None:
+            local = LocalSteps(self.local_lr, self.local_steps, self.local_batch_size)
+            object.__setattr__(self, "local", local)
+        super().__post_init__()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values."""
-        return asdict(self)
+        """What it was made of, as plain values."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
     @property
     def loss_fn(self) -> LossFunction:
         """The loss function: cross-entropy, a mean over examples."""
         return cross_entropy
-
-    @property
-    def local(self) -> LocalSteps | None:
-        """FedAvg's local steps."""
-        if self.local_steps is None:
-            return None
-        return LocalSteps(self.local_lr, self.local_steps, self.local_batch_size)
 
 
 def count_rounds(epochs: float, examples: int, config: TrainingConfig) -> int:
@@ -159,11 +219,7 @@ class Split:
 
 def load_split(config: TrainingConfig) -> Split:
     """Load the data and cut it as the configuration says."""
-    return split_data(config, load_dataset(config.data))
-
-
-def split_data(config: TrainingConfig, data: Dataset) -> Split:
-    """Training and held-out examples, cut as the configuration says."""
+    data = load_dataset(config.data)
     if data.targets.is_floating_point():
         advice = "A training minimises the cross-entropy of classes."
         raise WrongValue("data", "hold labels, whole numbers", f"{data.targets.dtype}", advice)

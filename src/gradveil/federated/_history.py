@@ -140,3 +140,46 @@ def draw_curves(history: TrainingHistory, path: Path) -> None:
         axis.grid(alpha=0.3)
     figure.tight_layout()
     save_figure(figure, path)
+
+
+SEEDED = (
+    "A simulation, which protects nobody: the noise came from a seed, and whoever knows it can take"
+    " it off. Leave the seed out where data is private."
+)
+
+
+def privacy_statement(history: TrainingHistory) -> str | None:
+    """ε(δ) of a run with all that it means: unit, neighbours, sampling; `None` without an account.
+
+    A run whose noise had a seed says that first: see `SEEDED`.
+    """
+    told = history.privacy
+    if told is None:
+        return None
+    spent = history.rounds[-1].epsilon if history.rounds else 0.0
+    unit = told["unit"]
+    lines = [SEEDED, "Without one it would be:"] if history.simulation else []
+    lines += [
+        f"ε = {spent:.4g} at δ = {told['delta']:g} after {len(history.rounds)} rounds, for each"
+        f" {unit} ({told['hides']}), noise multiplier {told['noise_multiplier']:.4g}.",
+        f"Sampling: {told['sampling']}.",
+    ]
+    if unit == "client":
+        lines.append(
+            "Each client's message is clipped as a whole and noised by the client; that it takes"
+            " part is not hidden."
+        )
+    elif told["neighbours"] == "zero-out" and told["sample_rate"] < 1:
+        lines.append("Where clients have other rates, the largest is accounted for.")
+    if unit == "client" or told["sample_rate"] == 1:
+        lines.append("Nothing is gained from clients or examples that were not drawn.")
+    if not told.get("grid", True):
+        lines.append(
+            "The noise is continuous: what the last bits of floating-point sums tell is not"
+            " covered."
+        )
+    lines.append(
+        "Covered is what clients send. The losses, U1 and U2 of their batches are not: do not"
+        " publish them."
+    )
+    return " ".join(lines)

@@ -30,7 +30,7 @@ from ._checkpoint import (
     save_checkpoint,
 )
 from ._client import Client, Costs, NoReplyError, Reply, is_private
-from ._federation import count_asked, sample_clients
+from ._config import count_asked, sample_clients
 from ._history import RoundMetrics, TrainingHistory
 from ._planner import Planner
 from ._server import Server, Skip

@@ -63,12 +63,8 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
         raise ValueError(f"The client failed with code {message.error.code}.")
     arrays, metrics = message.content.array_records, message.content.metric_records
     if len(arrays) != 1 or len(metrics) != 1:
-        expected, found = (
-            "one ArrayRecord and one MetricRecord",
-            f"{len(arrays)} and {len(metrics)}",
-        )
-        advice = "Use `gradveil.flower.reply_to`."
-        raise WrongValue("A reply", f"hold exactly {expected}", found, advice)
+        found, advice = f"{len(arrays)} and {len(metrics)}", "Use `gradveil.flower.reply_to`."
+        raise WrongValue("A reply", "hold one ArrayRecord and one MetricRecord", found, advice)
     examples = next(iter(metrics.values())).get(EXAMPLES)
     if not isinstance(examples, int):
         raise WrongValue("A reply", f"tell `{EXAMPLES}` as an integer", repr(examples))
