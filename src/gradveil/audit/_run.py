@@ -163,9 +163,9 @@ class _Audit:
         """Measure, solve and put the result together; what there is, if it was stopped."""
         search, moments = self.search, self.laboratory.moments
         strengths = sum(self.settings.strengths if axis.swept else 1 for axis in self.axes)
-        wishes = (1 if self.settings.goals else 3) if self.answers else 0
-        points = 1 + strengths + wishes * (2 + min(SHORTLIST, len(self.axes)))
-        search.expected = points * len(search.cells(PLAIN)) + 1 + (wishes or len(self.axes))
+        asked = (1 if self.settings.goals else 3) if self.answers else 0
+        points = 1 + strengths + asked * (2 + min(SHORTLIST, len(self.axes)))
+        search.expected = points * len(search.cells(PLAIN)) + 1 + (asked or len(self.axes))
         undefended = Axis(PLAIN, Spec(PLAIN))
         search.measure("no defense", [(undefended, 0.0)], moments if self.answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
