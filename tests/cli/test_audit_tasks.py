@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gradveil.audit import AuditResult
 from gradveil.audit.measure import _cells, _details
-from gradveil.audit.measure._bounds import Guarantee
+from gradveil.audit.measure._details import Guarantee
 from gradveil.cli import app
 
 MODULE = """

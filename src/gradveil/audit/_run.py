@@ -23,7 +23,6 @@ from gradveil.catalog import Spec, build_defense, name_of
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
-from ._pictures import pictures
 from ._result import (
     AuditResult,
     Curve,
@@ -40,7 +39,6 @@ from ._subject import Subject, audited
 from .answer import SHORTLIST, Solved, dominated, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
     CANDIDATES,
-    KINDS,
     PLAIN,
     Axis,
     Budget,
@@ -51,6 +49,7 @@ from .measure import (
     blind_guess,
     make_pool,
     matched,
+    pictures,
     unique_names,
     with_public_plan,
 )
@@ -163,7 +162,10 @@ class _Audit:
     def run(self, command: str) -> AuditResult:
         """Measure, solve and put the result together; what there is, if it was stopped."""
         search, moments = self.search, self.laboratory.moments
-        search.expected = self._expected_work()
+        strengths = sum(self.settings.strengths if axis.swept else 1 for axis in self.axes)
+        asked = (1 if self.settings.goals else 3) if self.answers else 0
+        points = 1 + strengths + asked * (2 + min(SHORTLIST, len(self.axes)))
+        search.expected = points * len(search.cells(PLAIN)) + 1 + (asked or len(self.axes))
         undefended = Axis(PLAIN, Spec(PLAIN))
         search.measure("no defense", [(undefended, 0.0)], moments if self.answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
@@ -176,14 +178,6 @@ class _Audit:
         shown = self._shown(solved)
         search.run("details", [search.cell("detail", point.defense) for point in shown.values()])
         return self._result(solved, shown, command)
-
-    def _expected_work(self) -> float:
-        """About how much there is to do, for the progress bar."""
-        point = sum(KINDS[cell.name].work for cell in self.search.cells(PLAIN))
-        strengths = sum(self.settings.strengths if axis.swept else 1 for axis in self.axes)
-        wishes = (1 if self.settings.goals else 3) if self.answers else 0
-        details = KINDS["detail"].work * (1 + (wishes or len(self.axes)))
-        return point * (1 + strengths + wishes * (2 + min(SHORTLIST, len(self.axes)))) + details
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
         """The strengths that curves still need."""

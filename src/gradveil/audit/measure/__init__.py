@@ -1,7 +1,8 @@
 """From a subject in a federation to points: what each defense leaks, guarantees and costs."""
 
+from ._attacks import pictures
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
-from ._cells import KINDS, PLAIN, Progress, Search
+from ._cells import PLAIN, Progress, Search
 from ._details import CANDIDATES
 from ._laboratory import Laboratory, blind_guess, with_public_plan
 from ._strengths import Axis, Budget, axes_of, matched, parse_defense, unique_names

@@ -1,5 +1,7 @@
 """Runs the attacks on one defense, and sums up what they reached."""
 
+import base64
+import io
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import INTERRUPTED, Observation, Reconstruction, ThreatModel, observe
 from gradveil.defenses import Defense
@@ -26,10 +29,12 @@ from gradveil.scoring import (
     score_tokens,
 )
 
-from .._pictures import pictures
 from .._result import AttackResult, RunResult
 from .._subject import Audited
 from ._laboratory import BlindGuess, Laboratory
+
+MODES = {1: "L", 3: "RGB"}
+"""Of pictures, by the number of channels."""
 
 
 def _scored(
@@ -181,3 +186,24 @@ def beside_guess(attack: AttackResult, guess: BlindGuess) -> tuple[Interval, Aga
 
     gained = against_guess(_nested(attack.runs, gains), numbered_stream(0))
     return _interval(attack.runs, shares), gained
+
+
+def pictures(pixels: Tensor) -> tuple[str, ...]:
+    """One PNG for each image of shape (channels, height, width) in [0, 1] units.
+
+    Nothing for inputs that are not images of one or three channels.
+    """
+    if pixels.dim() != 4 or pixels.shape[1] not in MODES:
+        return ()
+    return tuple(_png(image) for image in pixels)
+
+
+def _png(image: Tensor) -> str:
+    require("a picture", "gradveil[audit]", "PIL")
+    from PIL import Image
+
+    grey = (image.detach().clamp(0, 1) * 255).round().byte().movedim(0, -1).cpu()
+    mode, size = MODES[image.shape[0]], (image.shape[2], image.shape[1])
+    file = io.BytesIO()
+    Image.frombytes(mode, size, bytes(grey.flatten().tolist())).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -83,23 +83,14 @@ def detail(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     return asdict(measure_defense(laboratory, laboratory.defense(settings["defense"])))
 
 
-class Kind(NamedTuple):
-    """A kind of cells."""
-
-    function: CellFunction
-    work: float
-    """About how long it takes, over the others."""
-    uses: tuple[str, ...] = ()
-    """What it depends on in the laboratory, beside the subject and the seed."""
-
-
-KINDS = {
-    "train": Kind(train, 3.0, ("federation", "training_seeds")),
-    "attack": Kind(attack, 6.0, ("attacks", "threat", "seeds")),
-    "identify": Kind(identify, 1.0),
-    "bound": Kind(bound, 1.0),
-    "detail": Kind(detail, 5.0),
+KINDS: dict[str, tuple[CellFunction, tuple[str, ...]]] = {
+    "train": (train, ("federation", "training_seeds")),
+    "attack": (attack, ("attacks", "threat", "seeds")),
+    "identify": (identify, ()),
+    "bound": (bound, ()),
+    "detail": (detail, ()),
 }
+"""Kinds of cells, and what they depend on in the laboratory beside the subject and the seed."""
 
 Progress = Callable[[str, float], None]
 """Called with (what is running, the share of the whole audit that is done)."""
@@ -126,7 +117,8 @@ class Search:
         time_budget: float | None = None,
     ) -> None:
         self.laboratory, self._runner, self._progress = laboratory, runner, progress
-        self.expected, self._done = 1.0, 0.0
+        self.expected, self._done = 1, 0
+        """Cells in all, about, for the progress; and those that are done."""
         self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
         self._results: dict[Cell, Mapping[str, Any]] = {}
         self._points: dict[str, Point] = {}
@@ -138,7 +130,7 @@ class Search:
 
     def cell(self, kind: str, defense: str, moment: int = 0) -> Cell:
         """One measurement of a defense, named by what it depends on; see `KINDS`."""
-        function, _, uses = KINDS[kind]
+        function, uses = KINDS[kind]
         uses = ("gradveil", "subject", "seed", *uses, *(("federation",) if moment else ()))
         shared = {name: self.laboratory.named[name] for name in uses}
         return Cell(function, {"defense": defense, "round": moment, **shared})
@@ -177,7 +169,7 @@ class Search:
 
     def _run(self, what: str, cells: Sequence[Cell]) -> None:
         def settled(cell: Cell | None) -> None:
-            self._done += 0.0 if cell is None else KINDS[cell.name].work
+            self._done += cell is not None
             if self._progress is not None:
                 self._progress(what, min(1.0, self._done / self.expected))
 

@@ -43,28 +43,22 @@ class Look(NamedTuple):
     filled: bool
 
 
-def families(curves: Sequence[Curve]) -> list[tuple[Curve, ...]]:
-    """The curves, twins together, in the order in which they first occur.
+def looks(result: AuditResult) -> dict[str, Look]:
+    """The look of each defense by name: that of its curve; the undefended message is grey.
 
-    Of several of one family, the first classical and the first optimal one go together, then the
-    second ones, and so on: a group holds at most one of each.
+    Of several of one family, the first classical and the first optimal one share a hue, then the
+    second ones, and so on: no two look alike.
     """
-    counts: Counter[tuple[str, bool]] = Counter()
-    groups: dict[tuple[str, int], list[Curve]] = {}
+    curves, counts = result.frontier.curves, Counter[tuple[str, bool]]()
+    groups = []
     for curve in curves:
         kind = curve.family or curve.name, curve.twin is None
         counts[kind] += 1
-        groups.setdefault((kind[0], counts[kind]), []).append(curve)
-    return [tuple(group) for group in groups.values()]
-
-
-def looks(result: AuditResult) -> dict[str, Look]:
-    """The look of each defense by name: that of its curve; the undefended message is grey."""
-    found = {}
-    for place, group in enumerate(families(result.frontier.curves)):
-        for curve in group:
-            filled = curve.twin is not None or len(group) == 1
-            found[curve.name] = Look(HUES[place % len(HUES)], filled)
+        groups.append((kind[0], counts[kind]))
+    order, found = list(dict.fromkeys(groups)), {}
+    for curve, group in zip(curves, groups, strict=True):
+        filled = curve.twin is not None or groups.count(group) == 1
+        found[curve.name] = Look(HUES[order.index(group) % len(HUES)], filled)
     of_points = {point.defense: found[curve.name] for curve, point in result.frontier.points()}
     others = {d.name: of_points.get(d.defense, Look(GREY, True)) for d in result.defenses}
     return others | found
@@ -222,14 +216,16 @@ def _rings(frontier: Frontier, metric: Metric, edge: float) -> Iterator[Figure]:
         if found is None or found[1].loss is None or (y := metric.value(found[1])) is None:
             continue
         words = "recommended" if answer.reached else "nearest"
+        x, plain = _within(found[1].loss, edge).mean, frontier.undefended.loss
+        start = plain.mean if plain else x
         yield {
             "type": "scatter",
             "mode": "markers+text",
             "name": escape(answer.title, quote=False),
-            "x": [_within(found[1].loss, edge).mean],
+            "x": [x],
             "y": [metric.height(y.mean)],
             "text": [f"<b>{words}</b>" if main else ""],
-            "textposition": "bottom center",  # nothing better lies below: there is room
+            "textposition": f"bottom {'left' if 2 * x > start + edge else 'right'}",
             "textfont": {"size": 14},
             "hoverinfo": "skip",
             "marker": {
