@@ -151,7 +151,7 @@ def clamp(inputs: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
 
 
 def _adam(method: str, like: Tensor) -> Callable[[Tensor, float], Tensor]:
-    """(gradient, rate) to what Adam (Kingma and Ba, 2015) subtracts, of the gradient or its signs."""
+    """(gradient, rate) to what Adam (Kingma and Ba, 2015) subtracts; on signs, if so called."""
     mean, square, steps = torch.zeros_like(like), torch.zeros_like(like), 0
 
     def update(gradient: Tensor, rate: float) -> Tensor:

@@ -131,14 +131,10 @@ class Candidates:
         """
         message, (inputs, _) = self.message(0), self.batch(0)
         if isinstance(message, GradientMessage) and separates(message, inputs):
-            deltas = (
-                torch.stack(  # ∂L/∂output of the whole batch: a candidate may change the others'
-                    [
-                        self.message(k).output_gradient(self.batch(k)[0]).detach()  # type: ignore[attr-defined]
-                        for k in range(len(self))
-                    ]
-                )
-            )
+            # ∂L/∂output of the whole batch with each candidate, which may change the others'
+            pairs = ((self.message(k), self.batch(k)[0]) for k in range(len(self)))
+            found = [m.output_gradient(x).detach() for m, x in pairs]  # type: ignore[attr-defined]
+            deltas = torch.stack(found)
             others = deltas[:, 1:]
             if torch.allclose(others, others[:1], rtol=1e-5, atol=1e-7 * float(deltas.abs().max())):
                 yield from self._summed(message, deltas[:, 0])
