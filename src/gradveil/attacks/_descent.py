@@ -76,22 +76,21 @@ class Watch:
 
     def __init__(self, time_budget: float | None) -> None:
         self._start, self._budget = time.monotonic(), time_budget
-        self._end = None if time_budget is None else self._start + time_budget
-
-    def is_over(self) -> bool:
-        """Whether the budget is spent."""
-        return self._end is not None and time.monotonic() >= self._end
 
     def left(self) -> float | None:
         """Seconds left; `None`: no limit."""
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+        if self._budget is None:
+            return None
+        return max(0.0, self._start + self._budget - time.monotonic())
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.left() == 0.0
 
     def share(self) -> float:
         """How much of the budget is spent, from 0 to 1; 0: no limit."""
-        if self._budget is None:
-            return 0.0
-        spent = time.monotonic() - self._start
-        return min(1.0, spent / self._budget) if self._budget > 0 else 1.0
+        left = self.left()
+        return 0.0 if left is None else 1 - left / self._budget if self._budget else 1.0
 
     def part(self, share: float) -> "Watch":
         """A watch for the next part of the work: that share of what is left."""
