@@ -116,14 +116,11 @@ def check_settings(
     not_negative: Sequence[str] = (),
 ) -> None:
     """Require fields of an attack to be what they are called; its time budget and progress, too."""
-    for names, check in (
-        (counts, check_count),
-        (positive, check_positive),
-        (not_negative, check_not_negative),
-    ):
+    checks = {check_count: counts, check_positive: positive, check_not_negative: not_negative}
+    for check, names in checks.items():
         for name in names:
             check(getattr(attack, name), name)
-    if getattr(attack, "time_budget", None) is not None:
-        check_not_negative(attack.time_budget, "time_budget")  # type: ignore[attr-defined]
+    if (budget := getattr(attack, "time_budget", None)) is not None:
+        check_not_negative(budget, "time_budget")
     progress = getattr(attack, "progress", None)
     check_optional_callable(progress, "progress", "Give a function, or None.")

@@ -76,22 +76,21 @@ class Watch:
 
     def __init__(self, time_budget: float | None) -> None:
         self._start, self._budget = time.monotonic(), time_budget
-        self._end = None if time_budget is None else self._start + time_budget
-
-    def is_over(self) -> bool:
-        """Whether the budget is spent."""
-        return self._end is not None and time.monotonic() >= self._end
 
     def left(self) -> float | None:
         """Seconds left; `None`: no limit."""
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+        if self._budget is None:
+            return None
+        return max(0.0, self._start + self._budget - time.monotonic())
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.left() == 0.0
 
     def share(self) -> float:
         """How much of the budget is spent, from 0 to 1; 0: no limit."""
-        if self._budget is None:
-            return 0.0
-        spent = time.monotonic() - self._start
-        return min(1.0, spent / self._budget) if self._budget > 0 else 1.0
+        left = self.left()
+        return 0.0 if left is None else 1 - left / self._budget if self._budget else 1.0
 
     def part(self, share: float) -> "Watch":
         """A watch for the next part of the work: that share of what is left."""
@@ -122,7 +121,7 @@ def minimise(
     """
     watch, evaluate = Watch(descent.time_budget), _evaluator(cost)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
-    now, update = start, _Update(descent, start)
+    now, update = start, _adam(descent.method, start)
     try:
         for step in range(descent.steps + 1):
             share = max(step / descent.steps, watch.share())
@@ -150,24 +149,22 @@ def clamp(inputs: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     return inputs if high is None else inputs.clamp(max=high.to(inputs))
 
 
-class _Update:
-    """Adam (Kingma and Ba, 2015) on the gradient or on its signs."""
+def _adam(method: str, like: Tensor) -> Callable[[Tensor, float], Tensor]:
+    """(gradient, rate) to what Adam (Kingma and Ba, 2015) subtracts; on signs, if so called."""
+    mean, square, steps = torch.zeros_like(like), torch.zeros_like(like), 0
 
-    def __init__(self, descent: Descent, like: Tensor) -> None:
-        self.method, self.count = descent.method, 0
-        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
-
-    def __call__(self, gradient: Tensor, rate: float) -> Tensor:
-        """What to subtract."""
+    def update(gradient: Tensor, rate: float) -> Tensor:
+        nonlocal mean, square, steps
         gradient = torch.nan_to_num(gradient)
-        if self.method == "signed-adam":
+        if method == "signed-adam":
             gradient = gradient.sign()
-        self.count += 1
-        self.mean = 0.9 * self.mean + 0.1 * gradient
-        self.square = 0.999 * self.square + 0.001 * gradient.square()
-        mean = self.mean / (1 - 0.9**self.count)
-        square = self.square / (1 - 0.999**self.count)
-        return rate * mean / (square.sqrt() + 1e-8)
+        steps += 1
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient.square()
+        spread = (square / (1 - 0.999**steps)).sqrt() + 1e-8
+        return rate * (mean / (1 - 0.9**steps)) / spread
+
+    return update
 
 
 def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -131,19 +131,16 @@ class Candidates:
         """
         message, (inputs, _) = self.message(0), self.batch(0)
         if isinstance(message, GradientMessage) and separates(message, inputs):
-            deltas = torch.stack([self._output_gradient(index) for index in range(len(self))])
+            # ∂L/∂output of the whole batch with each candidate, which may change the others'
+            pairs = ((self.message(k), self.batch(k)[0]) for k in range(len(self)))
+            found = [m.output_gradient(x).detach() for m, x in pairs]  # type: ignore[attr-defined]
+            deltas = torch.stack(found)
             others = deltas[:, 1:]
             if torch.allclose(others, others[:1], rtol=1e-5, atol=1e-7 * float(deltas.abs().max())):
                 yield from self._summed(message, deltas[:, 0])
                 return
         for index in range(len(self)):
             yield values_of(self.message(index), self.batch(index)[0])
-
-    def _output_gradient(self, index: int) -> Tensor:
-        """∂L/∂output of the whole batch with this candidate, which may change the others'."""
-        message = self.message(index)
-        assert isinstance(message, GradientMessage)
-        return message.output_gradient(self.batch(index)[0]).detach()
 
     def _summed(self, message: GradientMessage, deltas: Tensor) -> Iterator[Tensors]:
         """The messages as the sum of what the others and the candidate add."""

@@ -332,11 +332,13 @@ def marginal(
     generator: torch.Generator,
 ) -> list[Identification]:
     """log Σ_r p(sent | candidate, r) / R over the R possible rests of the batch."""
-    candidates = population.at(draw.candidates)
-    known = (population.at(rest) if len(rest) else None for rest in rests)
-    found = [Identify(candidates, rest).many(messages, generator) for rest in known]
-    logs = torch.stack([torch.stack([one.log_likelihoods for one in each]) for each in found])
-    return [Identification(row, candidates[0]) for row in logs.logsumexp(0) - log(len(found))]
+    candidates, found = population.at(draw.candidates), []
+    for rest in rests:
+        known = population.at(rest) if len(rest) else None
+        each = Identify(candidates, known).many(messages, generator)
+        found.append(torch.stack([one.log_likelihoods for one in each]))
+    logs = torch.stack(found).logsumexp(0) - log(len(found))
+    return [Identification(row, candidates[0]) for row in logs]
 
 
 def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:

@@ -69,7 +69,7 @@ def cosine_distance(values: Values, sent: Tensor) -> Tensor:
 def relative_distance(values: Values, sent: Tensor) -> Tensor:
     """‖g - y‖² / ‖y‖²."""
     values = _parts(values)
-    parts = zip(values, _split(sent, values), strict=True)
+    parts = zip(values, sent.split([v.numel() for v in values]), strict=True)
     errors = [value.reshape(-1) - part for value, part in parts]
     power = sent.dot(sent).clamp(min=torch.finfo(sent.dtype).tiny)
     return torch.stack([error.dot(error) for error in errors]).sum() / power
@@ -94,7 +94,7 @@ class _Products(Function):
 
     @staticmethod
     def forward(sent: Tensor, *values: Tensor) -> Tensor:
-        pairs = list(zip(values, _split(sent, values), strict=True))
+        pairs = list(zip(values, sent.split([v.numel() for v in values]), strict=True))
         own = torch.stack([g.reshape(-1).dot(g.reshape(-1)) for g, _ in pairs]).sum()
         product = torch.stack([g.reshape(-1).dot(y) for g, y in pairs]).sum()
         return torch.stack([own, product])
@@ -109,15 +109,9 @@ class _Products(Function):
         own, product = gradient.unbind()
         found = [
             torch.addcmul(g * (2 * own), y.view_as(g), product)
-            for g, y in zip(values, _split(sent, values), strict=True)
+            for g, y in zip(values, sent.split([v.numel() for v in values]), strict=True)
         ]
         to_sent = None
         if ctx.needs_input_grad[0]:
             to_sent = product * torch.cat([g.reshape(-1) for g in values])
         return to_sent, *found
-
-
-def _split(row: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Views of a row, of as many entries as these have."""
-    parts: Sequence[Tensor] = row.split([tensor.numel() for tensor in like])
-    return parts

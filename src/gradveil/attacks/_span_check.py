@@ -163,7 +163,15 @@ def find_places(text: Text, first: Tensor | None, width: int) -> Places:
     if first is not None:
         outside = distances(first, first_inputs(text.message, length, count))
     inside = outside < 0.01
-    scores = _scores(text)
+    # the clearer one of what the table and the map to scores of tokens say of each token
+    found = linear_inputs(text.message, text.blank)
+    last, transposed = found[-1].weights[-1] if found else ("", True)
+    names = {text.table} if text.table else set()
+    if not transposed and last in text.sent and len(text.sent[last]) == count:
+        names.add(last)
+    scores = torch.zeros(count, dtype=torch.float64)
+    if names:
+        scores = torch.stack([text.scores(name) for name in names]).amax(0)
     likely = likely_tokens(scores, size * length).sort().values
     cost = outside - 1e-3 * (scores.argsort().argsort() / count).unsqueeze(1)
     cost += 1.0 * inside.any(1, keepdim=True)  # they are elsewhere already
@@ -173,22 +181,11 @@ def find_places(text: Text, first: Tensor | None, width: int) -> Places:
         open_count = max(open_count, len(likely))
     tokens, decided = [], []
     for place in range(length):
-        found = int(inside[:, place].sum())
-        order = (outside if found else cost)[:, place].argsort()
-        tokens.append(order[: min(found, 4 * size) if found else open_count])
-        decided.append(found > 0)
+        fitting = int(inside[:, place].sum())
+        order = (outside if fitting else cost)[:, place].argsort()
+        tokens.append(order[: min(fitting, 4 * size) if fitting else open_count])
+        decided.append(fitting > 0)
     return Places(tokens, decided, likely, outside[likely])
-
-
-def _scores(text: Text) -> Tensor:
-    """The clearer one of what the table and the map to scores of tokens say of each token."""
-    found = linear_inputs(text.message, text.blank)
-    last, transposed = found[-1].weights[-1] if found else ("", True)
-    names = {text.table} if text.table else set()
-    if not transposed and last in text.sent and len(text.sent[last]) == text.tokens:
-        names.add(last)
-    scores = [text.scores(name) for name in names]
-    return torch.stack(scores).amax(0) if scores else torch.zeros(text.tokens, dtype=torch.float64)
 
 
 def assemble(

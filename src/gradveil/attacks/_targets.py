@@ -155,10 +155,10 @@ class Run:
         """Of the message, relative to its size."""
         return message_misfit(self.observation, inputs, self.labels)
 
-    def random_misfit(self, batches: int = 8) -> float:
-        """The least misfit that one of a few random batches has."""
+    def random_misfit(self) -> float:
+        """The least misfit that one of eight random batches has."""
         count = len(self.labels)
-        drawn = random_inputs(self.observation, batches * count, self.generator).split(count)
+        drawn = random_inputs(self.observation, 8 * count, self.generator).split(count)
         return min(self.misfit(inputs) for inputs in drawn)
 
 

@@ -207,7 +207,7 @@ class LearnedPrior(Prior):
         low, high = denoiser.levels if isinstance(denoiser, Denoiser) else (0.0, torch.inf)
         if not low <= level <= high:
             expected = f"be one that the denoiser was trained for, from {low:.3g} to {high:.3g}"
-            raise WrongValue("level", expected, f"{level:.3g}", "Rescale the inputs.")
+            raise WrongValue("level", expected, f"{level:.3g}", "Choose one of these.")
         level, generator = float(level), generator_or_fresh(generator)
         found, error = score_information(denoiser, samples, labels, level, draws, generator)
         within = "" if labels is None else " within classes"
