@@ -237,7 +237,8 @@ class LocalHead:
 
     def outputs(self, places: Tensor) -> Tensor:
         """U of all visits of a single step."""
-        return places @ self.weight.T + self.bias
+        outputs: Tensor = places @ self.weight.T + self.bias
+        return outputs
 
     def played(self, places: Tensor, slopes: Tensor | None = None) -> tuple[Tensors, Tensor]:
         """The changes of the head's parameters, and the δ of the model, by playing the steps again.
