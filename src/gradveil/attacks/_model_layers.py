@@ -210,6 +210,7 @@ class SmoothTwin:
             activation.width = width
 
 
+@torch.no_grad()  # of the parameters
 def determined_share(
     features: Callable[[Tensor], Tensor], inputs: Tensor, generator: torch.Generator
 ) -> float:
