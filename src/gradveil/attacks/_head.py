@@ -19,6 +19,7 @@ from ._model_layers import (
     loss_of,
     noise_beside,
     random_inputs,
+    recorded,
 )
 from ._observation import Observation
 
@@ -114,6 +115,12 @@ class Head:
             later = {name: self.loss.parameters[name] for name in self.later}
         gradients: tuple[Tensors, Tensor] = grad(loss_of, argnums=(0, 1))(later, outputs)
         return gradients
+
+    def inputs_of(self, layer: nn.Linear, outputs: Tensor) -> Tensor:
+        """What a later layer reads if U is this, in one row."""
+        with recorded([("", layer)]) as seen:
+            self._returned(outputs, self.probe)
+        return seen[0].inputs.flatten()
 
     def features(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """H = Δ⁺ ∂L/∂W, the inputs of the layer, from its outputs; and E‖error‖² of each.

@@ -14,6 +14,7 @@ from gradveil.messages import LocalSteps
 
 from ._descent import Watch
 from ._head import CLEAR, ROUGH, Head, head_of
+from ._last_layer import outputs_of_last_layer
 from ._model_layers import features_of, random_examples
 from ._targets import Run
 
@@ -236,7 +237,8 @@ class LocalHead:
 
     def outputs(self, places: Tensor) -> Tensor:
         """U of all visits of a single step."""
-        return places @ self.weight.T + self.bias
+        outputs: Tensor = places @ self.weight.T + self.bias
+        return outputs
 
     def played(self, places: Tensor, slopes: Tensor | None = None) -> tuple[Tensors, Tensor]:
         """The changes of the head's parameters, and the δ of the model, by playing the steps again.
@@ -344,9 +346,19 @@ class LocalSearch:
         """The coordinates of all visits, and the squared residual that is left.
 
         They start from the features that a guess of the inputs has in its own training, or, at
-        larger widths of the activations, from nothing.
+        larger widths of the activations, from nothing. Of a gradient the last layer alone is tried
+        before: of trained models it is the easier problem.
         """
-        local, generator = self.local, self.training.run.generator
+        local, run = self.local, self.training.run
+        generator = run.generator
+        if guess is None and run.observation.local is None and local.head.noise == 0:
+            outputs = outputs_of_last_layer(local.head, run.labels, generator, run.watch)
+            if outputs is not None:
+                places = local.head.features(outputs, run.labels)[0] @ local.basis.T
+                local.measure(places)
+                found = self._end(local.start(places))
+                if found[1] < ALMOST:
+                    return found
         simulated = self.training.simulate(local.basis, guess)
         expected = Expected(simulated, local.visits, 0.1 if guess is None else 0.02)
         if guess is None:

@@ -113,7 +113,7 @@ def input_layer(observation: Observation, generator: torch.Generator) -> Call | 
 def last_layer(calls: list[Call], observation: Observation) -> Call:
     """The last linear layer that makes one number for each class and whose weight was sent."""
     classes = observation.num_classes
-    for call in reversed(calls):
+    for call in calls[::-1]:
         if call.layer.out_features == classes and call.weight in observation.sent:
             return call
     layers = [f"{c.name} ({c.layer.in_features} to {c.layer.out_features})" for c in calls]
@@ -210,6 +210,7 @@ class SmoothTwin:
             activation.width = width
 
 
+@torch.no_grad()  # of the parameters
 def determined_share(
     features: Callable[[Tensor], Tensor], inputs: Tensor, generator: torch.Generator
 ) -> float:
@@ -228,8 +229,8 @@ def determined_share(
     >>> round(determined_share(halves, torch.zeros(500, 4), torch.Generator().manual_seed(0)), 1)
     0.5
     """
-    found, pull = vjp(features, inputs)
-    entries, count = inputs[0].numel(), found[0].numel()
+    found, pull = vjp(features, inputs)[:2]
+    entries, count = inputs[0].numel(), int(found[0].numel())
     if count < entries:
         return count / entries
     push = vjp(lambda slopes: pull(slopes)[0], torch.zeros_like(found))[1]  # v to J v

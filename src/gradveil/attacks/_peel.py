@@ -57,7 +57,7 @@ class Peel(Attack):
         steps: 25 for each pass.
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
-        total_variation: Its weight in step 3, beside the relative misfit of the features.
+        total_variation: Its weight in step 2, beside the relative misfit of the features.
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (pass, passes, misfit of the message).
 

@@ -1,0 +1,175 @@
+"""The last layer of a trained model, whose logits are solved before anything else."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jacfwd, vmap
+from torch.nn.functional import one_hot
+
+from gradveil._random import normal_like
+
+from ._descent import Watch
+from ._head import Head
+from ._matching import euclidean_evidence
+from ._model_layers import Call
+from ._priors import TotalVariation
+from ._refine import Objective, refine
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """Equations for the logits z_n of a batch in what was sent of the last layer z = V a + c.
+
+    With e_n = ∂L/∂z_n, which z_n alone determines, the message holds G = ∂L/∂V = Σ_n e_n a_nᵀ and
+    ∂L/∂c = Σ_n e_n. Let G = Q S Rᵀ with as many singular values as the batch has examples. Then
+
+        S⁻¹ Qᵀ Σ_n e_n (z_n - c)ᵀ = Rᵀ Vᵀ,   e_n in the span of Q,   S⁻¹ Qᵀ (Σ_n e_n - ∂L/∂c) = 0.
+
+    A trained model is sure of most of its examples: their e_n are thousands of times smaller than
+    others'. Divided by the singular values, and e_n by its own length, all examples count alike.
+    """
+
+    head: Head
+    layer: nn.Linear
+    labels: Tensor
+    gradient: Tensor
+    bias: Tensor | None
+
+    def residuals(self, logits: Tensor) -> Tensor:
+        """Of all equations, in one row."""
+        slopes = self.slopes(logits)
+        left, sizes, right = self._factors
+        inside, outside = left[:, : len(sizes)], left[:, len(sizes) :]
+        shares = (slopes @ inside).T / sizes[:, None]
+        lengths = slopes.norm(dim=1, keepdim=True) + torch.finfo(slopes.dtype).tiny
+        target = right @ self.layer.weight.detach().T
+        blocks = [shares @ (logits - self.offset) - target, slopes @ outside / lengths]
+        if self.bias is not None:
+            blocks.append(shares.sum(1) - inside.T @ self.bias / sizes)
+        return torch.cat([block.flatten() for block in blocks])
+
+    def slopes(self, logits: Tensor) -> Tensor:
+        """e, one row for each example."""
+        found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
+        return found
+
+    @property
+    def offset(self) -> Tensor | float:
+        """The layer's bias c."""
+        return 0.0 if self.layer.bias is None else self.layer.bias.detach()
+
+    @cached_property
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
+        count = len(self.labels)
+        return left, sizes[:count], right[:count]
+
+    def starts(self, count: int, generator: torch.Generator) -> Tensor:
+        """Logits of many kinds; of every other start the labels' scores fit ∂L/∂c.
+
+        They deviate by up to 6, the margins of their labels are up to 14: a trained model's.
+        """
+        blank = self.gradient.new_empty(count, len(self.labels), len(self.gradient))
+        scores = 6 * _uniform(blank[:, :1, :1], generator) * normal_like(blank, generator)
+        own = one_hot(self.labels, len(self.gradient)).to(blank)
+        margins = 14 * _uniform(blank[:, :, 0], generator)
+        if self.bias is not None:
+            others = scores.masked_fill(own > 0, -torch.inf).logsumexp(2)
+            doubts = self._doubts(self.bias, count, generator)
+            fitting = others + (1 - doubts).log() - doubts.log() - (scores * own).sum(2)
+            margins[::2] = fitting[::2]
+        return self.offset + scores + margins[:, :, None] * own
+
+    def _doubts(self, bias: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """1 - p of each label: -∂L/∂c at the label, split at random among equal ones."""
+        examples, classes = len(self.labels), len(self.gradient)
+        slopes = self.slopes(self.gradient.new_zeros(examples, classes))
+        unit = -slopes[0, self.labels[0]] / (1 - 1 / classes)
+        seen = (-bias / unit)[self.labels].clamp(min=1e-4)
+        parts = _uniform(self.gradient.new_empty(count, examples), generator) + 0.05
+        same = (self.labels[:, None] == self.labels).to(parts)
+        jitter = (0.5 * normal_like(parts, generator)).exp()
+        return (seen * parts / (parts @ same) * jitter).clamp(1e-5, 0.99)
+
+
+def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn: Tensor = torch.special.ndtr(normal_like(like, generator))
+    return drawn
+
+
+def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
+    """The layer after the head's first one, if it is the only one and returns class scores."""
+    if head.is_last or labels.dim() != 1 or labels.is_floating_point():
+        return None
+    sent, names = head.observation.sent, {name.rpartition(".")[0] for name in head.later}
+    call = Call(min(names, default=""), None, labels)
+    gradient = sent.get(call.weight)
+    if len(names) != 1 or gradient is None or not len(labels) < min(gradient.shape):
+        return None
+    if gradient.shape != (head.observation.num_classes, head.outputs.shape[1]):
+        return None
+    layer = head.observation.model.get_submodule(call.name)
+    assert isinstance(layer, nn.Linear)
+    return LastLayer(head, layer, labels, gradient, sent.get(call.bias))
+
+
+def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
+    """The logits; `None` where no start leads to a solution: other draws may.
+
+    80 Levenberg-Marquardt steps of 384 starts beside each other; after 12 the best 64 go on.
+    """
+    shape = (len(problem.labels), len(problem.gradient))
+
+    def residuals(row: Tensor) -> Tensor:
+        return problem.residuals(row.view(shape))
+
+    def costs_of(values: Tensor) -> Tensor:
+        return values.square().sum(1).nan_to_num(torch.inf)
+
+    rows = problem.starts(384, generator).flatten(1)
+    values, damping = vmap(residuals)(rows), torch.full_like(rows[:, :1], 0.1)
+    costs = costs_of(values)
+    for step in range(80):
+        if watch.is_over():
+            return None
+        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
+        back = jacobians.transpose(1, 2)
+        matrices, slopes = back @ jacobians, back @ values[:, :, None]
+        sizes = matrices.diagonal(dim1=1, dim2=2)
+        sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
+        shifted = matrices + torch.diag_embed(damping * sizes)
+        steps = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
+        tried = rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
+        found = vmap(residuals)(tried)
+        helps = (costs_of(found) < costs)[:, None]  # a step is taken where it does
+        damping = torch.where(helps, damping / 3, damping * 4).clamp(1e-12, 1e8)
+        rows, values = torch.where(helps, tried, rows), torch.where(helps, found, values)
+        costs = costs_of(values)
+        if float(costs.min()) < 1e-11:
+            break
+        if step == 12:
+            best = costs.argsort()[:64]
+            rows, values, damping, costs = rows[best], values[best], damping[best], costs[best]
+    least = costs.argmin()
+    return rows[least].view(shape) if float(costs[least]) < 1e-5 else None
+
+
+def outputs_of_last_layer(
+    head: Head, labels: Tensor, generator: torch.Generator, watch: Watch
+) -> Tensor | None:
+    """U whose image under the layers in between is what the last layer's equations give."""
+    problem = last_layer_of(head, labels)
+    logits = None if problem is None else solve_last(problem, generator, watch)
+    if problem is None or logits is None:
+        return None
+    head.sharpen()
+    features = torch.linalg.pinv(problem.slopes(logits).T) @ problem.gradient
+    objective = Objective(
+        lambda outputs: head.inputs_of(problem.layer, outputs),
+        euclidean_evidence(features.flatten()),
+        TotalVariation(0.0),
+    )
+    found = refine(objective, features, steps=10, products=100, watch=watch, tolerance=1e-9)
+    return found.inputs
