@@ -161,11 +161,9 @@ def split(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
-    """Mark the error of an image of the mean colour, if it is known.
+    """Mark the error of an image of the mean colour by `axis.axvline` or `axis.axhline`.
 
-    Args:
-        line: `axis.axvline` or `axis.axhline`.
-        errors: Of single defenses; the first that is known stands for all, which share batches.
+    The first that is known stands for those of all defenses, which share batches.
     """
     known = [error for error in errors if error is not None]
     if known:
@@ -327,12 +325,8 @@ def draw_images(
 def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = True) -> None:
     """Draw the levels of each defense and plan, joined in their order; crosses are the intervals.
 
-    Args:
-        axis: Where.
-        rows: `defense`, `plan` ("" if it needs none), `blank_mse`, and with the endings `_mean`,
-            `_low` and `_high` the `loss` and what was found. Those without a mean are left out.
-        found: The name of what is found, which goes to the right.
-        guess: Whether to mark the error of a blind guess.
+    Rows have `defense`, `plan` ("" if it needs none), `blank_mse`, and with the endings `_mean`,
+    `_low` and `_high` the `loss` and what was found, which goes to the right.
     """
     rows = [r for r in rows if None not in (r["loss_mean"], r[f"{found}_mean"])]
     for (defense, plan), mine in split(rows, "defense", "plan").items():
@@ -379,14 +373,9 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
 def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "aware") -> None:
     """A grid of verdicts to the left, the frontier to the right.
 
-    Args:
-        stem: Where ``.png`` and ``.pdf`` go.
-        verdicts: Columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
-            and settings in the order in which they come first. A pair without a row stays empty,
-            and so does a verdict that is none of `VERDICTS`: that the claim has no such setting,
-            for example.
-        frontier: Rows for `frontier_panel`.
-        attacker: The column of errors.
+    Verdicts have columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
+    and settings are in the order in which they come first. A pair without a row stays empty, and so
+    does a verdict that is none of `VERDICTS`.
     """
     height = max(4.4, 1.4 + 0.25 * len(split(verdicts.where(), "name")))
     with figure(stem, columns=2, width=5.2, height=height) as (made, axes):

@@ -316,14 +316,9 @@ def _draw_stages(axis: "Axes", rows: Sequence[Row]) -> None:
     axis.plot([*guesses], [*guesses.values()], color="0.45", ls=":", label="blind guess")
     for at in {numbers.number(row["place"]) for row in placed if row["judges"] is False}:
         axis.axvspan(at - 0.4, at + 0.4, color="0.9", lw=0, zorder=0)
-        style: dict[str, Any] = {
-            "rotation": 90,
-            "color": "0.35",
-            "fontsize": 7,
-            "ha": "center",
-            "va": "bottom",
-        }
-        axis.text(at, 0.03, "cannot judge", transform=axis.get_xaxis_transform(), **style)
+        place: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation": 90}
+        below = axis.get_xaxis_transform()
+        axis.text(at, 0.03, "cannot judge", transform=below, size=7, color="0.35", **place)
     axis.set_xticks(range(len(stages)), [str(stage) for stage in stages])
     axis.set(xlim=(-0.5, len(stages) - 0.5), ylim=(-0.05, None))
 
