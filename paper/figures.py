@@ -326,38 +326,29 @@ def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = Tr
     """Draw the levels of each defense and plan, joined in their order; crosses are the intervals.
 
     Rows have `defense`, `plan` ("" if it needs none), `blank_mse`, and with the endings `_mean`,
-    `_low` and `_high` the `loss` and what was found, which goes to the right.
+    `_low` and `_high` the `loss` and what was found, which goes to the right. Curves of private
+    plans are hollow, those of layers have squares.
     """
     rows = [r for r in rows if None not in (r["loss_mean"], r[f"{found}_mean"])]
+    of_plan: dict[str, dict[str, Any]] = {
+        PRIVATE: {"mfc": "white", "ls": ":"},
+        LAYERS: {"marker": "s"},
+    }
     for (defense, plan), mine in split(rows, "defense", "plan").items():
+        short = f" ({plan.replace('one level per layer', 'per layer')})" if plan else ""
+        look = {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
         axis.errorbar(
             [number(r[f"{found}_mean"]) for r in mine],
             [number(r["loss_mean"]) for r in mine],
             xerr=bars(mine, found),
             yerr=bars(mine, "loss"),
-            label=curve_label(defense, plan),
+            label=f"{label_of(defense)}{short}",
             elinewidth=0.5,
             lw=1,
-            **curve_look(defense, plan),
+            **look,
         )
     if guess:
         blind_guess(axis.axvline, [r[BLANK] for r in rows])
-
-
-def curve_label(defense: str, plan: str) -> str:
-    """How a legend calls a defense with its plan.
-
-    >>> curve_label("optimal-pruning", LAYERS)
-    'optimal pruning (public, per layer)'
-    """
-    plan = plan.replace("one level per layer", "per layer")
-    return f"{label_of(defense)} ({plan})" if plan else label_of(defense)
-
-
-def curve_look(defense: str, plan: str) -> dict[str, Any]:
-    """The look of a curve; private plans are hollow, layers have squares."""
-    of_plan = {PRIVATE: {"mfc": "white", "ls": ":"}, LAYERS: {"marker": "s"}}
-    return {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
 
 
 VERDICTS: Mapping[str, tuple[str, str, str]] = {
