@@ -69,16 +69,11 @@ def bench_sensitivity(
     reference_probes: int = 16,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[SensitivityRow]:
-    """A row for each case and defense.
+    """A row for each case and defense, which runs as a client would call it.
 
-    Args:
-        cases: Models and batches.
-        defenses: By name; each runs as a client would call it.
-        repeats: Repetitions of the timing, interleaved; medians are reported.
-        draws: Random seeds over which the share of the optimum is averaged.
-        reference_probes: Probes for each example of a batch of 64, more for smaller ones, that
-            stand for exact sensitivities.
-        progress: Told the name of each case when it starts.
+    Timings take turns, and medians are reported; shares of the optimum are means over `draws`
+    seeds. `reference_probes` for each example of a batch of 64, more for smaller ones, stand for
+    exact sensitivities.
     """
     rows = []
     for case in cases:

@@ -34,10 +34,12 @@ def adam_variances(moments: Moments, trace: float) -> Tensors:
 
 def optimum(ratios: Tensors, squares: Tensors, allowed: float) -> Tensors:
     """The variances at the trace `allowed` of s_i = r_i |g_i|; 0 where r_i is."""
-    rows = [(_row(ratios[name]), _row(squares[name])) for name in ratios]
-    size = sum(len(ratio) for ratio, _ in rows)
+    size = sum(ratio.numel() for ratio in ratios.values())
     spread = max(1, size // 2**13)
-    ratio, square = (torch.cat([row[k][::spread] for row in rows]) for k in (0, 1))
+    ratio, square = (
+        torch.cat([own[name].detach().reshape(-1)[::spread].double() for name in ratios])
+        for own in (ratios, squares)
+    )
     seen = ratio > 0
     ratio, square = ratio[seen], square[seen]
     middle = -float(_log_k(ratio, square).median())
@@ -47,14 +49,12 @@ def optimum(ratios: Tensors, squares: Tensors, allowed: float) -> Tensors:
         revealed = float((ratio.square() * square / _levels(ratio, square, multiplier)).sum())
         large = revealed * size / len(seen) < allowed
         low, high = (low, multiplier) if large else (multiplier, high)
-    return {name: _of_tensor(ratios[name], squares[name], low) for name in ratios}
-
-
-def _of_tensor(ratio: Tensor, square: Tensor, multiplier: float) -> Tensor:
-    """In the precision of the ratios, as far as that holds the number."""
-    levels = _levels(ratio.double(), square.double(), multiplier)
-    limits = torch.finfo(ratio.dtype)
-    return (levels.clamp(limits.tiny, limits.max) * ratio.sign()).to(ratio.dtype)
+    found = {}
+    for name, own in ratios.items():  # in their precision, as far as that holds the number
+        limits = torch.finfo(own.dtype)
+        levels = _levels(own.double(), squares[name].double(), low)
+        found[name] = (levels.clamp(limits.tiny, limits.max) * own.sign()).to(own.dtype)
+    return found
 
 
 def _levels(ratio: Tensor, square: Tensor, multiplier: float) -> Tensor:
@@ -70,7 +70,3 @@ def _levels(ratio: Tensor, square: Tensor, multiplier: float) -> Tensor:
 def _log_k(ratio: Tensor, square: Tensor) -> Tensor:
     """log(s²/|g|³) = 2 log(s/|g|) - log|g|."""
     return 2 * ratio.clamp(min=1e-300).log() - 0.5 * square.log()
-
-
-def _row(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).double()

@@ -189,18 +189,9 @@ def of_attacks(
 ) -> Claim:
     """A claim about what attacks find: one comparison of errors in several variants.
 
-    Args:
-        name: Of the claim.
-        text: As in the paper, or nearly.
-        source: Where in the paper.
-        compare: From errors to differences.
-        studies: As in the paper; with an attacker who knows the defense; with plans that reveal
-            nothing.
-        variants: Which.
-        metric: The score; as in the paper it is that of images place by place.
-        margin: How much counts as similar.
-        aware_compare: The comparison where the attacker knows the defense, if it is another one.
-        safe_compare: The one with plans that reveal nothing.
+    The studies are those as in the paper, with an attacker who knows the defense, and with plans
+    that reveal nothing; in the last two the comparison may be another one. The score of images
+    place by place, as in the paper, is `unmatched_` in front of the metric.
     """
     study, aware, safe = studies
     every = {

@@ -161,11 +161,9 @@ def split(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def blind_guess(line: Callable[..., Any], errors: Iterable[Entry]) -> None:
-    """Mark the error of an image of the mean colour, if it is known.
+    """Mark the error of an image of the mean colour by `axis.axvline` or `axis.axhline`.
 
-    Args:
-        line: `axis.axvline` or `axis.axhline`.
-        errors: Of single defenses; the first that is known stands for all, which share batches.
+    The first that is known stands for those of all defenses, which share batches.
     """
     known = [error for error in errors if error is not None]
     if known:
@@ -327,43 +325,30 @@ def draw_images(
 def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = True) -> None:
     """Draw the levels of each defense and plan, joined in their order; crosses are the intervals.
 
-    Args:
-        axis: Where.
-        rows: `defense`, `plan` ("" if it needs none), `blank_mse`, and with the endings `_mean`,
-            `_low` and `_high` the `loss` and what was found. Those without a mean are left out.
-        found: The name of what is found, which goes to the right.
-        guess: Whether to mark the error of a blind guess.
+    Rows have `defense`, `plan` ("" if it needs none), `blank_mse`, and with the endings `_mean`,
+    `_low` and `_high` the `loss` and what was found, which goes to the right. Curves of private
+    plans are hollow, those of layers have squares.
     """
     rows = [r for r in rows if None not in (r["loss_mean"], r[f"{found}_mean"])]
+    of_plan: dict[str, dict[str, Any]] = {
+        PRIVATE: {"mfc": "white", "ls": ":"},
+        LAYERS: {"marker": "s"},
+    }
     for (defense, plan), mine in split(rows, "defense", "plan").items():
+        short = f" ({plan.replace('one level per layer', 'per layer')})" if plan else ""
+        look = {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
         axis.errorbar(
             [number(r[f"{found}_mean"]) for r in mine],
             [number(r["loss_mean"]) for r in mine],
             xerr=bars(mine, found),
             yerr=bars(mine, "loss"),
-            label=curve_label(defense, plan),
+            label=f"{label_of(defense)}{short}",
             elinewidth=0.5,
             lw=1,
-            **curve_look(defense, plan),
+            **look,
         )
     if guess:
         blind_guess(axis.axvline, [r[BLANK] for r in rows])
-
-
-def curve_label(defense: str, plan: str) -> str:
-    """How a legend calls a defense with its plan.
-
-    >>> curve_label("optimal-pruning", LAYERS)
-    'optimal pruning (public, per layer)'
-    """
-    plan = plan.replace("one level per layer", "per layer")
-    return f"{label_of(defense)} ({plan})" if plan else label_of(defense)
-
-
-def curve_look(defense: str, plan: str) -> dict[str, Any]:
-    """The look of a curve; private plans are hollow, layers have squares."""
-    of_plan = {PRIVATE: {"mfc": "white", "ls": ":"}, LAYERS: {"marker": "s"}}
-    return {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
 
 
 VERDICTS: Mapping[str, tuple[str, str, str]] = {
@@ -379,14 +364,9 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
 def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "aware") -> None:
     """A grid of verdicts to the left, the frontier to the right.
 
-    Args:
-        stem: Where ``.png`` and ``.pdf`` go.
-        verdicts: Columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
-            and settings in the order in which they come first. A pair without a row stays empty,
-            and so does a verdict that is none of `VERDICTS`: that the claim has no such setting,
-            for example.
-        frontier: Rows for `frontier_panel`.
-        attacker: The column of errors.
+    Verdicts have columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
+    and settings are in the order in which they come first. A pair without a row stays empty, and so
+    does a verdict that is none of `VERDICTS`.
     """
     height = max(4.4, 1.4 + 0.25 * len(split(verdicts.where(), "name")))
     with figure(stem, columns=2, width=5.2, height=height) as (made, axes):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import hypot, inf, isfinite
 from typing import Any, NamedTuple
 
@@ -185,9 +186,8 @@ def final_losses_of(results: Results, last: int = 8) -> ByDefense:
     return {defense: final_losses(pairs, last) for defense, pairs in runs.items()}
 
 
-def mean_losses_of(results: Results) -> ByDefense:
-    """The mean loss over all rounds: the less, the faster a training is."""
-    return final_losses_of(results, last=0)
+mean_losses_of = partial(final_losses_of, last=0)
+"""The mean loss over all rounds: the less, the faster a training is."""
 
 
 def difference(measured: ByDefense, first: Defended, second: Defended) -> dict[Unit, Tensor]:

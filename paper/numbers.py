@@ -249,12 +249,9 @@ class Runs(NamedTuple):
 
 
 def rank_correlation(first: Tensor, second: Tensor, counts: Tensor | None = None) -> Tensor:
-    """Spearman's ρ; tied values share their rank, and NaN if all are tied.
+    """Spearman's ρ of two values of each run; tied ones share their rank, NaN if all are tied.
 
-    Args:
-        first: One value of each run.
-        second: The other.
-        counts: How often each run counts; with a leading dimension, one ρ for each of its rows.
+    Counts say how often each run counts; with a leading dimension, one ρ for each of its rows.
 
     >>> a, b = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
     >>> round(float(rank_correlation(a, b)), 3)

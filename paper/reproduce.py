@@ -130,7 +130,10 @@ def _with_data(cells: list[Cell]) -> list[Cell]:
 def _run(runner: Runner, cells: list[Cell], time_budget: float | None) -> Outcome:
     """Run under a progress bar, note the commit of what is found, and tell what failed."""
     if cells:
-        _write_commits(runner.folder, {*_commits(runner.folder), _commit()})
+        command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        commit = done.stdout.strip() or "unknown"  # without git
+        _write_commits(runner.folder, {*_commits(runner.folder), commit})
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("cells", total=len(cells))
@@ -203,13 +206,6 @@ def draw_overview(findings: Iterable[Finding], results: AllResults, folder: Path
     verdicts = Table(("name", "claim", "setting", "verdict"), rows)
     frontier = STUDIES["frontier"].numbers(results.get("frontier", {}))
     draw_summary(folder / "summary", verdicts, frontier)
-
-
-def _commit() -> str:
-    """The commit that is checked out; "unknown" without git."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 def _commits(folder: Path) -> list[str]:

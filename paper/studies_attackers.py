@@ -194,18 +194,12 @@ def draw_bound(table: Table, stem: Path) -> None:
     label = "MSE per pixel (normalised units)"
     with figures.panels(stem, rows, figures.AXES["noise"], label, height=3.9, legend=3) as shown:
         for axis, name, mine in shown:
-            figures.curves(axis, [_above_floor(row) for row in mine], BOUND_LOOKS, by="what")
+            for row in mine:  # nothing is below what a logarithmic axis shows
+                ends = {n: row[n] for n in ("mean", "low", "high") if row[n] is not None}
+                row |= {n: max(numbers.number(end), FLOOR) for n, end in ends.items()}
+            figures.curves(axis, mine, BOUND_LOOKS, by="what")
             axis.set_title(numbers.label_of(name))
             axis.set_yscale("log")
-
-
-def _above_floor(row: Row) -> Row:
-    """The row with nothing below what a logarithmic axis shows."""
-    ends = {name: row[name] for name in ("mean", "low", "high")}
-    return {
-        **row,
-        **{n: None if e is None else max(numbers.number(e), FLOOR) for n, e in ends.items()},
-    }
 
 
 LEAKAGE = presets(
@@ -316,14 +310,9 @@ def _draw_stages(axis: "Axes", rows: Sequence[Row]) -> None:
     axis.plot([*guesses], [*guesses.values()], color="0.45", ls=":", label="blind guess")
     for at in {numbers.number(row["place"]) for row in placed if row["judges"] is False}:
         axis.axvspan(at - 0.4, at + 0.4, color="0.9", lw=0, zorder=0)
-        style: dict[str, Any] = {
-            "rotation": 90,
-            "color": "0.35",
-            "fontsize": 7,
-            "ha": "center",
-            "va": "bottom",
-        }
-        axis.text(at, 0.03, "cannot judge", transform=axis.get_xaxis_transform(), **style)
+        words: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation": 90}
+        below = axis.get_xaxis_transform()
+        axis.text(at, 0.03, "cannot judge", transform=below, size=7, color="0.35", **words)
     axis.set_xticks(range(len(stages)), [str(stage) for stage in stages])
     axis.set(xlim=(-0.5, len(stages) - 0.5), ylim=(-0.05, None))
 

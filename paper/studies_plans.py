@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import log2
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,7 @@ def estimator_cells(preset: str) -> list[Cell]:
 
 def estimator_numbers(results: Results) -> Table:
     """Mean shares over batches with intervals, and the cost in plain gradients."""
-
-    def key(settings: Settings) -> tuple[int, str]:
-        return settings.get("trained", 0), settings["estimator"]
-
+    key = itemgetter("trained", "estimator")
     costs = {key(s): float(r["ratio"]) for s, r in select(results, "estimator_cost")}
     shares = grouped(select(results, "estimator_share"), key)
     rows = [

@@ -67,12 +67,7 @@ def cell_of(name: str, settings: Settings) -> Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a figure, and for figures of images their pixels.
-
-    Args:
-        columns: Their names.
-        rows: One tuple for each row, in the order of the columns; None is a missing entry.
-        arrays: Images too large for rows.
+    """The numbers of a figure, None where one is missing; for figures of images their pixels.
 
     >>> table = Table(("ratio", "mse"), [(0.8, 0.7), (0.9, None)])
     >>> print(table.as_csv(), end="")
