@@ -221,7 +221,8 @@ def _reduction(message: "GradientMessage", outputs: Tensor) -> str | None:
         known = _KNOWN.setdefault(loss_fn, {})
     except TypeError:  # it cannot be remembered
         known = {}
-    key = (outputs.shape, outputs.dtype, like)
+    own = loss_fn.named_buffers() if isinstance(loss_fn, nn.Module) else ()  # class weights
+    key = (outputs.shape, outputs.dtype, like, *((n, id(b), b._version) for n, b in own))
     if key not in known:
         count = _classes(outputs) if outputs.dim() == 2 else 0  # so that each class has its turn
         count = max(3, min(count, MOST_OUTPUTS // outputs.numel()))

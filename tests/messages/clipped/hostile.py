@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 KEPT: list[Tensor] = []
@@ -378,11 +379,94 @@ class OfItsOwnClass(Net):
         return (100 * h.as_subclass(OwnTensors)).as_subclass(Tensor)
 
 
+@torch.jit.script
+def masked(h: Tensor) -> Tensor:
+    """With a generator that no mode of torch sees."""
+    generator = torch.Generator(device="cpu")
+    generator.manual_seed(0)
+    return 100 * h * torch.rand(h.shape, generator=generator)
+
+
+@torch.jit.script
+def factor(matrix: Tensor) -> Tensor:
+    """Fails for all examples if it fails for one."""
+    return torch.linalg.cholesky(matrix)
+
+
+class Scripted(Net):
+    def between(self, h: Tensor) -> Tensor:
+        return masked(h)
+
+
+class ScriptedFallsBack(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        matrix = torch.eye(4) * (30 - x.square().sum(-1))[:, None, None]
+        try:
+            scale = factor(matrix).diagonal(dim1=-2, dim2=-1)
+        except RuntimeError:
+            scale = -matrix.abs().diagonal(dim1=-2, dim2=-1)
+        return self.second(torch.tanh(self.first(x)) * scale)
+
+
+class Resized(Net):
+    """By an operation whose rule for batches gives each example numbers of others."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.stack([row + 50 * row.detach().clone().resize_(2).sum() for row in h])
+
+
+class Rounds(TorchDispatchMode):
+    """Random steps, the same in each run, by position."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten.tanh.default:
+            return result
+        generator = torch.Generator().manual_seed(0)
+        return torch.floor(2 * result + torch.rand(result.shape, generator=generator)) / 2
+
+
+class ByADispatchMode(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        with Rounds():
+            h = torch.tanh(self.first(x))
+        return self.second(h)
+
+
+PLACES: dict[float, int] = {}
+
+
+class CodesByArrival(Net):
+    """A vocabulary that grows; the code of the first example is the same each time."""
+
+    def between(self, h: Tensor) -> Tensor:
+        key = float(h.detach().sum())
+        return h * (1.0 + 10 * PLACES.setdefault(key, len(PLACES)))
+
+
+class SeldomDrops(Net):
+    """From a generator elsewhere, which two runs of one example hardly show."""
+
+    stream = random.Random(1)
+
+    def between(self, h: Tensor) -> Tensor:
+        return h if float(h.detach().sum()) > 1e9 or self.stream.random() > 0.2 else -5 * h
+
+
+class HalfPrecision(Net):
+    """Signals of eight bits, whose norms are taken in more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).float()
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Standardises, MaskedClasses, AttendsToTheBatch, SortsByLength, SequenceFirst, LayerDrop,
     NumpyDrop, HookScalesByTheLargest, ModuleHook, CustomBackward, OwnRule, OwnOperation, Remembers,
     Counts, MovesABuffer, WritesItsWeights, WritesWhatItSaw, KeepsInAGlobal, KeepsInAList,
     NotesNumbers, CountsElsewhere, WritesOnABoard, SeedsItself, OwnGenerator, KeepsAGenerator,
     SpecialFirst, FlatSoftmax, ScaledInPlace, EarlyExit, Checkpointed, ScaledByThePlace,
-    ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass,
+    ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass, Scripted,
+    ScriptedFallsBack, Resized, ByADispatchMode, CodesByArrival, SeldomDrops, HalfPrecision,
 )  # fmt: skip

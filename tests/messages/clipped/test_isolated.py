@@ -2,15 +2,19 @@
 
 import contextlib
 import copy
+import functools
 import math
+import os
+import signal
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage
+from gradveil import GradientMessage, ModelError, PrivateNoise
 from gradveil.messages import ClippedMessage, _clipped
 
 from . import hostile
@@ -142,6 +146,97 @@ def test_the_generators_of_python_and_numpy_stay():
     largest_move(hostile.LayerDrop())
     assert random.getstate() == before[0]
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+
+
+def test_what_random_draws_is_of_each_example_alone():
+    """Micro-batches would otherwise tell by who shares a draw how many came before."""
+    torch.manual_seed(0)
+    net, (inputs, targets) = hostile.LayerDrop(), data()
+    alike = inputs[:1].expand(40, -1)
+    message = GradientMessage(net, cross_entropy, targets[:1].expand(40), separable=True)
+    parts = [*_clipped._isolated.isolated(message, alike)]
+    losses = torch.cat([part.losses for part in parts])
+    assert len(losses.unique()) == 2  # dropped, and not
+    assert 8 <= int((losses == losses.min()).sum()) <= 32
+
+
+class LimitsRows(nn.Module):
+    """Through memory that numpy shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.out = nn.Embedding(12, 8), nn.Linear(8, 3)
+        table = self.rows.weight.detach().numpy()
+
+        def limit(ids):
+            table[ids] *= 0.5 / np.maximum(0.5, np.linalg.norm(table[ids], axis=-1, keepdims=True))
+
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.limit(np.unique(x.numpy()))
+        return self.out(self.rows(x).mean(1))
+
+
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_rows_that_are_written_as_they_are_read_stay(unit: str):
+    model, tokens = LimitsRows(), torch.tensor([[7, 9], [9, 11]])
+    before = state(model)
+    with contextlib.suppress(ValueError):
+        defense = PrivateNoise(50.0, 0.01, unit=unit)
+        defense.backward(model, cross_entropy, tokens, torch.tensor([0, 1]))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_process_that_is_killed_is_an_error():
+    class Dies(hostile.Net):
+        def between(self, h: Tensor) -> Tensor:
+            if float(h.detach().norm()) != 0:
+                os.kill(os.getpid(), signal.SIGKILL if os.getpid() != parent else 0)
+            return h
+
+    parent = os.getpid()
+    with pytest.raises(ValueError, match="was killed"):
+        clipped(Dies(), *data())
+
+
+def test_where_nothing_can_be_forked_it_is_refused(monkeypatch):
+    monkeypatch.setattr(_clipped._isolated, "CAN_FORK", False)
+    with pytest.raises(ModelError, match="run on all examples at once"):
+        clipped(hostile.ThroughNumpy(), *data())
+
+
+def test_a_hook_on_a_weight_is_refused():
+    model = hostile.Net()
+    model.first.weight.register_hook(lambda g: 0 * g)
+    with pytest.raises(ValueError, match=r"a hook on the gradient of `first\.weight`"):
+        clipped(model, *data())
+
+
+def test_an_embedding_that_rescales_its_rows_is_refused_whatever_is_read():
+    table = nn.Parameter(torch.randn(12, 4))
+
+    class Limited(hostile.Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = table
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = nn.functional.embedding(x.long().abs() % 12, self.table, max_norm=100.0)
+            return super().forward(rows.mean(1))
+
+    with pytest.raises(ValueError, match="max_norm"):
+        clipped(Limited(), *data())
+
+
+def test_a_constant_that_is_kept_is_no_memory():
+    constants = functools.cache(lambda n: torch.linspace(0, 1, n))
+
+    class Shifted(hostile.Net):
+        def between(self, h: Tensor) -> Tensor:
+            return h + constants(4)
+
+    assert largest_move(Shifted()) <= 1 + 1e-6
 
 
 def test_a_global_constant_is_no_memory():

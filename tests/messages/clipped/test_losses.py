@@ -1,5 +1,6 @@
 """Losses: what they add for parameters alone stays, and none is judged by private data."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -45,6 +46,38 @@ def test_an_empty_batch_has_the_same_penalty():
     net = model()
     empty = values(net, lambda o, y: cross_entropy(o, y) + ridge(net), X[:0], Y[:0])
     assert_same(empty, {n: 6 * p.detach() for n, p in net.named_parameters()}, tolerance=1e-5)
+
+
+def test_an_empty_batch_that_tells_no_shape_is_refused():
+    """As a loader without batches: the penalty would be missing."""
+    net, nothing = model(), torch.empty(0, 1)
+    with pytest.raises(ValueError, match="have the shape of an example"):
+        values(net, lambda o, y: cross_entropy(o, y) + ridge(net), nothing, Y[:0])
+    assert all(not bool(v.any()) for v in values(net, cross_entropy, nothing, Y[:0]).values())
+
+
+def test_targets_that_the_loss_holds_are_not_compared_with_each_example():
+    """`targets=None`, and a loss that broadcasts: each example would meet the targets of all."""
+    net, held = model(), torch.randn(6, 3)
+    with pytest.raises(ValueError, match="take a single example"):
+        values(net, lambda o, _: mse_loss(o, held), targets=None)
+
+
+def test_class_weights_that_come_later_are_found():
+    net, loss = model(), nn.CrossEntropyLoss()
+    values(net, loss)
+    loss.weight = torch.tensor([1.0, 1.0, 9.0])
+    with pytest.raises(ValueError, match="mean or a sum over examples"):
+        values(net, loss)
+
+
+def test_looking_for_it_leaves_the_model_as_it_was():
+    """A loss that runs a part of the model, whose buffers move."""
+    net = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+    before = {name: b.clone() for name, b in net.named_buffers()}
+    with contextlib.suppress(ValueError):
+        values(net, lambda o, y: cross_entropy(o, y) + net[0].weight.square().sum())
+    assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
 
 
 def test_inference_mode_does_not_lose_it():

@@ -27,8 +27,10 @@ are not code.
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
 import logging
+import pickle
 import random
 import secrets
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -202,7 +204,11 @@ def _look(message: GradientMessage, made_up: Tensor) -> Known:
     loss = message.loss.secluded()
     own = {name: p.clone().requires_grad_() for name, p in message.parameters.items()}
     try:
-        with _Randomness(None, made_up.device), apart(loss.model):
+        with (
+            _Randomness(None, made_up.device),
+            unwritten(message.loss.model),
+            apart(loss.model),
+        ):
             layout, outputs = layout_of(lambda: loss.outputs(own, made_up), own)
             check_outputs(outputs, 1)
             apart_from_others = rows_are_independent(loss, own, made_up_batch(made_up))
@@ -307,8 +313,10 @@ def _loss_alone(
     if loss.may_use_weights:
         taps.strange = {}
     try:
-        return loss.loss_of_outputs(outputs, None if target is None else target.unsqueeze(0))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        with warnings.catch_warnings():  # that each output would be compared with each target
+            warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
+            return loss.loss_of_outputs(outputs, None if target is None else target.unsqueeze(0))
+    except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
         if is_out_of_memory(error):
             raise
         raise ValueError(
@@ -343,6 +351,7 @@ def _one(
 ) -> Tensors:
     """The gradient and the loss of one example."""
     loss = message.loss.secluded()
+    loss.may_use_weights = False  # which here would be used past the clip
     own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
     label = None if target is None else target.clone()
     strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
@@ -415,8 +424,7 @@ class _Randomness:
 
 def _python_states() -> tuple[Any, ...]:
     """Those of `random` and `numpy.random`."""
-    kind, words, *rest = np.random.get_state()
-    return random.getstate(), kind, bytes(words), *rest
+    return random.getstate(), pickle.dumps(np.random.get_state())
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

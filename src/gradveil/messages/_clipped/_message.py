@@ -24,7 +24,14 @@ from gradveil._typing import Tensors
 from .._explain import explained
 from .._functional import check_match, each_row, is_transformed
 from .._gradient import GradientMessage
-from .._mixing import check_layers, check_outputs, own_output_gradients, penalty_of, refusal
+from .._mixing import (
+    check_layers,
+    check_outputs,
+    loss_reduction,
+    own_output_gradients,
+    penalty_of,
+    refusal,
+)
 from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, zeros
@@ -163,6 +170,12 @@ class ClippedMessage(Wrapper):
         check_match(inputs, self.targets, tokens=self.takes_tokens)
         check_targets(self.targets, len(inputs))
         check_layers(self.loss.model)
+        hooked = [n for n, p in self.loss.model.named_parameters() if p._backward_hooks]
+        if hooked:
+            raise refusal(
+                f"a hook on the gradient of `{hooked[0]}`, which is not that of an example",
+                "Change what was sent instead.",
+            )
         if self.message.declared_separable is False:
             raise refusal("one that was declared not to be", "Leave `separable` out.")
         if is_transformed(inputs):  # inside of vmap nothing can be tested
@@ -176,7 +189,18 @@ class ClippedMessage(Wrapper):
     def _penalty(self, inputs: Tensor) -> Tensors | None:
         """The gradient of what the loss adds for the parameters alone; `None` where unknown."""
         outputs = known_of(self.message, inputs).outputs
-        return penalty_of(self.message, outputs, self._divisor(inputs))
+        if loss_reduction(self.loss.loss_fn) is not None:  # of torch itself: it knows no model
+            return penalty_of(self.message, outputs, self._divisor(inputs))
+        if outputs is None and not len(inputs):
+            raise WrongValue(
+                "inputs",
+                "have the shape of an example where there are none, too, so that what the loss adds"
+                " for the parameters alone is found",
+                f"`inputs.shape = {tuple(inputs.shape)}`, which the model does not take",
+                "Use for example torch.empty(0, 28, 28).",
+            )
+        with secluded(self.message) as alone:
+            return penalty_of(alone, outputs, self._divisor(inputs))
 
     def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
         """The sums over examples divided by their number, and the penalty."""

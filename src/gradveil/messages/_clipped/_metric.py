@@ -151,6 +151,7 @@ class Metric:
 
 def in_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Each row over its largest entry, and that entry in float64: squares then do not vanish."""
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # under autocast they are less
     flat = rows.detach().reshape(len(rows), -1)
     size = flat.abs().amax(1) if flat.shape[1] else flat.new_ones(len(flat))
     size = torch.where(size > 0, size, 1.0)

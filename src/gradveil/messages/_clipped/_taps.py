@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _len_torch_dispatch_stack as dispatch_modes
+from torch._C._functorch import is_batchedtensor
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -154,7 +155,7 @@ class Taps(Recorder):
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
             return func(*args, **kwargs)
         self._check_taken(taken)
-        _check_batch_norm(func, args, kwargs)
+        _check_options(func, args, kwargs)
         if self._states is not None and _adds_hook(func, name):
             raise self._unbatchable("the model's code adds hooks to the backward pass")
         if self._states is None or name == "__get__":
@@ -167,7 +168,8 @@ class Taps(Recorder):
         writes = writes and name != "requires_grad_"
         old = set() if writes else {id(tensor) for tensor in taken}
         for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
-            if id(tensor) not in old and id(tensor) not in self._names:
+            own = id(tensor) in old or id(tensor) in self._names
+            if not own and (taken or is_batchedtensor(tensor)):  # else a constant, as torch.arange
                 setattr(tensor, MARK, self._run)
         return iter(made) if name == "__iter__" else result
 
@@ -211,8 +213,9 @@ class Taps(Recorder):
             raise self._unbatchable(f"`{operation}` is called where it is not seen (TorchScript?)")
 
     def _unbatchable(self, reason: str) -> UnbatchableError:
-        self.failed = self.failed or UnbatchableError(reason)
-        return self.failed
+        error = UnbatchableError(reason)
+        self.failed = self.failed or error
+        return error
 
     def _check_taken(self, taken: list[Tensor]) -> None:
         if any(getattr(tensor, MARK, self._run) is not self._run for tensor in taken):
@@ -322,14 +325,21 @@ def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> 
         raise UnbatchableError("random numbers come from a generator of the model's own")
 
 
-def _check_batch_norm(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
-    """Refuse statistics of a batch, by whatever function of torch they are taken."""
+def _check_options(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+    """Refuse statistics of a batch, and rows that are rescaled as they are read."""
     if func is F.batch_norm:
         given = signature(func).bind(*args, **kwargs).arguments
         if given.get("training", False):
             raise refusal(
                 "that batch_norm(training=True) mixes the examples of a batch",
                 "Use `model.eval()`, or group_norm in its place.",
+            )
+    if func in (F.embedding, F.embedding_bag):
+        given = signature(func).bind(*args, **kwargs).arguments
+        if given.get("max_norm") is not None:
+            raise refusal(
+                f"{func.__name__}(max_norm=...), which rescales the rows that an example reads",
+                "Leave max_norm out, and limit the rows after the optimizer's step.",
             )
 
 
