@@ -21,8 +21,9 @@ What a run could learn of others in another way is taken from it:
 | parts, where memory is short | operations of the first are recorded, and repeated | |
 
 What is left is code that is made to get around this: that writes numbers of an example to a disk or
-into memory that processes share, or takes torch's own wrappers apart. Weights that a server sends
-are not code.
+into memory that processes share, reads memory that was never written, or takes torch's own wrappers
+apart. Protected are the rows of inputs and targets, not data that a loss holds by itself. Weights
+that a server sends are not code.
 """
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
