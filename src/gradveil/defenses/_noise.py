@@ -254,7 +254,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         None is above the cap, and none below the least, which hides entries that are 0. What is
         clamped gets the median level of its tensor.
         """
-        levels = shape.levels(moments.like)
+        levels: Tensors = shape.levels(moments.like)
         squares = self._unclamped(moments.squared_values, moments)
         by_entry = self.granularity == "parameter"
         if not by_entry:
