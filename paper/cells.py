@@ -32,7 +32,7 @@ from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
 from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
-from gradveil.shapes import Evidence, Public, model_given, shape_with
+from gradveil.shapes import Evidence, Public, Request, model_given, shape_with
 from gradveil.theory import (
     GaussianPrior,
     gain_over_isotropic,
@@ -109,7 +109,8 @@ def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
         made = from_examples(defense, data, public)
         inputs, targets = data.batch(public["start"], settings["size"])
         message = GradientMessage(net, cross_entropy, targets)
-        made.source.given(made.needs, message.parameters, message, inputs, _public_stream())
+        asked = Request(made.needs, message.parameters, message, inputs, _public_stream())
+        made.source.given(asked)
         return made, None
     return defense, defense.plan(public_moments(net, data, public, defense.about.clamp))
 
@@ -366,7 +367,8 @@ def _public(settings: Settings, kind: str, count: int) -> Mechanism:
     generator = named_stream("studies", settings["seed"], f"public plans {kind}", count)
     examples = _examples(data, kind, settings["public"], count * settings["size"], generator)
     message, inputs = _anyone(settings)
-    given = Public(examples).given(NOISE.needs, message.parameters, message, inputs, generator)
+    asked = Request(NOISE.needs, message.parameters, message, inputs, generator)
+    given = Public(examples).given(asked)
     return NOISE.mechanism(given.shape, given.moments)
 
 

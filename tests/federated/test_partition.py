@@ -70,8 +70,8 @@ def test_bad_arguments() -> None:
         partition(TARGETS, 2, "random")
     with pytest.raises(ValueError, match=r"at least 8 examples for 4 clients\. Found 5"):
         partition(TARGETS[:5], 4, "label")
-    with pytest.raises(ValueError, match="Parameter `alpha` should leave every client at least 30"):
-        partition(TARGETS, 6, "dirichlet", alpha=0.01, minimum=30)
+    with pytest.raises(ValueError, match="Parameter `alpha` should leave every client an example"):
+        partition(TARGETS, 40, "dirichlet", alpha=1e-3)
     with pytest.raises(ValueError, match="Parameter `alpha` should be a finite number above 0"):
         partition(TARGETS, 6, "dirichlet", alpha=0.0)
 

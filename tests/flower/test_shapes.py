@@ -14,7 +14,7 @@ from gradveil.federated import PackedShape, Planner
 from gradveil.flower import FedSGD, train_function
 from gradveil.flower._records import SHAPE, read_shape, shape_record
 from gradveil.messages import trainable_parameters
-from gradveil.shapes import Shape
+from gradveil.shapes import Request, Shape
 
 from . import small
 from .test_hostile_server import assert_refused
@@ -75,7 +75,8 @@ def test_the_client_draws_its_noise_in_the_shape() -> None:
     like = trainable_parameters(small.model())
     defense = OptimalNoise(0.1, source=source)
     nothing: Any = None
-    levels = defense.made(source.given(defense.needs, like, nothing, torch.zeros(1), nothing)).std
+    request = Request(defense.needs, like, nothing, torch.zeros(1), nothing)
+    levels = defense.made(source.given(request)).std
     for name in like:
         torch.testing.assert_close(
             shaped[name], flat[name] * levels[name] / 0.1, rtol=1e-3, atol=1e-5

@@ -10,6 +10,7 @@ from gradveil import GradientMessage, Public
 from gradveil._random import named_stream
 from gradveil.catalog import build_defense
 from gradveil.defenses import NoDefense
+from gradveil.shapes import Request
 from paper.cells import dataset, model, planned_defense, public_moments
 from paper.trainings import federation
 from tests.paper.test_cells import ATTACK, MNIST, TRAINING, run
@@ -46,7 +47,7 @@ def test_the_plan_is_that_of_public():
     own = replace(build_defense(DEFENSE), source=Public(dataset("mnist").batch(100, 16)))
     message = GradientMessage(model(MNIST), cross_entropy, targets)
     stream = named_stream("studies", 0, "public moments", 0)
-    own.source.given(own.needs, message.parameters, message, inputs, stream)
+    own.source.given(Request(own.needs, message.parameters, message, inputs, stream))
     expected = std_at(own, 0)
     for name, std in std_at(made, 0).items():
         assert torch.equal(std, expected[name])

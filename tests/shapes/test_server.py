@@ -23,7 +23,7 @@ from gradveil import (
 from gradveil.catalog import build_defense, spec_of
 from gradveil.mechanisms import Mechanism, RoundingMechanism
 from gradveil.models import build_model
-from gradveil.shapes import Shape
+from gradveil.shapes import Request, Shape
 from tests.defenses.cases import FREE, batch, message, row
 
 LIKE = {
@@ -75,7 +75,8 @@ def served(defense: Any, shape: Shape | None = None, **limits: float) -> Any:
 
 def mechanism_of(defense: Defense, like: dict[str, Tensor] = LIKE) -> Any:
     inputs, generator = torch.zeros(1, 10), torch.Generator()
-    return defense.made(defense.origin.given(defense.needs, like, message, inputs, generator))
+    asked = Request(defense.needs, like, message, inputs, generator)
+    return defense.made(defense.origin.given(asked))
 
 
 def planned(defense: Defense, shape: Shape | None = None, **limits: float) -> Mechanism:

@@ -163,7 +163,6 @@ def test_a_model_that_does_not_fit_leaves_no_folder(empty: Path) -> None:
     (lambda: partition(TARGETS, 2, "even"), "kind", "'even'"),
     (lambda: partition(TARGETS, 2, "dirichlet", alpha=-1.0), "alpha", "-1.0"),
     (lambda: partition(TARGETS, 2, seed=-1), "seed", "-1"),
-    (lambda: partition(TARGETS, 2, minimum=-1), "minimum", "-1"),
     (lambda: sample_clients([0, 1], 0.0, 0, 1), "fraction", "0.0"),
 )
 def test_parts(case: Wrong, empty: Path) -> None:

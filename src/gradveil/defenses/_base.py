@@ -32,7 +32,7 @@ from gradveil.messages import (
     values_of,
 )
 from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
-from gradveil.shapes import FromServer, Given, ModelSource, Needs, Shape, Source
+from gradveil.shapes import FromServer, Given, ModelSource, Needs, Request, Shape, Source
 
 from ._accumulation import Accumulation
 
@@ -244,7 +244,8 @@ class Defense:
         about = self.about
         if about.private or not about.needs.moments:
             return Given(self.shape(moments), moments)
-        return self.origin.given(about.needs, moments.like, message, inputs, generator)
+        asked = Request(about.needs, moments.like, message, inputs, generator)
+        return self.origin.given(asked)
 
     def made(self, given: Given) -> AnyMechanism:
         """The mechanism of what a source gives; once for what it keeps."""

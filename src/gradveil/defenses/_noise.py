@@ -254,7 +254,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         None is above the cap, and none below the least, which hides entries that are 0. What is
         clamped gets the median level of its tensor.
         """
-        levels = shape.levels(moments.like)
+        levels: Tensors = shape.levels(moments.like)
         squares = self._unclamped(moments.squared_values, moments)
         by_entry = self.granularity == "parameter"
         if not by_entry:
@@ -275,10 +275,13 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
             levels = {n: torch.where(inside[n], r, middle[n]) for n, r in levels.items()}
         return raise_to_least(levels, self.least)
 
-    def _unclamped(self, tensors: Mapping[str, Tensor], moments: Moments) -> Tensors:
-        """With 0 for entries that are clamped in every batch, which do not count."""
+    def _unclamped(self, tensors: Any, moments: Moments) -> Any:
+        """With 0 for entries that are clamped in every batch, which do not count.
+
+        Where nothing is clamped these are the tensors themselves: squares stay to be computed.
+        """
         if self.clip is None:
-            return dict(tensors)
+            return tensors
         inside = self._inside(moments)
         return {name: torch.where(inside[name], each, 0.0) for name, each in tensors.items()}
 

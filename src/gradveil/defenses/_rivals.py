@@ -52,8 +52,28 @@ class _ByValues(Defense):
         return super().shape(moments)
 
 
+class _Remembering(_ByValues):
+    """Keeps something from one step to the next, under one name; nothing before the first."""
+
+    remembers: ClassVar[str]
+    _memory: Any = None
+
+    def reset(self) -> None:
+        """Forget it, as for a new model."""
+        self._memory = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept; nothing before the first step."""
+        return {} if self._memory is None else {self.remembers: self._memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_state(state, {self.remembers})
+        self._memory = state.get(self.remembers)
+
+
 @dataclass(eq=False)
-class ErrorFeedback(_ByValues, amount="ratio", varies=False):  # what was sent shows
+class ErrorFeedback(_Remembering, amount="ratio", varies=False):  # what was sent shows
     """y_t = top_k(g_t + e_t), e_{t+1} = g_t + e_t - y_t, e_1 = 0 (Stich et al. 2018).
 
     All that is sent and held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
@@ -69,10 +89,11 @@ class ErrorFeedback(_ByValues, amount="ratio", varies=False):  # what was sent s
     ErrorFeedback(ratio=0.9)
     """
 
+    remembers: ClassVar[str] = "held_back"
+
     ratio: float
 
     def __post_init__(self) -> None:
-        self._held_back: Tensors = {}
         self._pruning = GradientPruning(self.ratio)
 
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
@@ -88,10 +109,9 @@ class ErrorFeedback(_ByValues, amount="ratio", varies=False):  # what was sent s
     ) -> tuple[Tensors, Moments]:
         """The message with what was held back so far."""
         values = checked_values(message, inputs)
-        if self._held_back:
-            check_structure(values, self._held_back, "message(inputs)", "what was held back")
-            held = {name: self._held_back[name].to(value) for name, value in values.items()}
-            values = {name: value + held[name] for name, value in values.items()}
+        if self._memory is not None:
+            check_structure(values, self._memory, "message(inputs)", "what was held back")
+            values = {name: v + self._memory[name].to(v) for name, v in values.items()}
         return values, Moments.of_values(values, inputs.numel())
 
     def respond(
@@ -99,25 +119,12 @@ class ErrorFeedback(_ByValues, amount="ratio", varies=False):  # what was sent s
     ) -> Defended:
         """One step; what is not sent stays here."""
         step = super().respond(message, inputs, generator)
-        self._held_back = {n: (v - step.sent[n]).detach() for n, v in step.values.items()}
+        self._memory = {n: (v - step.sent[n]).detach() for n, v in step.values.items()}
         return step
-
-    def reset(self) -> None:
-        """Hold nothing back, as for a new model."""
-        self._held_back = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is held back; nothing before the first step."""
-        return {"held_back": dict(self._held_back)} if self._held_back else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
-        check_state(state, {"held_back"})
-        self._held_back = dict(state.get("held_back", {}))
 
 
 @dataclass(eq=False)
-class Outpost(_ByValues, amount="scale"):
+class Outpost(_Remembering, amount="scale"):
     """Noise of std scale · min(Var θ_l, 1) in layer l, on the largest entries (Wang et al. 2023).
 
     After F. Wang, E. Hugh and B. Li, "More than Enough is Too Much: Adaptive Defenses against
@@ -142,6 +149,7 @@ class Outpost(_ByValues, amount="scale"):
     """
 
     follows: ClassVar[str] = "follows the spread of the weights"
+    remembers: ClassVar[str] = "step"
 
     scale: float = 0.8
     noisy: float = 0.4
@@ -154,7 +162,6 @@ class Outpost(_ByValues, amount="scale"):
             check_at_most(getattr(self, name), name)
         check_ratio(self.noisy, "noisy")
         check_ratio(self.ratio, "ratio")
-        self.reset()
 
     def given(
         self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
@@ -184,24 +191,12 @@ class Outpost(_ByValues, amount="scale"):
     ) -> Defended:
         """One step; as time goes by more often without any defense."""
         generator = generator_or_fresh(generator)
-        chance = torch.tensor(1 / (1 + self.decay * self._step), dtype=torch.float64)
-        self._step += 1
+        before = int(self._memory or 0)
+        chance = torch.tensor(1 / (1 + self.decay * before), dtype=torch.float64)
+        self._memory = before + 1
         if bool(bernoulli(chance, generator)):
             return super().respond(message, inputs, generator)
         return NoDefense().respond(message, inputs, generator)
-
-    def reset(self) -> None:
-        """Start from step 0, as for a new model."""
-        self._step = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """How many steps there were; nothing before the first."""
-        return {"step": self._step} if self._step else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
-        check_state(state, {"step"})
-        self._step = int(state.get("step", 0))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from gradveil._checks import (
     WrongValue,
     check_choice,
     check_count,
-    check_not_negative_count,
     check_positive,
     check_seed,
     check_tensor,
@@ -31,14 +30,14 @@ def partition(
     *,
     alpha: float = 0.5,
     seed: int = 0,
-    minimum: int = 1,
 ) -> list[Tensor]:
     """The indices of each client's examples.
 
     - "iid": shuffled, then cut into equal pieces: flwr-datasets' `IidPartitioner` on
       `dataset.shuffle(seed)`.
     - "dirichlet": of each class, client k gets the share p_k with p ~ Dirichlet(α, ..., α):
-      `DirichletPartitioner(min_partition_size=minimum)`. Small α: few classes for each client.
+      `DirichletPartitioner(min_partition_size=1)`, drawn again (at most ten times) until every
+      client has an example. Small α: few classes for each client.
     - "label": sorted by label and cut into two shards for each client, dealt at random (McMahan
       et al. 2017): `ShardPartitioner(num_shards_per_partition=2)`. Examples that do not fill a
       shard are left out.
@@ -49,7 +48,6 @@ def partition(
         kind: One of the above.
         alpha: For "dirichlet".
         seed: Of numpy's default generator.
-        minimum: For "dirichlet": drawn again (at most ten times) until every client has so many.
 
     >>> [len(part) for part in partition(torch.zeros(10), 4)]
     [3, 3, 2, 2]
@@ -57,7 +55,6 @@ def partition(
     check_choice(kind, "kind", KINDS)
     check_count(clients, "clients")
     check_seed(seed)
-    check_not_negative_count(minimum, "minimum")
     check_tensor(targets, "targets")
     if targets.dim() != 1 and (kind != "iid" or targets.dim() == 0):
         found, advice = f"shape {tuple(targets.shape)}", "Deal other targets with 'iid'."
@@ -73,14 +70,14 @@ def partition(
         parts = [list(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     elif kind == "dirichlet":
         check_positive(alpha, "alpha")
-        parts = _dirichlet(labels, clients, alpha, minimum, rng)
+        parts = _dirichlet(labels, clients, alpha, rng)
     else:
         parts = _by_label(labels, clients, rng)
     return [torch.tensor(part, dtype=torch.int64) for part in parts]
 
 
 def _dirichlet(
-    labels: NDArray[np.int64], clients: int, alpha: float, minimum: int, rng: np.random.Generator
+    labels: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> list[list[int]]:
     for _ in range(_ATTEMPTS):
         parts: list[list[int]] = [[] for _ in range(clients)]
@@ -90,11 +87,11 @@ def _dirichlet(
             cuts = (shares * len(members)).astype(int)[:-1]
             for part, piece in zip(parts, np.split(members, cuts), strict=True):
                 part.extend(piece.tolist())
-        if min(len(part) for part in parts) >= minimum:
+        if all(parts):
             return _shuffled(parts, rng)
-    expected = f"leave every client at least {minimum} examples"
+    expected = "leave every client an example"
     found = f"`alpha = {alpha}` with {clients} clients, which did not in {_ATTEMPTS} draws"
-    advice = "Raise it, lower `minimum`, or use fewer clients."
+    advice = "Raise it, or use fewer clients."
     raise WrongValue("alpha", expected, found, advice)
 
 

@@ -223,14 +223,13 @@ def train(
     resume: bool = False,
     checkpoint_every: int = 8,
     on_round: OnRound = lambda _: None,
-    planner: Planner | None = None,
     allow_imports: AllowImports = False,
 ) -> TrainingHistory:
     """Train, and write checkpoints and results to the folder `out`.
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers are then those of a run that was never stopped. A folder takes one run at a time.
-    `data`, `planner` and `allow_imports` are those of `build_run`.
+    `data` and `allow_imports` are those of `build_run`.
     """
     check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
     check_flag(resume, "resume")
@@ -238,7 +237,7 @@ def train(
     if resume and out is None:
         advice = "Give it, or leave `resume` out."
         raise WrongValue("out", "be the folder of the run to resume", "None", advice)
-    run = build_run(config, data, planner=planner, allow_imports=allow_imports)
+    run = build_run(config, data, allow_imports=allow_imports)
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

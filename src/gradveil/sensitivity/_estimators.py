@@ -49,13 +49,18 @@ class Sketch:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs."""
         values = message(inputs)
-        chunks = draw_probes(inputs, self.probes, generator).split(chunk_size(values))
-        along = (directional_derivatives(message, inputs, chunk) for chunk in chunks)
+        probes = draw_probes(inputs, self.probes, generator)
+        along = self._along(message, inputs, probes, chunk_size(values))
         return Measurement(values, _sum_of_squares(values, along, self.probes))
+
+    def _along(
+        self, message: Message, inputs: Tensor, probes: Tensor, chunk: int
+    ) -> Iterator[Tensors]:
+        return (directional_derivatives(message, inputs, part) for part in probes.split(chunk))
 
 
 @dataclass(frozen=True)
-class PerExample:
+class PerExample(Sketch):
     """‖∇g_i‖² = Σ_b E_v (∂_v g_{b,i})², each example b probed on its own.
 
     Where g(x) = Σ_b g_b(x_b), the gradients of different examples are with respect to different
@@ -77,17 +82,12 @@ class PerExample:
 
     probes: int = 1
 
-    def __post_init__(self) -> None:
-        check_count(self.probes, "probes")
-
-    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
-        """Measure the message at these inputs; it must be a sum over examples."""
-        values = message(inputs)
+    def _along(
+        self, message: Message, inputs: Tensor, probes: Tensor, chunk: int
+    ) -> Iterator[Tensors]:
         advice = "Use `Sketch()`, or estimator='auto'."
         check_separates(message, inputs, "for the estimator `PerExample`", advice)
-        probes = draw_probes(inputs, self.probes, generator)
-        along = _example_derivatives(message, inputs, probes, chunk_size(values))
-        return Measurement(values, _sum_of_squares(values, along, self.probes))
+        return _example_derivatives(message, inputs, probes, chunk)
 
 
 @dataclass(frozen=True)

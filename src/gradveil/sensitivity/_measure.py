@@ -82,17 +82,19 @@ def measure(
     >>> sorted(moments.squared_sensitivities)
     ['bias', 'weight']
     """
-    moments = measure_with_values(
-        message, inputs, estimator, clip, generator, judged=judged, examples=examples
-    )[1]
-    return replace(moments, squared_values=dict(moments.squared_values))
+    if clip is not None:
+        check_positive(clip, "clip")
+        check_at_most(clip, "clip")
+    options = {"judged": judged, "examples": examples}
+    moments = measure_with_values(message, inputs, estimator, generator, **options)[1]
+    moments = replace(moments, squared_values=dict(moments.squared_values))
+    return moments if clip is None else moments.clipped(clip)
 
 
 def measure_with_values(
     message: Message,
     inputs: Tensor,
     estimator: Estimator | str = "auto",
-    clip: float | None = None,
     generator: torch.Generator | None = None,
     *,
     judged: bool = False,
@@ -101,9 +103,6 @@ def measure_with_values(
     """The message's values beside its Moments, for a client that sends what it measured."""
     check_message(message)
     check_inputs(inputs, tokens=takes_tokens(message))
-    if clip is not None:
-        check_positive(clip, "clip")
-        check_at_most(clip, "clip")
     chosen, generator = named(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
         seen, at = embedded(message, inputs)
@@ -123,7 +122,7 @@ def measure_with_values(
         estimator=measured.estimator or estimator_name(chosen),
         squared_example_values=alone,
     )
-    return values, moments if clip is None else moments.clipped(clip)
+    return values, moments
 
 
 def named(estimator: Estimator | str) -> Estimator:

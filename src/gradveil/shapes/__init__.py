@@ -4,7 +4,7 @@ from ._fit import Evidence, fit_shape, gather, shape_with
 from ._model import ModelSource, model_given, synthetic, trust_in
 from ._public import Public, rms_shape
 from ._server import FromServer
-from ._shape import Given, KeptSource, Needs, Shape, Source, check_state
+from ._shape import Given, KeptSource, Needs, Request, Shape, Source, check_state
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -1,6 +1,6 @@
 """The model alone as a source of shapes, and what its outputs say of examples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from gradveil.messages import (
 )
 
 from ._fit import gather, moments_for, shape_with
-from ._shape import Given, KeptSource, Needs
+from ._shape import Given, KeptSource, Request
 
 SEEN = (GradientMessage, LocalUpdateMessage)
 """Messages whose model and loss can be seen."""
@@ -62,28 +62,22 @@ class ModelSource(KeptSource):
     def __init__(self, refresh_every: int = 20) -> None:
         super().__init__(refresh_every)
 
-    def given(
-        self,
-        needs: Needs,
-        like: Mapping[str, Tensor],
-        message: Message,
-        inputs: Tensor,
-        generator: torch.Generator,
-    ) -> Given:
+    def given(self, asked: Request) -> Given:
         """The shape that is kept, or a new one where it is due."""
-        if needs.examples is not None:
+        if asked.needs.examples is not None:
             raise WrongValue(
-                needs.examples,
+                asked.needs.examples,
                 "be used with a source that sees real examples: synthetic ones say how noise should"
                 " be spread, not how much",
                 "a shape from the model alone",
                 "Use source=Public((inputs, targets)) with public examples, or source='private',"
                 " which reveals the batch.",
             )
+        message, inputs = asked.message, asked.inputs
         if not isinstance(message, SEEN) or not message.loss.is_own:
             return model_given(message, inputs)  # nothing tells whether its model is another one
-        model, setting = message.loss.model, _setting(message, inputs)
-        return self.kept(message, inputs, setting, lambda: model_given(message, inputs), model)
+        setting = _setting(message, inputs)
+        return self.kept(asked, setting, lambda _: model_given(message, inputs), message.loss.model)
 
     def __repr__(self) -> str:
         return f"ModelSource(refresh_every={self.refresh_every})"

@@ -1,7 +1,5 @@
 """Public examples as a source of shapes."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -10,7 +8,6 @@ from gradveil._random import seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import (
     GradientMessage,
-    Message,
     check_match,
     example_gradients,
     gradient_of,
@@ -19,7 +16,7 @@ from gradveil.messages import (
 
 from ._fit import fit_shape, gather, moments_for
 from ._model import trust_in
-from ._shape import Given, KeptSource, Needs, Shape
+from ._shape import Given, KeptSource, Request, Shape
 
 MOST_NUMBERS = 2**28
 """That the evidence of all batches may hold; a large model gets fewer batches, two at least."""
@@ -72,25 +69,13 @@ class Public(KeptSource):
         super().__init__(refresh_every)
         self.examples, self.batch_size = examples, batch_size
 
-    def given(
-        self,
-        needs: Needs,
-        like: Mapping[str, Tensor],
-        message: Message,
-        inputs: Tensor,
-        generator: torch.Generator,
-    ) -> Given:
+    def given(self, asked: Request) -> Given:
         """The shape that is kept, or a new one where it is due."""
+        return self.kept(asked, [asked.needs.key, len(asked.inputs)], self._made)
 
-        def make() -> Given:
-            own = torch.Generator(generator.device).manual_seed(seed_from(generator))
-            return self._made(needs, message, inputs, own)
-
-        return self.kept(message, inputs, [needs.key, len(inputs)], make)
-
-    def _made(
-        self, needs: Needs, message: Message, inputs: Tensor, generator: torch.Generator
-    ) -> Given:
+    def _made(self, asked: Request) -> Given:
+        needs, _, message, inputs, given = asked
+        generator = torch.Generator(given.device).manual_seed(seed_from(given))
         own, size = movable(message), len(inputs)
         public, targets = _shuffled(inputs, self.examples, generator)
         each = min(self.batch_size or size, max(1, len(public) // 2))

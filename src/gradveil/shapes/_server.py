@@ -12,10 +12,9 @@ from gradveil._checks import WrongValue, check_kind, check_positive, check_ratio
 from gradveil._tensors import flatten, unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
-from gradveil.messages import Message
 from gradveil.sensitivity import Moments
 
-from ._shape import Given, Needs, Shape, Source, check_state, shape_from, shape_state
+from ._shape import Given, Needs, Request, Shape, Source, check_state, shape_from, shape_state
 
 MOST_FACTORS = 4
 """Of one tensor: rows, columns, positions and one number."""
@@ -81,16 +80,10 @@ class FromServer(Source):
         """The last shape; `None` before the first."""
         return self._shape
 
-    def given(
-        self,
-        needs: Needs,
-        like: Mapping[str, Tensor],
-        message: Message,
-        inputs: Tensor,
-        generator: torch.Generator,
-    ) -> Given:
+    def given(self, asked: Request) -> Given:
         """The server's shape within limits; the moments hold names and sizes, and no numbers."""
-        moments = Moments(constant_like(1.0, like), None, inputs.numel())
+        like = asked.like
+        moments = Moments(constant_like(1.0, like), None, asked.inputs.numel())
         if self._shape is None:
             return Given(replace(Shape.isotropic(like), floor=self.floor), moments)
         kept = self._shape.made  # once for all steps, and clients of a process, that share it

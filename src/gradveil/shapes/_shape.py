@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
@@ -161,6 +161,21 @@ class Needs:
         return f"{how}{' judged' * self.judged}"
 
 
+class Request(NamedTuple):
+    """For what a defense asks a source for a shape."""
+
+    needs: Needs
+    """What the defense has to know."""
+    like: Mapping[str, Tensor]
+    """Tensors of the message's names and sizes, whose values are not read."""
+    message: Message
+    """What the client would send; its model is read, its targets are not."""
+    inputs: Tensor
+    """The private batch, whose values are not read."""
+    generator: torch.Generator
+    """For what is drawn on the way."""
+
+
 @dataclass(frozen=True, eq=False)
 class Given:
     """A shape, and the moments of the examples that it comes from, for amounts that need them.
@@ -194,23 +209,8 @@ class Source(ABC):
     """What tables call it."""
 
     @abstractmethod
-    def given(
-        self,
-        needs: Needs,
-        like: Mapping[str, Tensor],
-        message: Message,
-        inputs: Tensor,
-        generator: torch.Generator,
-    ) -> Given:
-        """The shape for this message; of the inputs and the targets no value is read.
-
-        Args:
-            needs: What the defense has to know.
-            like: Tensors of the message's names and sizes, whose values are not read.
-            message: What the client would send; its model is read, its targets are not.
-            inputs: The private batch, whose values are not read.
-            generator: For what is drawn on the way.
-        """
+    def given(self, asked: Request) -> Given:
+        """The shape for this message; of the inputs and the targets no value is read."""
 
     def check(self, needs: Needs) -> None:
         """Require a defense that can take a shape from here; all can."""
@@ -270,10 +270,9 @@ class KeptSource(Source):
 
     def kept(
         self,
-        message: Message,
-        inputs: Tensor,
+        asked: Request,
         setting: list[Any],
-        make: Callable[[], Given],
+        make: Callable[[Request], Given],
         at: nn.Module | None = None,
     ) -> Given:
         """What is kept for a message and a setting, or made anew where that is due.
@@ -281,14 +280,14 @@ class KeptSource(Source):
         `setting` holds numbers and text that change with what else it is for; `at` is the model
         that it is kept for, `None` for any that has this key.
         """
-        parameters: Tensors = getattr(movable(message), "parameters", {})
+        parameters: Tensors = getattr(movable(asked.message), "parameters", {})
         key = [*setting, *(part for n, p in parameters.items() for part in (n, *p.shape))]
         of_another = self._owner is not None and self._owner() is not at
         if self._given is None or key != self._key or of_another or not self._left:
-            self._given, self._key, self._left = make(), key, self.refresh_every
+            self._given, self._key, self._left = make(asked), key, self.refresh_every
         self._owner = None if at is None or self.any_model else ref(at)
         self._left -= 1
-        return self._given.to(inputs.device)
+        return self._given.to(asked.inputs.device)
 
     def state_dict(self) -> dict[str, Any]:
         """What is kept and the number of calls that had it; nothing before the first call."""

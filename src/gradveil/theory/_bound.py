@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,12 +113,7 @@ def reconstruction_bound(
     mechanism: AnyMechanism,
     prior: Prior | None = None,
     method: str = "full",
-    *,
-    planned_by: "Defense | None" = None,
-    public_plan: bool = False,
-    solver: str = "auto",
-    probes: int = 16,
-    generator: torch.Generator | None = None,
+    **options: Any,
 ) -> Bound:
     """The Bayesian Cramér-Rao bound on the error of any reconstruction from what is sent.
 
@@ -141,31 +136,13 @@ def reconstruction_bound(
             noise that bound exceeds what guessing the mean of the data achieves.
         method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
             the defenses are optimal).
-        planned_by: The defense that planned the mechanism from these very inputs. Counts the
-            information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
-            out for plans made from other data, which reveal nothing of this batch. What a mask
-            or a clamped set reveals by its choice is not counted: `counts_plan` is then False.
-        public_plan: Whether the mechanism was planned from other data, or is fixed: then which
-            entries it prunes or clamps says nothing of these inputs.
-        solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
-            random probes, a standard error beside it), or "auto" by the size of the inputs.
-        probes: How many random probes the stochastic estimates take.
-        generator: For those probes.
+        options: Those of `mean_bound`.
 
     >>> from gradveil.mechanisms import Mechanism
     >>> reconstruction_bound(lambda x: {"w": 2 * x}, torch.ones(1, 3), Mechanism(1.0)).per_entry
     0.25
     """
-    return mean_bound(
-        [BoundCase(message, inputs, mechanism)],
-        prior,
-        method,
-        planned_by=planned_by,
-        public_plan=public_plan,
-        solver=solver,
-        probes=probes,
-        generator=generator,
-    )
+    return mean_bound([BoundCase(message, inputs, mechanism)], prior, method, **options)
 
 
 def mean_bound(
@@ -187,12 +164,17 @@ def mean_bound(
 
     Args:
         cases: Batches of one shape, each with its message and its mechanism.
-        prior: See `reconstruction_bound`, as for all that follow.
+        prior: See `reconstruction_bound`.
         method: "full" or "trace".
-        planned_by: The defense that planned each mechanism from its own batch.
-        public_plan: Whether the mechanisms were planned from other data.
-        solver: "auto", "dense" or "iterative".
-        probes: How many random probes stochastic estimates take.
+        planned_by: The defense that planned each mechanism from its own batch. Counts the
+            information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
+            out for plans made from other data, which reveal nothing of the batch. What a mask
+            or a clamped set reveals by its choice is not counted: `counts_plan` is then False.
+        public_plan: Whether the mechanisms were planned from other data, or are fixed: then which
+            entries they prune or clamp says nothing of the inputs.
+        solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
+            random probes, a standard error beside it), or "auto" by the size of the inputs.
+        probes: How many random probes the stochastic estimates take.
         generator: For those probes.
         known: Of the message of each case, to share values and derivatives between the bounds of
             several mechanisms.

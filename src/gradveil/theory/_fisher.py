@@ -31,7 +31,7 @@ from gradveil.sensitivity import (
     unit_vectors,
 )
 
-from ._smoothness import Evaluations, Smoothness, smoothness
+from ._smoothness import Evaluations, Look, Smoothness
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
@@ -192,7 +192,7 @@ class FisherInformation:
             sent = Mechanism(0.0, clip=mechanism.clip).mean
             mechanism = Mechanism(mechanism.std, mechanism.keep)
         weights = mechanism.information(self.values)
-        return smoothness(self._known, self.inputs, sent, weights, generator, groups)
+        return Look(self._known, sent, weights).smoothness(self.inputs, generator, groups=groups)
 
     def _from_jacobian(self) -> Tensor:
         """(J √w)ᵀ (J √w): twice as fast as products, where the Jacobian fits into memory.

@@ -150,46 +150,35 @@ class Smoothness:
         return ""
 
 
-def smoothness(
-    message: Evaluations,
-    inputs: Tensor,
-    sent: Callable[[Tensors], Tensors] | None,
-    weights: Tensors,
-    generator: torch.Generator,
-    groups: bool = True,
-) -> Smoothness:
-    """Compare derivatives with differences around one batch.
-
-    Where the message does not accept inputs that are a small step away (an index out of range),
-    nothing is proven: all of it counts as hidden.
+class Look:
+    """Derivatives and differences of what is left of a message before noise.
 
     Args:
         message: What the client would send.
-        inputs: The batch.
-        sent: What is left of the values before noise, if some are clamped.
+        clamp: What is left of the values before noise, if some are clamped.
         weights: 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
-        generator: For the directions.
-        groups: Whether to move groups of features by themselves, too.
     """
-    finite = {n: w.masked_fill(w.isinf(), 0.0).double() for n, w in weights.items()}
-    look = _Look(message, sent, finite)
-    values = message.values(inputs)  # an error of the message itself is raised as it is
-    try:
-        smoothness = look.path(inputs, generator)
-        if groups:
-            smoothness += look.features(inputs, generator)
-    except (RuntimeError, ValueError, IndexError):
-        return Smoothness(hidden=sum(value.numel() for value in values.values()))
-    return smoothness + Smoothness(hidden=_hidden(message, inputs, values, weights, generator))
-
-
-class _Look:
-    """Derivatives and differences of what is left of a message before noise."""
 
     def __init__(
         self, message: Evaluations, clamp: Callable[[Tensors], Tensors] | None, weights: Tensors
     ) -> None:
-        self.message, self.clamp, self.weights = message, clamp, weights
+        self.message, self.clamp, self.sent = message, clamp, weights
+        self.weights = {n: w.masked_fill(w.isinf(), 0.0).double() for n, w in weights.items()}
+
+    def smoothness(self, inputs: Tensor, generator: torch.Generator, *, groups: bool) -> Smoothness:
+        """Compare derivatives with differences around one batch, of groups of features, too.
+
+        Where the message does not accept inputs that are a small step away (an index out of range),
+        nothing is proven: all of it counts as hidden.
+        """
+        values = self.message.values(inputs)  # an error of the message itself is raised as it is
+        try:
+            found = self.path(inputs, generator)
+            if groups:
+                found += self.features(inputs, generator)
+        except (RuntimeError, ValueError, IndexError):
+            return Smoothness(hidden=sum(value.numel() for value in values.values()))
+        return found + Smoothness(hidden=self.hidden(inputs, values, generator))
 
     def path(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
         """Steps from the batch along one direction, each step with its derivative."""
@@ -227,7 +216,7 @@ class _Look:
 
     def _change(self, start: Tensor, end: Tensor) -> float:
         """Σ w_i (Δg_i)² of what is sent."""
-        a, b = (self._sent(self.message.values(point)) for point in (start, end))
+        a, b = (self._clamped(self.message.values(point)) for point in (start, end))
         return self._energy({name: b[name] - a[name] for name in a})
 
     def _slope(self, point: Tensor, step: Tensor) -> float:
@@ -236,11 +225,11 @@ class _Look:
         slopes = {name: tangent[0] for name, tangent in tangents.items()}
         if self.clamp is not None:
             values = self.message.values(point)
-            clamped = self._sent(values)
+            clamped = self._clamped(values)
             slopes = {n: slope * (clamped[n] == values[n]) for n, slope in slopes.items()}
         return self._energy(slopes)
 
-    def _sent(self, values: Tensors) -> Tensors:
+    def _clamped(self, values: Tensors) -> Tensors:
         """What is left of the values."""
         return values if self.clamp is None else self.clamp(values)
 
@@ -250,25 +239,16 @@ class _Look:
             for n, weight in self.weights.items()
         )
 
-
-def _hidden(
-    message: Evaluations,
-    inputs: Tensor,
-    values: Tensors,
-    weights: Tensors,
-    generator: torch.Generator,
-) -> int:
-    """How many entries are sent, have no derivative, and move for other inputs."""
-    tangents = message.derivatives(
-        inputs, normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
-    )
-    others = [other for _, other in values_at_others(message.values, inputs, generator)]
-    rounding = rounding_of(values)
-    count = 0
-    for name, weight in weights.items():
-        silent = (weight > 0) & (tangents[name][0] == 0)
-        for other in others if bool(silent.any()) else []:
-            moves = (other[name] - values[name]).abs() > rounding
-            count += int((silent & moves).sum())
-            silent = silent & ~moves
-    return count
+    def hidden(self, inputs: Tensor, values: Tensors, generator: torch.Generator) -> int:
+        """How many entries are sent, have no derivative, and move for other inputs."""
+        step = normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
+        tangents = self.message.derivatives(inputs, step)
+        others = [other for _, other in values_at_others(self.message.values, inputs, generator)]
+        rounding, count = rounding_of(values), 0
+        for name, weight in self.sent.items():
+            silent = (weight > 0) & (tangents[name][0] == 0)
+            for other in others if bool(silent.any()) else []:
+                moves = (other[name] - values[name]).abs() > rounding
+                count += int((silent & moves).sum())
+                silent = silent & ~moves
+        return count

@@ -22,14 +22,7 @@ from ._fisher import entry_information, seen_trace
 
 
 class Utility(NamedTuple):
-    """The mean and the negative variance of the loss decrease in one step, to first order.
-
-    >>> import torch
-    >>> from gradveil import utility
-    >>> from gradveil.mechanisms import Mechanism
-    >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
-    Utility(first=5.0, second=-1.25)
-    """
+    """The mean and the negative variance of the loss decrease in one step, to first order."""
 
     first: float
     """U1 = E[g · y]."""

@@ -13,7 +13,7 @@ from gradveil.catalog import build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.federated import Federation
 from gradveil.messages import trainable_parameters
-from gradveil.shapes import Public
+from gradveil.shapes import Public, Request
 from gradveil.theory import Evaluations
 
 from .._settings import Settings
@@ -158,7 +158,7 @@ class Laboratory:
             inputs, targets = self.subject.batch(0)
             like = trainable_parameters(self.subject.model)
             stream = numbered_stream(self.seed)
-            source.given(needs, like, self.subject.message(targets), inputs, stream)
+            source.given(Request(needs, like, self.subject.message(targets), inputs, stream))
             self._plans[needs.key] = source
         return self._plans[needs.key]
 
