@@ -80,18 +80,6 @@ def run_audit(
         str | None, typer.Option(help="Its server's: adam, adamw or sgd; adam if left.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Its rate; 0.001 if left.")] = None,
-    match: Annotated[
-        Literal["utility", "scale", "error"] | None,
-        typer.Option(
-            help="Defenses at one strength each, with this held equal, instead of over strengths."
-        ),
-    ] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
-    ] = None,
-    ratio: Annotated[
-        float | None, typer.Option(help="Of the reference pruning; 0.9 if left.")
-    ] = None,
     threat: Annotated[
         list[str] | None,
         typer.Option(
@@ -198,7 +186,7 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
     else:
         console = Console()
         show_audit(result, console if console.is_terminal else Console(width=100))
-    stopped = "" if result.complete else "It was stopped early; what is finished was written. "
+    stopped = "It was stopped early; what is finished was written. " if result.stopped else ""
     print(f"{stopped}Report: {report}", file=sys.stderr if format == "json" else sys.stdout)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)

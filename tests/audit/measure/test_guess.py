@@ -24,7 +24,7 @@ def blind() -> AuditResult:
     return small_audit(
         images(60),
         image_model(),
-        defenses=["gradient-noise", "optimal-noise"],
+        defenses=["gradient-noise(0.1)", "optimal-noise(0.1)"],
         attacks=[InvertingGradients(1)],
     )
 
@@ -75,7 +75,7 @@ def test_the_undefended_message_is_attacked_although_nobody_asked(unable):
 
 def test_an_attack_that_works_judges():
     result = small_audit(
-        table(), table_model(), private=1, defenses=["gradient-noise"], attacks=[Analytic()]
+        table(), table_model(), private=1, defenses=["gradient-noise(0.1)"], attacks=[Analytic()]
     )
     assert result.can_judge
     assert result.frontier.undefended.leaks[0].copies == 1
@@ -100,7 +100,7 @@ def test_a_leak_is_a_leak_even_where_the_undefended_attack_failed(monkeypatch):
 
 
 def test_without_attacks_nothing_is_known():
-    result = small_audit(table(), table_model(), defenses=["gradient-noise"], attacks=[])
+    result = small_audit(table(), table_model(), defenses=["gradient-noise(0.1)"], attacks=[])
     assert result.frontier.undefended.leaks[0].gain is None
     assert WORDS not in result.to_json()
 

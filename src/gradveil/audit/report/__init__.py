@@ -12,8 +12,6 @@ from ._tables import (
 from ._words import (
     answer_of,
     audited,
-    dominated,
-    equal_words,
     first_sentences,
     headline,
     notes,

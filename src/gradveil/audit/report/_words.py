@@ -13,7 +13,7 @@ from gradveil.scoring import MARGIN
 from .._result import Answer, AuditResult, BoundResult, Frontier, Point, Releases
 from .._settings import Goal
 from ..answer import Setting, Solved
-from ..measure import Budget, Laboratory, Search, with_public_plan
+from ..measure import Laboratory, Search, with_public_plan
 from ._numbers import named, number, plural, share
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
@@ -159,7 +159,6 @@ def first_sentences(result: AuditResult) -> list[Sentence]:
     found = [Sentence("Without a defense", recovered(plain, image))]
     if answer is None:
         setup, example = result.setup, "image" if image else "example"
-        found += [Sentence("What is equal", setup.equal)] if setup.equal else []
         sure = (
             f"This was measured on {plural(setup.batches, 'batch')} of"
             f" {plural(setup.batch_size, example)} with {plural(setup.seeds, 'seed')} each, not"
@@ -172,14 +171,6 @@ def first_sentences(result: AuditResult) -> list[Sentence]:
     asks = "Recommended" if answer.reached else "Not reached"
     found.append(Sentence(asks, joined(missed, answer.sentence)))
     return [*found, Sentence("How sure this is", joined(answer.rests_on, answer.not_promised))]
-
-
-def dominated(frontier: Frontier) -> str:
-    """Which defenses another one beats at every strength; empty if none."""
-    names = [f"{c.name} (by {c.dominated_by})" for c in frontier.curves if c.dominated_by]
-    if not names:
-        return ""
-    return f"Never the best choice here, another costs less at equal leakage: {', '.join(names)}."
 
 
 def audited(result: AuditResult) -> str:
@@ -217,33 +208,6 @@ def notes(search: Search, frontier: Frontier) -> tuple[str, ...]:
         found.append(f"`{cell.name}` failed on {cell.settings['defense']}: {reason}")
     hidden = [] if search.laboratory.subject.range_is_public else [RANGE_NOTE]
     return (*found, *search.notes, *hidden)
-
-
-EQUAL = {
-    "curves": (
-        "Each defense was run over strengths; what it protects is compared with the loss after a"
-        " real training."
-    ),
-    "given": "Nothing: all amounts were given.",
-    "scale": "All noise has the scale {scale:.3g}, all pruning cuts {ratio:.0%}.",
-    "error": (
-        "Wherever there is noise, the reference error (in its simple form) is that of isotropic"
-        " noise of scale {scale:.3g}; all pruning cuts {ratio:.0%}."
-    ),
-    "utility": (
-        "Noise, with clamping or without, makes a training step vary as much as isotropic noise of"
-        " scale {scale:.3g} does (equal U2). Pruning keeps as much of a step as magnitude pruning"
-        " of {ratio:.0%} (equal U1). Noisy pruning has both. What training loses in the end, the"
-        " loss, need not be equal."
-    ),
-}
-"""What is equal among the defenses, by what was matched."""
-
-
-def equal_words(match: str, budget: Budget | None) -> str:
-    """What is equal among the defenses, in one or two sentences."""
-    given = {} if budget is None else {"scale": budget.scale, "ratio": budget.ratio}
-    return EQUAL[match].format(**given)
 
 
 def undefended_words(result: AuditResult) -> str:
