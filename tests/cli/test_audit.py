@@ -127,7 +127,8 @@ def test_typed_import_paths_quoted_hyphens_and_options_of_a_model(workplace):
     done = invoke(
         "--data", "table.npz", "--model", "mlp(sizes=[5, 7, 3])", "--quick", "--format", "json",
         *QUICK, 'optimal-noise(0.1, estimator="per-example")',
-        "--defense", "own_models:OwnNoise(0.25)", "--attack", "gradveil.attacks:InvertingGradients(steps=2)",
+        "--defense", "own_models:OwnNoise(0.25)",
+        "--attack", "gradveil.attacks:InvertingGradients(steps=2)",
     )  # fmt: skip
     assert done.exit_code == 0, (done.output, done.exception)
     result = json.loads(done.stdout)
