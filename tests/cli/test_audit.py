@@ -155,7 +155,7 @@ def test_other_peoples_defenses_are_rows_by_name(workplace):
 def test_json_is_the_file(workplace):
     done = invoke(
         "--data", "table.npz", *QUICK, "gradient-noise(0.1)", "--quick", "--format", "json",
-        "--threat", "labels=counts", "--threat", "statistics=unknown",
+        "--labels", "counts", "--no-statistics",
     )  # fmt: skip
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout) == json.loads(Path("gradveil-audit/results.json").read_text())
@@ -191,7 +191,6 @@ class Malicious:
         (["--attack", "os:mkdir('pwned')"], "It was not called"),
         (["--model", "os:mkdir('pwned')"], "It was not called"),
         (["--defense", "optimal-noise(cap=1.0, cap=2.0)"], "the option `cap` twice"),
-        (["--threat", "label=known"], "labels, mechanism, statistics"),
         (["--weights", "missing.pt"], "does not exist"),
         (["--weights", "code.pt"], "code, which is not run"),
         (["--weights", "other.pt"], "should fit the model"),

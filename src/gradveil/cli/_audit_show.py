@@ -18,7 +18,6 @@ from gradveil.audit.report import (
     points_table,
     share,
     summary_table,
-    undefended_words,
 )
 
 NAME = 21
@@ -58,7 +57,6 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
             " with all rounds.",
             highlight=False,
         )
-    console.print(escape(undefended_words(result)), highlight=False)
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)

@@ -15,7 +15,6 @@ from ._words import (
     first_sentences,
     headline,
     notes,
-    undefended_words,
     verdict,
 )
 from ._write import (

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import gradveil
 from gradveil.catalog import DEFENSES, Spec, build_defense, shown_name
-from gradveil.scoring import MARGIN
 
 from .._result import Answer, AuditResult, BoundResult, Frontier, Point, Releases
 from .._settings import Goal
@@ -156,7 +155,8 @@ def first_sentences(result: AuditResult) -> list[Sentence]:
     """What leaks without a defense, what to use or what was compared, and how sure that is."""
     frontier, answer = result.frontier, result.frontier.main
     plain, image = frontier.undefended, result.setup.is_image
-    found = [Sentence("Without a defense", recovered(plain, image))]
+    judged = "" if result.can_judge else f"{CANNOT_JUDGE}."
+    found = [Sentence("Without a defense", joined(judged, recovered(plain, image)))]
     if answer is None:
         setup, example = result.setup, "image" if image else "example"
         sure = (
@@ -208,26 +208,6 @@ def notes(search: Search, frontier: Frontier) -> tuple[str, ...]:
         found.append(f"`{cell.name}` failed on {cell.settings['defense']}: {reason}")
     hidden = [] if search.laboratory.subject.range_is_public else [RANGE_NOTE]
     return (*found, *search.notes, *hidden)
-
-
-def undefended_words(result: AuditResult) -> str:
-    """What the strongest attack reaches without a defense, beside a blind guess; empty if none."""
-    frontier = result.frontier
-    leak = frontier.undefended.leaks[0] if frontier.undefended.leaks else None
-    if leak is None or leak.error is None or leak.gain is None:
-        return ""
-    gain = leak.gain
-    ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
-    unit = "share of wrong tokens" if result.setup.tokens else "squared error"
-    judged = "" if leak.works else f"{CANNOT_JUDGE}. "
-    needed = (
-        f" At least {MARGIN:g} dB in the mean and an interval above 0 are needed, or a near copy."
-    )
-    return (
-        f"{judged}Without a defense the strongest attack, {shown_name(leak.attack)}, leaves"
-        f" {share(leak.error.mean)} of the {unit} of a blind guess ({frontier.guess}):"
-        f" {gain.mean:+.1f}{ends} dB, example by example.{'' if leak.works else needed}"
-    )
 
 
 def below_reference(result: AuditResult) -> str:

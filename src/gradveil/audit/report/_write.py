@@ -30,7 +30,6 @@ from ._words import (
     below_reference,
     first_sentences,
     headline,
-    undefended_words,
 )
 
 FILE = "report.html"
@@ -81,7 +80,7 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "edge": any(is_beyond(point, edge) for point in points),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
-        "takeaways": [t for t in (undefended_words(result), below_reference(result)) if t],
+        "below_reference": below_reference(result),
         "summary": summary_table(result),
         "attacks": attack_table(result),
         "names": names,
