@@ -177,8 +177,6 @@ def _leak(data: Dataset, size: int, moment: int, error: float, seed: int) -> Lea
             40,
             Interval(rate, max(0.0, rate - 0.09), min(1.0, rate + 0.08)),
             Interval(bits, 0.9 * bits, min(math.log2(CANDIDATES), 1.1 * bits)),
-            1 + 29 * (1 - rate),
-            error,
         ),
         pictures=rebuilt_pictures(data, size, seed, 1.6 * math.sqrt(error)),
         copies=round(2 * size * max(0.0, 1 - 10 * error)),

@@ -65,10 +65,6 @@ class ToldApart:
     """The share of trials in which it was the most likely one; chance is 1/N."""
     bits: Interval
     """What a message tells in the mean: log₂ N minus the posterior's entropy."""
-    rank: float
-    """The mean place of the right one; (N + 1)/2 is chance."""
-    error: float
-    """The mean squared error per entry of the posterior's mean; of tokens the share wrong."""
     one_class: bool = True
     """Whether all candidates had the same label."""
 

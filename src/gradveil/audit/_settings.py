@@ -96,23 +96,23 @@ class Goal:
         most = 1.0 if self.measure in ("identified", "error") else sys.float_info.max
         least = 1e-3 if self.measure == "epsilon" else 0.0
         if self.measure not in MEASURES or not least <= self.limit <= most:
-            raise ValueError(_expected(f"{self.measure} and the limit {self.limit}"))
+            raise _wrong(f"{self.measure} and the limit {self.limit}")
 
     @classmethod
     def parse(cls, text: str) -> "Goal":
         """The goal that a text is."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None or found[1] not in MEASURES:
-            raise ValueError(_expected(text))
+            raise _wrong(repr(text))
         measure, sign, plus, digits, unit = found.groups()
         side, own, *_ = MEASURES[measure]
         try:
             limit = float(digits) / (100 if unit == "%" else 1)
         except ValueError:
-            raise ValueError(_expected(text)) from None
+            raise _wrong(repr(text)) from None
         wrong = sign.replace("≤", "<=").replace("≥", ">=") != side or unit not in ("", own)
         if wrong or (plus and measure != "loss") or (own == "%" and not unit and limit > 1):
-            raise ValueError(_expected(text))
+            raise _wrong(repr(text))
         return cls(measure, limit)
 
     def __str__(self) -> str:
@@ -163,11 +163,9 @@ class Goal:
         return MEASURES[self.measure].words.format(value)
 
 
-def _expected(text: object) -> str:
-    return (
-        "A goal should read psnr<=15, error>=90%, identified<=10%, epsilon<=8 or loss<=+5%. Found"
-        f" {text!r}."
-    )
+def _wrong(found: str) -> WrongValue:
+    expected = "read psnr<=15, error>=90%, identified<=10%, epsilon<=8 or loss<=+5%"
+    return WrongValue("A goal", expected, found)
 
 
 @dataclass(frozen=True)
