@@ -148,9 +148,7 @@ class Planner:
         levels = shape_of("Theorem 2", moments) if self.levels is None else self.levels
         std = {name: (self.amount * r).sqrt() for name, r in levels.items()}
         if any(bool(s.isnan().any()) for s in std.values()):
-            raise NonFiniteError(
-                "The noise should have finite levels. Found that training diverged."
-            )
+            raise NonFiniteError("The noise", "have finite levels", "that training diverged")
         return Mechanism(std)
 
     def utilities(self, settings: Settings) -> dict[str, float]:

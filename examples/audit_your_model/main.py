@@ -24,7 +24,7 @@ def main() -> None:
         name="my shapes",
         model_name="my model",
     )
-    settings = audit.Settings(["optimal-noise"], match="utility", steps=30, training_seeds=0)
+    settings = audit.Settings(["optimal-noise(scale=0.01)"], steps=30, training_seeds=0)
     result = audit.run(subject, settings=settings)
     print(f"Report: {audit.write_results(result, Path('report-from-python'))}")
 

@@ -18,10 +18,6 @@ LARGEST = 1e18
 """The largest amount whose square still is a float32."""
 
 
-class NonFiniteError(ValueError):
-    """A NaN or an infinity where only finite numbers make sense."""
-
-
 class WrongArgument(Exception):
     """A wrong argument as a value; its text is made from the parts, here alone.
 
@@ -65,6 +61,10 @@ class WrongValue(WrongArgument, ValueError):
     """An argument of the right type with a value that makes no sense."""
 
 
+class NonFiniteError(WrongValue):
+    """A NaN or an infinity where only finite numbers make sense."""
+
+
 class WrongType(WrongArgument, TypeError):
     """An argument of another type."""
 
@@ -106,10 +106,8 @@ def check_inputs(inputs: Tensor, name: str = "inputs", *, tokens: bool = False) 
         expected = "be a non-empty batch of shape (examples, ...)"
         raise WrongValue(name, expected, found, "Skip empty batches.")
     if not all_finite(inputs):
-        raise NonFiniteError(
-            f"Parameter `{name}` should be finite. Found {_count_bad(inputs)} of"
-            f" {inputs.numel()} entries NaN or infinite. Clean the data first."
-        )
+        found = f"{_count_bad(inputs)} of {inputs.numel()} entries NaN or infinite"
+        raise NonFiniteError(name, "be finite", found, "Clean the data first.")
 
 
 def check_values(values: object, name: str = "values") -> None:
@@ -130,10 +128,10 @@ def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
     """Require finite tensors; a NaN or an infinity must never be sent."""
     for name, value in values.items():
         if not all_finite(value):
+            found = f"{_count_bad(value)} of {value.numel()} entries NaN or infinite in `{name}`"
+            advice = "lower the learning rate, check the loss, or skip this batch."
             raise NonFiniteError(
-                f"`{what}` should be finite. Found {_count_bad(value)} of {value.numel()} entries"
-                f" NaN or infinite in `{name}`. Nothing was sent; lower the learning rate, check"
-                " the loss, or skip this batch."
+                f"Value `{what}`", "be finite", found, f"Nothing was sent; {advice}"
             )
 
 

@@ -5,15 +5,15 @@ from torch import nn
 from gradveil import NoDefense, load_dataset
 from gradveil.attacks import DLG, ThreatModel, observe
 from gradveil.messages import LocalSteps
-from gradveil.models import build_model
 from gradveil.scoring import score
+from tests.models.le_net import le_net
 
 from .small import LOSS, observed, seeded, smooth_images
 
 
 def small_case(dtype: torch.dtype = torch.float32, channels: int = 1):  # type: ignore[no-untyped-def]
     shape = (channels, 8, 12)
-    model = build_model("le-net", input_shape=shape, num_classes=4).to(dtype)
+    model = le_net(input_shape=shape, num_classes=4).to(dtype)
     batch = smooth_images(1, *shape, classes=4, dtype=dtype)
     return model, batch
 
@@ -36,7 +36,7 @@ def test_a_cifar_image_through_le_net(image: int, least: float) -> None:
     data = load_dataset("cifar10")
     batch = data.batch(image, 1)
     found = observe(
-        build_model("le-net"), LOSS, batch, NoDefense(), threat=ThreatModel(labels="unknown"),
+        le_net(), LOSS, batch, NoDefense(), threat=ThreatModel(labels="unknown"),
         num_classes=10, input_range=data.range,
     )  # fmt: skip
     scores = score(DLG(restarts=1)(found, seeded()), batch, normalization=data)

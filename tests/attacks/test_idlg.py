@@ -2,8 +2,9 @@ import torch
 from torch import Tensor, nn
 
 from gradveil.attacks import IDLG
-from gradveil.models import LeNet, build_model
+from gradveil.models import build_model
 from gradveil.scoring import score
+from tests.models.le_net import LeNet, le_net
 
 from .small import observed, seeded, smooth_images
 
@@ -17,7 +18,7 @@ class _NoBias(LeNet):
 
 
 def test_label_first_then_the_image() -> None:
-    model = build_model("le-net", input_shape=(3, 8, 8), num_classes=5)
+    model = le_net(input_shape=(3, 8, 8), num_classes=5)
     batch = smooth_images(1, 3, 8, 8, classes=5)
     scores = score(IDLG()(observed(model, batch, classes=5), seeded()), batch)
     assert scores.label_accuracy == 1
@@ -26,7 +27,7 @@ def test_label_first_then_the_image() -> None:
 
 
 def test_two_images_of_one_label() -> None:
-    model = build_model("le-net", input_shape=(1, 8, 8), num_classes=5)
+    model = le_net(input_shape=(1, 8, 8), num_classes=5)
     batch = smooth_images(2, 1, 8, 8)[0], torch.tensor([3, 3])
     attack = IDLG(steps=400, restarts=1)
     scores = score(attack(observed(model, batch, classes=5), seeded()), batch, ssim=False)
@@ -43,7 +44,7 @@ def test_a_model_without_bias() -> None:
 
 
 def test_time_budget() -> None:
-    model = build_model("le-net", input_shape=(1, 8, 8), num_classes=5)
+    model = le_net(input_shape=(1, 8, 8), num_classes=5)
     batch = smooth_images(1, 1, 8, 8, classes=5)
     found = IDLG(time_budget=0.0)(observed(model, batch, classes=5), seeded())
     assert found.status == "time budget"

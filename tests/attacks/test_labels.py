@@ -9,6 +9,7 @@ from gradveil.attacks import ThreatModel, observe, recover_labels
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps
 from gradveil.models import build_model
+from tests.models.le_net import le_net
 
 from .small import LOSS, observed, seeded, smooth_images
 
@@ -133,7 +134,7 @@ def test_all_labels_the_same() -> None:
     ("shape", "dtype"), [((3, 12, 20), torch.float64), ((1, 9, 9), torch.float32)]
 )
 def test_colour_non_square_and_double(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
-    model = build_model("le-net", input_shape=shape, scale=0.1).to(dtype)
+    model = le_net(input_shape=shape, scale=0.1).to(dtype)
     batch = smooth_images(4, *shape, dtype=dtype)
     found = recover_labels(observed(model, batch), seeded())
     assert found.tolist() == batch[1].sort().values.tolist()

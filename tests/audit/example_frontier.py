@@ -26,14 +26,13 @@ STRENGTHS = {
     "private noise": (0.05, 0.2, 0.5, 1.0, 2.0),
 }
 SPECS = {
-    "noise": ("gradient-noise(scale={})", "noise", "scale", ""),
-    "optimal noise": ("optimal-noise(scale={})", "noise", "scale", "public"),
-    "pruning": ("gradient-pruning(ratio={})", "pruning", "ratio", ""),
-    "optimal pruning": ("optimal-pruning(ratio={})", "pruning", "ratio", "public"),
-    "noise with clamping": ("clamped-noise(scale={}, clip=0.05)", "clamping", "scale", ""),
+    "noise": ("gradient-noise(scale={})", "scale", ""),
+    "optimal noise": ("optimal-noise(scale={})", "scale", "public"),
+    "pruning": ("gradient-pruning(ratio={})", "ratio", ""),
+    "optimal pruning": ("optimal-pruning(ratio={})", "ratio", "public"),
+    "noise with clamping": ("clamped-noise(scale={}, clip=0.05)", "scale", ""),
     "private noise": (
         "private-noise(noise_multiplier={}, clip=1.0)",
-        "private",
         "noise multiplier",
         "public",
     ),
@@ -54,7 +53,6 @@ LOSSES = {
     "noise with clamping": (0.43, 0.49, 0.75, 1.64, 2.5),
     "private noise": (0.62, 0.86, 1.22, 2.05, math.inf),
 }
-DOMINATED = {"noise": "optimal noise", "noise with clamping": "noise", "pruning": "optimal pruning"}
 EPSILONS = (812.0, 163.0, 61.4, 30.1, 12.6)
 BATCHES = "2 batches of 8 images, 2 seeds each, at rounds 0, 20 and 40"
 NOT_PROVED = (
@@ -69,8 +67,6 @@ def frontier_result(dataset: str = "mnist", size: int = 8) -> AuditResult:
     base = example_result(dataset, size)
     setup = replace(
         base.setup,
-        match="given",
-        equal="",
         federation=Federation(rounds=40),
         weights="untrained",
         date="2026-11-17",
@@ -132,7 +128,7 @@ def _frontier(data: Dataset, size: int) -> Frontier:
 
 
 def _curve(data: Dataset, size: int, name: str) -> Curve:
-    spec, family, amount_name, plan = SPECS[name]
+    spec, amount_name, plan = SPECS[name]
     rows = zip(STRENGTHS[name], ERRORS[name], LOSSES[name], strict=True)
     points = [
         _point(data, size, spec.format(amount), amount, error, loss, 100 + place)
@@ -141,9 +137,7 @@ def _curve(data: Dataset, size: int, name: str) -> Curve:
     if name == "private noise":
         pairs = zip(points, EPSILONS, strict=True)
         points = [replace(point, epsilon=epsilon) for point, epsilon in pairs]
-    twin = {"optimal noise": "gradient-noise", "optimal pruning": "gradient-pruning"}.get(name)
-    beaten = DOMINATED.get(name, "")
-    return Curve(name, family, amount_name, plan, tuple(points), beaten, twin)
+    return Curve(name, amount_name, plan, tuple(points))
 
 
 def _point(
@@ -183,8 +177,6 @@ def _leak(data: Dataset, size: int, moment: int, error: float, seed: int) -> Lea
             40,
             Interval(rate, max(0.0, rate - 0.09), min(1.0, rate + 0.08)),
             Interval(bits, 0.9 * bits, min(math.log2(CANDIDATES), 1.1 * bits)),
-            1 + 29 * (1 - rate),
-            error,
         ),
         pictures=rebuilt_pictures(data, size, seed, 1.6 * math.sqrt(error)),
         copies=round(2 * size * max(0.0, 1 - 10 * error)),

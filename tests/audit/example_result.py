@@ -25,7 +25,6 @@ from gradveil.audit._result import (
     RunResult,
     Setup,
 )
-from gradveil.catalog import build_defense, name_of
 from gradveil.data import Dataset, load_dataset
 from gradveil.scoring import Interval, bootstrap_interval, score
 
@@ -86,7 +85,7 @@ def incomplete_result() -> AuditResult:
     """Stopped by hand: the last defenses were not attacked."""
     result = example_result(size=2)
     rest = tuple(replace(d, attacks=()) for d in result.defenses[5:])
-    return replace(result, defenses=result.defenses[:5] + rest, complete=False)
+    return replace(result, defenses=result.defenses[:5] + rest, stopped="interrupted")
 
 
 def unattacked_result() -> AuditResult:
@@ -106,9 +105,7 @@ def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
     undefended, *others = map(_point, defenses)
     curves = []
     for defense, point in zip(defenses[1:], others, strict=True):
-        about = build_defense(defense.defense).about
-        twin = None if about.twin is None else name_of(about.twin)
-        curves.append(Curve(defense.name, about.family, "", "", (point,), twin=twin))
+        curves.append(Curve(defense.name, "", "", (point,)))
     return Frontier(
         undefended=undefended,
         curves=tuple(curves),
@@ -140,14 +137,12 @@ def _setup(data: Dataset, size: int) -> Setup:
         seeds=2,
         training_seeds=3,
         seed=0,
-        match="utility",
         federation=Federation(rounds=5),
         threat=ThreatModel(mechanism="known"),
         releases=Releases(),
         is_image=True,
         device="cpu",
         command=f"gradveil audit --dataset {data.name} --batch-size {size} --seed 0",
-        equal="Noise has the U2 of isotropic noise of scale 0.05; equal within a family.",
         versions={"gradveil": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
     )
 

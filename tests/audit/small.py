@@ -19,6 +19,19 @@ OF_RELEASES = ("rounds", "delta", "sample_rate")
 OF_RUN = ("folder", "time_budget", "progress", "jobs")
 
 
+GIVEN = (
+    "gradient-noise(scale=0.0626)",
+    "optimal-noise(scale=0.0655)",
+    "clamped-noise(scale=0.0626, clip=0.335)",
+    "optimal-clamped-noise(scale=0.0619, clip=0.335)",
+    "gradient-pruning(ratio=0.9)",
+    "optimal-pruning(ratio=0.466)",
+    "gradient-pruning(ratio=0.9, noise=gradient-noise(scale=0.0803))",
+    "optimal-pruning(ratio=0.466, noise=optimal-noise(scale=0.0911))",
+)
+"""Each optimal defense at the utility of its twin, on `images` with the `image_model`."""
+
+
 def table(count: int = 24) -> Batch:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(count, 5, generator=generator)
@@ -47,9 +60,9 @@ def attacks(steps: int = 5) -> list[InvertingGradients | Adaptive]:
 def audit(
     model: nn.Module, loss_fn: Any, batch: Any, defenses: Any = None, attacks: Any = None,
     *, batches: int = 1, training: bool = False, training_rounds: int = 5,
-    match: str | None = "utility", **options: Any,
+    **options: Any,
 ) -> AuditResult:  # fmt: skip
-    """An audit at equal strengths, its parts taken from one list of options."""
+    """An audit at given strengths, its parts taken from one list of options."""
 
     def taken(names: tuple[str, ...]) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}
@@ -60,7 +73,7 @@ def audit(
     releases, given = taken(OF_RELEASES), taken(OF_RUN)
     usual = {"training_seeds": 3 if training else 0}
     usual |= {"releases": Releases(**releases)} if releases else {}
-    settings = Settings(defenses, attacks, match=match, **{**usual, **options})
+    settings = Settings(defenses or GIVEN, attacks, **{**usual, **options})
     return run(subject, federation, settings, **given)
 
 

@@ -110,7 +110,7 @@ def test_a_second_audit_costs_nothing_and_a_changed_model_does(whole, monkeypatc
     changed = model()
     with torch.no_grad():
         next(changed.parameters()).add_(1e-3)
-    assert not small(folder=folder, network=changed, time_budget=0.0).complete
+    assert small(folder=folder, network=changed, time_budget=0.0).stopped
     assert "attack" in counts
 
 
@@ -163,7 +163,7 @@ def test_a_killed_audit_goes_on(tmp_path, monkeypatch, whole):
     counts = counted(monkeypatch)
     result = small(["identified<=50%"], folder=tmp_path, strengths=2)
     assert counts
-    assert result.complete
+    assert result.stopped is None
     assert result.frontier == whole[0].frontier
     assert computed(tmp_path) == computed(whole[1])
     assert finished(tmp_path) > before
@@ -177,10 +177,9 @@ def finished(folder):
 def test_a_time_budget_ends_with_what_there_is(tmp_path):
     goals = ["loss<=+50%"]
     result = small(goals, folder=tmp_path, time_budget=0.0, strengths=1)
-    assert not result.complete
     assert result.stopped == "time budget"
     assert "goes on" in " ".join(result.notes)
-    assert small(goals, folder=tmp_path, strengths=1).complete
+    assert small(goals, folder=tmp_path, strengths=1).stopped is None
 
 
 @pytest.mark.usefixtures("unmeasured")

@@ -124,7 +124,7 @@ def test_every_task(workplace, data, options, task):
             "--data yes-or-no.npz --loss bce --model own_tasks:Pair --output scores",
             "Option `--output` should name an output of the model. Found 'scores'",
         ),
-        ("--data regression.npz --loss mse --threat labels=counts", "Option `--threat`"),
+        ("--data regression.npz --loss mse --labels counts", "Option `--labels`"),
     ],
 )
 def test_mistakes_name_the_option(workplace, arguments, message):

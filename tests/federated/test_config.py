@@ -99,7 +99,7 @@ def test_the_default_model_is_the_one_for_the_data(table: str) -> None:
 
 
 def test_a_model_that_does_not_fit_is_an_error(table: str) -> None:
-    for data, model in (("cifar10", "simple-conv-net"), (table, "le-net"), (table, "conv-net")):
+    for data, model in (("cifar10", "simple-conv-net"), (table, "conv-net")):
         with pytest.raises(ValueError, match=r"Parameter `model` should accept inputs of shape"):
             build_run(TrainingConfig(data=data, model=model))
     with pytest.raises(ValueError, match=r"labels from 0 to 1: the model has 2 outputs"):

@@ -30,8 +30,8 @@ def test_options_in_the_text_go_first(text: str) -> None:
 
 
 def test_a_model_of_images_refuses_tables() -> None:
-    with pytest.raises(ValueError, match=r"of shape \(6,\)\. Found `le-net`.*Use `mlp`"):
-        build_fitting_model("le-net", (6,), num_classes=3)
+    with pytest.raises(ValueError, match=r"of shape \(6,\)\. Found `simple-conv-net`.*Use `mlp`"):
+        build_fitting_model("simple-conv-net", (6,), num_classes=3)
 
 
 def test_a_model_of_other_images() -> None:
@@ -47,8 +47,8 @@ def test_too_few_outputs() -> None:
 
 
 def test_an_own_factory_stays_as_it_is() -> None:
-    path = "gradveil.models:LeNet"
+    path = "gradveil.models:SimpleConvNet"
     model = build_fitting_model(path, (6,), num_classes=3, allow_imports=[path])
     assert sum(p.numel() for p in model.parameters()) == sum(
-        p.numel() for p in build_model("le-net").parameters()
+        p.numel() for p in build_model("simple-conv-net").parameters()
     )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradveil.models import LeNet, build_model
+from tests.models.le_net import LeNet, le_net
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 9, 14)])
@@ -11,9 +11,7 @@ def test_reads_images_of_any_size(shape: tuple[int, int, int]) -> None:
 
 
 def test_weights_are_uniform_within_the_scale() -> None:
-    weights = torch.cat(
-        [p.detach().flatten() for p in build_model("le-net", scale=0.5).parameters()]
-    )
+    weights = torch.cat([p.detach().flatten() for p in le_net(scale=0.5).parameters()])
     assert len(weights) == 15_826
     assert weights.abs().max() <= 0.5
     assert float(weights.std()) == pytest.approx(0.5 / 3**0.5, rel=0.05)

@@ -52,7 +52,7 @@ def test_known_names(name: str, kind: type[nn.Module], options: dict[str, object
 
 
 def test_names_are_complete() -> None:
-    names = ("conv-net", "le-net", "mlp", "patch-transformer", "res-net", "simple-conv-net")
+    names = ("conv-net", "mlp", "patch-transformer", "res-net", "simple-conv-net")
     assert model_names() == names
 
 

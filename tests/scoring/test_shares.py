@@ -14,11 +14,11 @@ def test_it_is_the_exact_binomial_interval(successes: int, count: int) -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 0.93])
 def test_it_covers_at_least_as_often_as_it_says(rate: float) -> None:
-    intervals = [share_interval(k, 30, level=0.9) for k in range(31)]
+    intervals = [share_interval(k, 30) for k in range(31)]
     covered = sum(
         binom.pmf(k, 30, rate) for k, one in enumerate(intervals) if one.low <= rate <= one.high
     )
-    assert covered >= 0.9
+    assert covered >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,3 @@ def test_it_covers_at_least_as_often_as_it_says(rate: float) -> None:
 def test_what_makes_no_sense_is_refused(arguments: tuple[int, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         share_interval(*arguments)
-
-
-def test_a_level_is_inside_of_0_and_1() -> None:
-    with pytest.raises(ValueError, match="`level` should be in"):
-        share_interval(1, 2, level=1.0)

@@ -10,7 +10,7 @@ import torch
 
 from gradveil import load_dataset
 from gradveil.data import Dataset
-from gradveil.models import MLP, ConvNet, LeNet, PatchTransformer, SimpleConvNet, build_model
+from gradveil.models import MLP, ConvNet, PatchTransformer, SimpleConvNet, build_model
 from tests.wrong_arguments.cases import HUGE, NAN, Wrong, assert_refused, table
 
 TARGETS = torch.tensor([0, 1, 1])
@@ -126,10 +126,6 @@ def test_files_that_are_cut_off(size: int, tmp_path: Path) -> None:
     (lambda: build_model("conv-net", activation=None), "activation", "None"),
     (lambda: SimpleConvNet(num_classes=0), "num_classes", "0"),
     (lambda: SimpleConvNet(num_channels="3"), "num_channels", "'3'"),
-    (lambda: LeNet(num_classes=True), "num_classes", "True"),
-    (lambda: LeNet(input_shape=(5,)), "input_shape", "(5,)"),
-    (lambda: LeNet(input_shape=7), "input_shape", "7"),
-    (lambda: LeNet(scale=0.0), "scale", "0.0"),
     (lambda: MLP([4]), "sizes", "[4]"),
     (lambda: MLP(4), "sizes", "4"),
     (lambda: MLP([4, 2.5]), "sizes", "2.5"),

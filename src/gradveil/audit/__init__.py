@@ -11,8 +11,8 @@ Three rooms: `measure` (subject, federation, defense, strength -> point), `answe
 >>> subject = audit.Subject(build_model("mlp", sizes=[4, 6, 2]), cross_entropy, data)
 >>> settings = audit.Settings(["gradient-noise(0.1)"], attacks=[], training_seeds=0)
 >>> result: audit.AuditResult = audit.run(subject, settings=settings)
->>> result.complete, [defense.name for defense in result.defenses]
-(True, ['no defense', 'noise'])
+>>> result.stopped, [defense.name for defense in result.defenses]
+(None, ['no defense', 'noise'])
 """
 
 from gradveil.federated import Federation

@@ -65,10 +65,6 @@ class ToldApart:
     """The share of trials in which it was the most likely one; chance is 1/N."""
     bits: Interval
     """What a message tells in the mean: log₂ N minus the posterior's entropy."""
-    rank: float
-    """The mean place of the right one; (N + 1)/2 is chance."""
-    error: float
-    """The mean squared error per entry of the posterior's mean; of tokens the share wrong."""
     one_class: bool = True
     """Whether all candidates had the same label."""
 
@@ -221,17 +217,12 @@ class Curve:
 
     name: str
     """As "optimal noise"."""
-    family: str
     amount_name: str
     """What was varied, as "scale"; "" if nothing."""
     plan: str
     """What its levels are made from: "public", "model", "private" ...; "" for a defense that plans
     nothing."""
     points: tuple[Point, ...]
-    dominated_by: str = ""
-    """The name of another that loses less at every leakage; "" where there is none."""
-    twin: str | None = None
-    """The name of its classical counterpart, where it is the optimal form of one."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +276,7 @@ class Frontier:
     @property
     def plain(self) -> Curve:
         """The undefended message, as a curve of one point."""
-        return Curve("no defense", "", "", "", (self.undefended,))
+        return Curve("no defense", "", "", (self.undefended,))
 
     def all_points(self) -> list[tuple[Curve, Point]]:
         """Every point with its curve, the undefended one first."""
@@ -472,16 +463,12 @@ class Setup:
     seeds: int
     training_seeds: int
     seed: int
-    match: str
-    """What is held equal among the defenses, as "utility"; else "curves" or "given"."""
     federation: Federation
     threat: ThreatModel
     releases: Releases
     is_image: bool
     device: str
     command: str = ""
-    equal: str = ""
-    """What was held equal among the defenses, in words with numbers."""
     versions: dict[str, str] = field(default_factory=dict)
     weights: str = "as given"
     """"untrained", "as given", or the file that they came from."""
@@ -504,12 +491,10 @@ class AuditResult:
     """Every defense at every strength, and the answers."""
     originals: tuple[str, ...] = ()
     """The first batch's images as PNG files in base64."""
-    complete: bool = True
-    """False if it was stopped (Ctrl-C, a time budget) before all defenses were attacked."""
     notes: tuple[str, ...] = ()
     """What a reader should know of this run: what was left out, what the bounds do not count."""
     stopped: Stop | None = None
-    """Why it is not complete; `None` if it is."""
+    """Why it ended (Ctrl-C, a time budget) before all was measured; `None`: it is whole."""
 
     @property
     def can_judge(self) -> bool:

@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from gradveil._checks import (
 from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
-from gradveil.catalog import Spec, build_defense, name_of
+from gradveil.catalog import Spec, build_defense
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
@@ -34,26 +33,24 @@ from ._result import (
     privacy_of,
     restore,
 )
-from ._settings import MATCHED, SWEPT, Settings
+from ._settings import SWEPT, Settings
 from ._subject import Subject, audited
-from .answer import SHORTLIST, Solved, dominated, hidden, next_strengths, solve_wishes, wishes_of
+from .answer import SHORTLIST, Solved, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
     CANDIDATES,
     PLAIN,
     Axis,
-    Budget,
     Laboratory,
     Progress,
     Search,
     axes_of,
     blind_guess,
     make_pool,
-    matched,
     pictures,
     unique_names,
     with_public_plan,
 )
-from .report import answer_of, equal_words, verdict
+from .report import answer_of, verdict
 from .report import notes as notes_of
 
 FIRST = 3
@@ -78,8 +75,7 @@ def run(
     Each defense is run over strengths, or at the one given. Leakage is what the attacks recover
     from the messages of the private batches, cost the loss after a federated training. Then the
     cheapest setting for each goal is looked for, measured, and attacked again at two later moments
-    of its training. Ctrl-C, and the time budget, end it with what is finished (`complete` is False,
-    `stopped` says why).
+    of its training. Ctrl-C, and the time budget, end it with what is finished (`stopped` says why).
 
     Args:
         subject: Model, loss and examples.
@@ -120,7 +116,8 @@ def run(
         expected = "be 'plain' for an audit, which attacks the messages of single clients"
         raise WrongValue("aggregation", expected, "'secure', where the server sees their sum alone")
     laboratory = Laboratory(case, federation, settings)
-    axes, budget = _axes(laboratory)
+    asked = SWEPT if settings.defenses is None else settings.defenses
+    axes = [axis for axis in axes_of(asked, case) if axis.spec.name != PLAIN]
     if not case.tokens:  # second derivatives, which plans, bounds and attacks take; before any work
         inputs, targets = case.batch(0)
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(settings.seed))
@@ -130,31 +127,14 @@ def run(
         Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
     ):
         search = Search(laboratory, runner, progress, time_budget)
-        return _Audit(subject, axes, budget, search).run(command)
-
-
-def _axes(laboratory: Laboratory) -> tuple[list[Axis], Budget | None]:
-    """The strengths to measure: those that are given or held equal, or from weak to strong.
-
-    Without the undefended message, which is always measured.
-    """
-    settings, budget = laboratory.settings, None
-    usual = SWEPT if settings.equal is None else MATCHED
-    axes = axes_of(usual if settings.defenses is None else settings.defenses, laboratory.subject)
-    if settings.equal is not None:
-        any_open = any(axis.open for axis in axes)
-        found, axes = matched(axes, laboratory)
-        budget = found if any_open else None
-    return [axis for axis in axes if axis.spec.name != PLAIN], budget
+        return _Audit(subject, axes, search).run(command)
 
 
 class _Audit:
     """One audit, from its first wave of cells to its result."""
 
-    def __init__(
-        self, subject: Subject, axes: Sequence[Axis], budget: Budget | None, search: Search
-    ) -> None:
-        self.subject, self.axes, self.budget, self.search = subject, axes, budget, search
+    def __init__(self, subject: Subject, axes: Sequence[Axis], search: Search) -> None:
+        self.subject, self.axes, self.search = subject, axes, search
         self.laboratory, self.case = search.laboratory, search.laboratory.subject
         self.settings = self.laboratory.settings
         self.answers = bool(self.settings.goals) or any(axis.swept for axis in axes)
@@ -210,12 +190,11 @@ class _Audit:
         # what attacks that were not run could judge is not held against a defense
         able = all(leak.works or not leak.attack for leak in plain.leaks[:1])
         details = [self._defense(name, point, able) for name, point in shown.items()]
-        frontier = self._frontier(self._curves(able), solved)
+        frontier = self._frontier(solved)
         return AuditResult(
             setup=self._setup(command),
             defenses=tuple(one for one in details if one is not None),
             originals=pictures(case.data.to_pixels(case.batch(0)[0])) if case.is_image else (),
-            complete=search.stopped is None,
             notes=notes_of(search, frontier),
             stopped=search.stopped,
             frontier=frontier,
@@ -248,27 +227,19 @@ class _Audit:
             **vars(detail),
         )
 
-    def _curves(self, able: bool) -> tuple[Curve, ...]:
-        points = {axis.name: tuple(self.search.points(axis).values()) for axis in self.axes}
-        better, curves = dominated(points, able), []
-        for axis in self.axes:
-            built = build_defense(axis.at(axis.start[0]), allow_imports=True)
-            about = with_public_plan(self.case, built).about
-            curve = Curve(
-                axis.name, about.family, axis.amount_name, about.source, points[axis.name]
-            )
-            twin = None if about.twin is None else name_of(about.twin)
-            curves.append(replace(curve, dominated_by=better.get(axis.name, ""), twin=twin))
-        return tuple(curves)
+    def _curve(self, axis: Axis) -> Curve:
+        built = build_defense(axis.at(axis.start[0]), allow_imports=True)
+        source = with_public_plan(self.case, built).about.source
+        return Curve(axis.name, axis.amount_name, source, tuple(self.search.points(axis).values()))
 
-    def _frontier(self, curves: tuple[Curve, ...], solved: Sequence[Solved]) -> Frontier:
+    def _frontier(self, solved: Sequence[Solved]) -> Frontier:
         laboratory, plain = self.laboratory, self.search.point()
         guess, trained = laboratory.guess, self.search.found("train", PLAIN)
         errors = guess.errors.double().clamp(min=1e-12)
         pool = make_pool(self.case, laboratory.federation.clients)
         return Frontier(
             undefended=plain,
-            curves=curves,
+            curves=tuple(map(self._curve, self.axes)),
             answers=tuple(answer_of(one, laboratory, plain) for one in solved),
             loss_before=None if trained is None else trained["before"],
             moments=laboratory.moments,
@@ -282,8 +253,6 @@ class _Audit:
         from gradveil import __version__
 
         case, settings, subject = self.case, self.settings, self.subject
-        match = "curves" if any(axis.swept for axis in self.axes) else "given"
-        match = match if self.budget is None else self.budget.match
         versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
         return Setup(
             data=case.data.name,
@@ -295,14 +264,12 @@ class _Audit:
             seeds=settings.seeds,
             training_seeds=settings.training_seeds,
             seed=settings.seed,
-            match=match,
             federation=self.laboratory.federation,
             threat=settings.threat,
             releases=settings.releases,
             is_image=case.is_image,
             device=str(case.data.inputs.device),
             command=command,
-            equal=equal_words(match, self.budget),
             weights=subject.weights,
             date=date.today().isoformat(),
             task=case.data.task,

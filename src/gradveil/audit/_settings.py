@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 from gradveil._checks import (
     WrongValue,
-    check_at_most,
-    check_choice,
     check_count,
     check_kind,
-    check_not_negative,
     check_not_negative_count,
-    check_ratio,
     check_seed,
 )
 from gradveil.attacks import (
@@ -46,20 +42,6 @@ SWEPT = (
     "private-noise",
 )
 """What is run over strengths if nothing is asked for."""
-
-MATCHED = (
-    "gradient-noise",
-    "optimal-noise",
-    "clamped-noise",
-    "optimal-clamped-noise",
-    "gradient-pruning",
-    "optimal-pruning",
-    "gradient-pruning(noise=gradient-noise)",
-    "optimal-pruning(noise=optimal-noise)",
-)
-"""What is compared at equal strengths if nothing is asked for: each optimal one after its twin."""
-
-MATCHES = ("utility", "scale", "error")
 
 STEPS = 100
 """Of the attacks: they show on MNIST what leaks, within minutes."""
@@ -114,23 +96,23 @@ class Goal:
         most = 1.0 if self.measure in ("identified", "error") else sys.float_info.max
         least = 1e-3 if self.measure == "epsilon" else 0.0
         if self.measure not in MEASURES or not least <= self.limit <= most:
-            raise ValueError(_expected(f"{self.measure} and the limit {self.limit}"))
+            raise _wrong(f"{self.measure} and the limit {self.limit}")
 
     @classmethod
     def parse(cls, text: str) -> "Goal":
         """The goal that a text is."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None or found[1] not in MEASURES:
-            raise ValueError(_expected(text))
+            raise _wrong(repr(text))
         measure, sign, plus, digits, unit = found.groups()
         side, own, *_ = MEASURES[measure]
         try:
             limit = float(digits) / (100 if unit == "%" else 1)
         except ValueError:
-            raise ValueError(_expected(text)) from None
+            raise _wrong(repr(text)) from None
         wrong = sign.replace("≤", "<=").replace("≥", ">=") != side or unit not in ("", own)
         if wrong or (plus and measure != "loss") or (own == "%" and not unit and limit > 1):
-            raise ValueError(_expected(text))
+            raise _wrong(repr(text))
         return cls(measure, limit)
 
     def __str__(self) -> str:
@@ -181,11 +163,9 @@ class Goal:
         return MEASURES[self.measure].words.format(value)
 
 
-def _expected(text: object) -> str:
-    return (
-        "A goal should read psnr<=15, error>=90%, identified<=10%, epsilon<=8 or loss<=+5%. Found"
-        f" {text!r}."
-    )
+def _wrong(found: str) -> WrongValue:
+    expected = "read psnr<=15, error>=90%, identified<=10%, epsilon<=8 or loss<=+5%"
+    return WrongValue("A goal", expected, found)
 
 
 @dataclass(frozen=True)
@@ -243,9 +223,8 @@ def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
 class Settings:
     """What an audit compares, attacks and answers.
 
-    Defenses whose amount is left out ("optimal-noise") are run over strengths, or, with `match`,
-    at one strength each, such that what `match` names is equal at the first private batch. Amounts
-    that are given ("optimal-noise(scale=0.1)") stay.
+    Defenses whose amount is left out ("optimal-noise") are run over strengths; those with their
+    amounts ("optimal-noise(scale=0.1)") are one point each.
     """
 
     defenses: Sequence[str | Defense] | None = None
@@ -259,13 +238,6 @@ class Settings:
     for a comparison at given strengths, which then has no answers."""
     strengths: int = 4
     """Of each defense that is run over strengths, before goals are solved for."""
-    match: str | None = None
-    """"utility", "scale" or "error": what is held equal among defenses."""
-    scale: float | None = None
-    """Of the isotropic noise that is the reference of `match` (then "utility" if left out); the
-    root mean square of the message's entries if `None`."""
-    ratio: float | None = None
-    """Of the magnitude pruning that is the reference; 0.9 if `None`."""
     threat: ThreatModel = field(default_factory=lambda: ThreatModel(mechanism="known"))
     """What attackers are granted; those that do not use the defense are not told of it."""
     steps: int | None = None
@@ -291,13 +263,6 @@ class Settings:
         check_count(self.seeds, "seeds")
         check_not_negative_count(self.training_seeds, "training_seeds")
         check_seed(self.seed)
-        if self.match is not None:
-            check_choice(self.match, "match", MATCHES)
-        if self.scale is not None:
-            check_not_negative(self.scale, "scale")
-            check_at_most(self.scale, "scale")
-        if self.ratio is not None:
-            check_ratio(self.ratio, "ratio")
         if self.steps is not None:
             check_count(self.steps, "steps")
         check_kind(self.threat, "threat", ThreatModel, "As `ThreatModel(labels='unknown')`.")
@@ -307,12 +272,6 @@ class Settings:
     def wanted(self) -> list[Goal]:
         """The goals, parsed."""
         return [Goal.parse(goal) if isinstance(goal, str) else goal for goal in self.goals]
-
-    @property
-    def equal(self) -> str | None:
-        """What is held equal, also where only its reference was given; `None`: nothing."""
-        referred = self.scale is not None or self.ratio is not None
-        return "utility" if self.match is None and referred else self.match
 
     def chosen_attacks(self, data: Dataset) -> list[Attack]:
         """The attacks that were asked for, or the usual ones for these data."""

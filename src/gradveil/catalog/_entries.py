@@ -238,7 +238,6 @@ ESTIMATORS = _by_name(
 
 MODELS = _by_name(
     Entry("models:ConvNet", reference="Geiping et al. 2020, arXiv:2003.14053"),
-    Entry("models:LeNet", reference="Zhu et al. 2019, arXiv:1906.08935"),
     Entry("models:MLP"),
     Entry("models:PatchTransformer", reference="Dosovitskiy et al. 2021, arXiv:2010.11929"),
     Entry("models:ResNet", reference="He et al. 2016, arXiv:1512.03385"),

@@ -3,13 +3,13 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from gradveil import audit
-from gradveil._checks import WrongValue, check_count
+from gradveil._checks import check_count
 from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
@@ -80,25 +80,14 @@ def run_audit(
         str | None, typer.Option(help="Its server's: adam, adamw or sgd; adam if left.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Its rate; 0.001 if left.")] = None,
-    match: Annotated[
-        Literal["utility", "scale", "error"] | None,
-        typer.Option(
-            help="Defenses at one strength each, with this held equal, instead of over strengths."
-        ),
-    ] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Of the reference noise; the message's own RMS if left.")
-    ] = None,
-    ratio: Annotated[
-        float | None, typer.Option(help="Of the reference pruning; 0.9 if left.")
-    ] = None,
-    threat: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="labels=known|counts|unknown, mechanism=known|realised|unknown,"
-            " statistics=known|unknown; with commas, or repeated."
-        ),
-    ] = None,
+    labels: Annotated[
+        Literal["known", "counts", "unknown"], typer.Option(help="What the attacker has of them.")
+    ] = "known",
+    mechanism: Annotated[
+        Literal["known", "realised", "unknown"],
+        typer.Option(help="The defense; realised: its very levels or mask, too."),
+    ] = "known",
+    statistics: Annotated[bool, typer.Option(help="Of the data: mean, deviation, range.")] = True,
     steps: Annotated[int | None, typer.Option(help="Of the attacks; 100 if left.")] = None,
     message: Annotated[
         Literal["gradient", "update"], typer.Option(help="FedSGD's gradient or FedAvg's update.")
@@ -153,7 +142,7 @@ def run_audit(
         chosen = {
             **given(context, Settings),
             "strengths": strengths,
-            "threat": parse_threat(threat or []),
+            "threat": ThreatModel(labels, mechanism, statistics),
         }
         settings = Settings(
             defenses,
@@ -175,7 +164,7 @@ def run_audit(
     with option("--out", "out"):
         check_folder(out)
     subject, named = load_subject(context, batch_size * batches)
-    with options(context, **named), bar(Console(stderr=True)) as progress:
+    with options(context, threat="--labels", **named), bar(Console(stderr=True)) as progress:
         result = audit.run(
             subject,
             federation,
@@ -198,29 +187,7 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
     else:
         console = Console()
         show_audit(result, console if console.is_terminal else Console(width=100))
-    stopped = "" if result.complete else "It was stopped early; what is finished was written. "
+    stopped = "It was stopped early; what is finished was written. " if result.stopped else ""
     print(f"{stopped}Report: {report}", file=sys.stderr if format == "json" else sys.stdout)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
-
-
-def parse_threat(parts: list[str]) -> ThreatModel:
-    """`labels=known,mechanism=unknown` and the like; what is not named is known.
-
-    >>> parse_threat(["labels=counts,statistics=unknown"])
-    ThreatModel(labels='counts', mechanism='known', statistics=False, server='honest')
-    """
-    known = {"known": True, "unknown": False}
-    granted: dict[str, Any] = {}
-    for part in (piece for text in parts for piece in text.split(",") if piece.strip()):
-        key, _, value = (word.strip() for word in part.partition("="))
-        if key not in ("labels", "mechanism", "statistics") or not value or key in granted:
-            found = f"{key} twice" if key in granted else repr(part)
-            expected = "read key=value, each key of labels, mechanism, statistics once"
-            raise WrongValue("--threat", expected, found, "Try labels=unknown.")
-        if key == "statistics" and value not in known:
-            expected = "have statistics=known or statistics=unknown"
-            raise WrongValue("--threat", expected, f"statistics={value}")
-        granted[key] = known[value] if key == "statistics" else value
-    with option("--threat"):
-        return ThreatModel(**{"mechanism": "known", **granted})

@@ -13,13 +13,11 @@ from gradveil.audit.report import (
     Table,
     attack_table,
     audited,
-    dominated,
     first_sentences,
     headline,
     points_table,
     share,
     summary_table,
-    undefended_words,
 )
 
 NAME = 21
@@ -30,7 +28,8 @@ def show_audit(result: AuditResult, console: Console) -> None:
     """What was found, how to read it, then what was audited."""
     frontier = result.frontier
     console.print(f"[bold]{escape(headline(result))}[/]", highlight=False)
-    for asks, text in first_sentences(result):
+    # the answers say the rest themselves
+    for asks, text in first_sentences(result)[: 1 if frontier.answers else None]:
         console.print(f"[bold]{escape(asks)}:[/] {escape(text)}", highlight=False)
     console.print()
     for answer in frontier.answers:
@@ -39,7 +38,6 @@ def show_audit(result: AuditResult, console: Console) -> None:
     console.print(_grid(points))
     hints = [f"{column.label}: {column.hint}" for column in points.columns if column.hint]
     _dim(f"{'; '.join(hints)}. A blind guess is {frontier.guess}.", console)
-    console.print(escape(dominated(frontier)), highlight=False)
     if not frontier.answers:
         _show_comparison(result, console)
     _dim(f"{audited(result)}. {' '.join(result.notes)}", console)
@@ -59,7 +57,6 @@ def _show_comparison(result: AuditResult, console: Console) -> None:
             " with all rounds.",
             highlight=False,
         )
-    console.print(escape(undefended_words(result)), highlight=False)
     for defense in result.defenses:
         verdict = escape(defense.verdict)
         console.print(f"[bold]{escape(defense.name)}[/]: {verdict}", highlight=False)

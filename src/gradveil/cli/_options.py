@@ -1,6 +1,6 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -40,9 +40,6 @@ AsFormat = Annotated[Format, typer.Option(help="Tables, or JSON for machines.")]
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
 """What a mistake of the user's raises; everything else is a mistake of ours."""
 
-OF_DEFENSE = ("target_error", "utility_budget", "noise", "prior", "cap", "floor")
-"""Parameters of a defense, of which only a plan on real numbers can tell that they are wrong."""
-
 
 @contextmanager
 def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
@@ -53,8 +50,8 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
     except USER_ERRORS as error:
         if isinstance(error, WrongArgument) and error.argument in (*names, name):
             raise error.renamed(names.get(error.argument, name)) from error
-        kind, text = type(error) if isinstance(error, OSError) else ValueError, _told(error, names)
-        raise kind(f"Option `{name}`: {text}" if text == str(error) else text) from error
+        kind = type(error) if isinstance(error, OSError) else ValueError
+        raise kind(f"Option `{name}`: {error}") from error
 
 
 @contextmanager
@@ -67,21 +64,7 @@ def options(context: typer.Context, **others: str) -> Iterator[None]:
     try:
         yield
     except WrongArgument as error:
-        if error.argument in OF_DEFENSE:
-            raise ValueError(f"Option `--defense`: {error}") from error
         raise error.renamed(names.get(error.argument, error.argument)) from error
-    except (ValueError, TypeError) as error:
-        if (text := _told(error, names)) != str(error):
-            raise ValueError(text) from error
-        raise
-
-
-def _told(error: Exception, names: Mapping[str, str]) -> str:
-    """What an error says, with options in place of parameters: some packages' still are texts."""
-    text = str(error)
-    for parameter, name in names.items():
-        text = text.replace(f"Parameter `{parameter}`", f"Option `{name}`")
-    return text
 
 
 def option_of(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradveil._checks import check_kind
+from gradveil._checks import WrongValue, check_kind
 
 
 class AdaptedModel(nn.Module):
@@ -66,10 +66,8 @@ def _chosen(outputs: Any, key: str | int) -> Any:
         return getattr(outputs, key)
     if isinstance(key, int) and not isinstance(key, bool) and -len(values) <= key < len(values):
         return values[key]
-    raise ValueError(
-        f"Parameter `output` should name an output of the model. Found {key!r}, and that it returns"
-        f" {described_outputs(outputs)}."
-    )
+    found = f"{key!r}, and that it returns {described_outputs(outputs)}"
+    raise WrongValue("output", "name an output of the model", found)
 
 
 def _parts(outputs: Any) -> dict[Any, Any]:

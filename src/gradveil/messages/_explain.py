@@ -6,9 +6,8 @@ is named. Where nothing fails this costs nothing.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from gradveil._checks import (
     NonFiniteError,
+    WrongValue,
     all_finite,
     check_finite,
     check_inputs,
@@ -24,14 +24,13 @@ from gradveil._checks import (
     is_ours,
 )
 from gradveil._memory import is_out_of_memory
-from gradveil._typing import Tensors
 
 from ._adapted_model import described_outputs
 from ._functional import FunctionalLoss, check_match
 from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
 
-class ModelError(ValueError):
+class ModelError(WrongValue):
     """A model, a loss or targets that do not work with these inputs.
 
     >>> from torch.nn.functional import cross_entropy
@@ -62,11 +61,13 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
             raise  # the message works, and something else was wrong
         model = getattr(getattr(message, "loss", None), "model", None)
         raise ModelError(
-            f"Parameter `{'message' if model is None else 'model'}` should be made of operations"
-            " that torch can differentiate with respect to inputs and weights together. Found"
-            f" `{first_line(error)}`. Replace that operation (of activation checkpointing: switch"
-            " checkpointing off; an autograd function needs `setup_context`), or use a defense that"
-            " needs no sensitivities."
+            "message" if model is None else "model",
+            "be made of operations that torch can differentiate with respect to inputs and weights"
+            " together",
+            f"`{first_line(error)}`",
+            "Replace that operation (of activation checkpointing: switch checkpointing off; an"
+            " autograd function needs `setup_context`), or use a defense that needs no"
+            " sensitivities.",
         ) from error
 
 
@@ -90,8 +91,7 @@ def _raise_cause(message: Any, inputs: Any) -> None:
             outputs = outputs_of(alone, inputs)
         _evaluate_loss(message, outputs)
         return
-    expected = f"Parameter `message` should accept inputs of shape {tuple(inputs.shape)}."
-    with _blamed(lambda why: f"{expected} Found that it fails with `{why}`. {EXAMPLE}"):
+    with _blamed("message", f"accept inputs of shape {tuple(inputs.shape)}", EXAMPLE):
         values = message(inputs.detach())
     check_values(values, "message(inputs)")
     check_finite(values, "message(inputs)")
@@ -101,13 +101,18 @@ def outputs_of(message: Any, inputs: Tensor) -> Any:
     """What the model of a message returns; an error names what is wrong with it."""
     parameters = message.loss.parameters
     check_finite(parameters, "the model's weights")
-    with _blamed(partial(_model_fails, parameters, inputs)), torch.no_grad():
+    kinds = {(p.dtype, p.device) for p in parameters.values()}
+    advice = "Check that model and data belong together."
+    if kinds != {(inputs.dtype, inputs.device)}:
+        dtypes_and_devices = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        advice = f"Its weights are {dtypes_and_devices}: bring both to one dtype and device."
+    expected = f"accept inputs of shape {tuple(inputs.shape)}, {inputs.dtype} on {inputs.device}"
+    with _blamed("model", expected, advice), torch.no_grad():
         outputs = message.loss.outputs(parameters, inputs)
     if isinstance(outputs, Tensor) and not all_finite(outputs):
-        raise NonFiniteError(
-            "Parameter `model` should return finite outputs. Found NaN or infinity for finite"
-            f" inputs of shape {tuple(inputs.shape)}. Check its weights and buffers."
-        )
+        found = f"NaN or infinity for finite inputs of shape {tuple(inputs.shape)}"
+        advice = "Check its weights and buffers."
+        raise NonFiniteError("model", "return finite outputs", found, advice)
     return outputs
 
 
@@ -122,37 +127,22 @@ def check_loss(message: Any, outputs: Any) -> None:
 
 
 @contextmanager
-def _blamed(text: Callable[[str], str]) -> Iterator[None]:
-    """Turn what the user's code raises inside into an error with a text made of its first line."""
+def _blamed(argument: str, expected: str, advice: str) -> Iterator[None]:
+    """Turn what the user's code raises inside into an error that blames an argument."""
     try:
         yield
     except (Exception, SystemExit) as error:  # a model may even leave
         if is_out_of_memory(error) or (isinstance(error, ValueError) and is_ours(error)):
             raise
-        raise ModelError(text(first_line(error))) from error
-
-
-def _model_fails(parameters: Tensors, inputs: Tensor, why: str) -> str:
-    kinds = {(p.dtype, p.device) for p in parameters.values()}
-    advice = "Check that model and data belong together."
-    if kinds != {(inputs.dtype, inputs.device)}:
-        dtypes_and_devices = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        advice = f"Its weights are {dtypes_and_devices}: bring both to one dtype and device."
-    return (
-        f"Parameter `model` should accept inputs of shape {tuple(inputs.shape)},"
-        f" {inputs.dtype} on {inputs.device}. Found that it fails with `{why}`. {advice}"
-    )
+        found = f"that it fails with `{first_line(error)}`"
+        raise ModelError(argument, expected, found, advice) from error
 
 
 def _evaluate_loss(message: Any, outputs: Any) -> None:
-    def text(why: str) -> str:
-        return (
-            f"Parameter `loss_fn` should take the model's outputs ({_seen(outputs)}) and `targets`"
-            f" ({_seen(message.targets)}). Found that it fails with `{why}`. Check that outputs,"
-            " labels and loss belong together."
-        )
-
-    with _blamed(text), torch.no_grad():
+    targets = f"`targets` ({_seen(message.targets)})"
+    expected = f"take the model's outputs ({_seen(outputs)}) and {targets}"
+    advice = "Check that outputs, labels and loss belong together."
+    with _blamed("loss_fn", expected, advice), torch.no_grad():
         value = message.loss.loss_of_outputs(outputs, message.targets)
     check_finite({"loss": value}, "loss_fn(model(inputs), targets)")
 

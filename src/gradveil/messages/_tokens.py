@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._checks import WHOLE
+from gradveil._checks import WHOLE, WrongType, WrongValue
 from gradveil._typing import Tensors
 
 from ._functional import FunctionalLoss, call_with
@@ -111,19 +111,19 @@ def find_lookups(loss: FunctionalLoss, ids: Tensor) -> list[Lookup]:
     with torch.no_grad():
         watched.outputs(loss.parameters, ids)
     if not watched.found:
-        raise TypeError(
-            "Parameter `model` should look up `inputs` in an `nn.Embedding`, as they are or a part"
-            f" of them, where they are integers. Found `inputs.dtype = {ids.dtype}` and no lookup"
-            f" in {type(loss.model).__name__}. Convert them with `.float()`, or pass their"
-            " embeddings to GradientMessage."
+        raise WrongType(
+            "model",
+            "look up `inputs` in an `nn.Embedding`, as they are or a part of them, where they are"
+            " integers",
+            f"`inputs.dtype = {ids.dtype}` and no lookup in {type(loss.model).__name__}",
+            "Convert them with `.float()`, or pass their embeddings to GradientMessage.",
         )
     for lookup in watched.found:
         if lookup.embeddings.shape[0] != len(ids):
-            raise ValueError(
-                "Parameter `model` should keep examples first where it looks up its inputs. Found"
-                f" embeddings of shape {tuple(lookup.embeddings.shape)} for {len(ids)} examples."
-                " Transpose after the lookup."
-            )
+            expected = "keep examples first where it looks up its inputs"
+            shape = tuple(lookup.embeddings.shape)
+            found = f"embeddings of shape {shape} for {len(ids)} examples"
+            raise WrongValue("model", expected, found, "Transpose after the lookup.")
     return watched.found
 
 

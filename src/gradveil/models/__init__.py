@@ -12,7 +12,7 @@ False
 """
 
 from ._bottleneck import VariationalBottleneck, with_bottleneck
-from ._networks import MLP, ConvNet, LeNet, ResNet, SimpleConvNet
+from ._networks import MLP, ConvNet, ResNet, SimpleConvNet
 from ._registry import (
     build_fitting_model,
     build_loss,

@@ -94,7 +94,7 @@ def model_names() -> tuple[str, ...]:
     """The names that `build_model` knows.
 
     >>> model_names()
-    ('conv-net', 'le-net', 'mlp', 'patch-transformer', 'res-net', 'simple-conv-net')
+    ('conv-net', 'mlp', 'patch-transformer', 'res-net', 'simple-conv-net')
     """
     return tuple(MODELS)
 
@@ -197,11 +197,11 @@ def build_fitting_model(
     if spec.name != "patch-transformer":
         fitting["width"] = 16
     if len(shape) == 3:
-        fitting |= {"num_channels": shape[0], "input_shape": tuple(shape), "image": shape[-1]}
+        fitting |= {"num_channels": shape[0], "image": shape[-1]}
     left_open = {*known[len(spec.positional) :]} - spec.options.keys()
     options = {name: value for name, value in fitting.items() if name in left_open}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
-    if {"num_channels", "input_shape", "image"} & {*known} and len(shape) != 3:
+    if {"num_channels", "image"} & {*known} and len(shape) != 3:
         found = f"`{spec.name}`, which reads images (channels, height, width)"
         advice = f"Use `{default_model(shape)}`, or a model of your own."
         raise WrongValue("model", f"accept inputs of shape {tuple(shape)}", found, advice)

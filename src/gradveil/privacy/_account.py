@@ -24,7 +24,7 @@ from ._epsilon import (
 )
 
 
-class BudgetError(ValueError):
+class BudgetError(WrongValue):
     """A step that would spend more than the budget."""
 
 
@@ -128,10 +128,12 @@ class PrivacyAccount:
             BudgetError: If they would spend more than the budget. They are not counted then.
         """
         if self.would_exceed(n):
+            epsilon = f"ε would be {self.epsilon(n):.4g} at δ = {self.delta:g}"
             raise BudgetError(
-                f"Parameter `budget` should allow {n} more than {self.steps} steps. Found that"
-                f" ε would be {self.epsilon(n):.4g} at δ = {self.delta:g}, above `budget ="
-                f" {self.budget}`. Stop here, or start again with a larger `noise_multiplier`."
+                "budget",
+                f"allow {n} more than {self.steps} steps",
+                f"that {epsilon}, above `budget = {self.budget}`",
+                "Stop here, or start again with a larger `noise_multiplier`.",
             )
         check_count(n, "n")
         self.steps += n

@@ -1,4 +1,4 @@
-"""Means, shares and differences with intervals."""
+"""Means, shares and differences with intervals of 95 %."""
 
 import math
 from collections.abc import Sequence
@@ -15,23 +15,24 @@ from gradveil._random import generator_or_fresh
 Nested: TypeAlias = "Tensor | Sequence[Nested]"
 """Values of images in a 1-d tensor; a list of such for batches; a list of lists for seeds."""
 
+LEVEL = 0.95
+"""How often an interval holds the true mean."""
+
 MOST = 0.999
 """The largest share of the draws between a bootstrap interval's ends: more draws would not help."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its interval; both ends are the mean where there is only one value.
+    """A mean and its 95 % interval; both ends are the mean where there is only one value.
 
-    >>> Interval(mean=0.5, low=0.4, high=0.6).level
-    0.95
+    >>> print(Interval(mean=0.5, low=0.4, high=0.6))
+    0.5 [0.4, 0.6]
     """
 
     mean: float
     low: float
     high: float
-    level: float = 0.95
-    """How often such an interval holds the true mean."""
 
     def __str__(self) -> str:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
@@ -40,7 +41,6 @@ class Interval:
 def bootstrap_interval(
     values: Nested,
     *,
-    level: float = 0.95,
     resamples: int = 4000,
     generator: torch.Generator | None = None,
 ) -> Interval:
@@ -62,7 +62,6 @@ def bootstrap_interval(
 
     Args:
         values: A 1-d tensor (images), or nested sequences of them (batches; seeds of batches).
-        level: The coverage asked for.
         resamples: How many.
         generator: For the draws.
 
@@ -72,27 +71,26 @@ def bootstrap_interval(
     (2.5, True)
     """
     check_count(resamples, "resamples")
-    _check_level(level)
     tree = _checked(values)
     while not isinstance(tree, Tensor) and len(tree) == 1:
         tree = tree[0]  # the outermost level at which something varies
     count, mean = len(tree), _mean(tree)
     if count == 1:
-        return Interval(mean, mean, mean, level)
+        return Interval(mean, mean, mean)
     require("an interval", "gradveil[audit]", "scipy")
     from scipy.stats import t as student  # only intervals need it
 
-    quantile = float(student.ppf((1 + level) / 2, count - 1))
-    if 1 - 2.0 ** (1 - count) < level:
+    quantile = float(student.ppf((1 + LEVEL) / 2, count - 1))
+    if 1 - 2.0 ** (1 - count) < LEVEL:
         means = torch.tensor([_mean(group) for group in tree], dtype=torch.float64)
         half = quantile * float(means.std()) / math.sqrt(count)
-        return Interval(mean, mean - half, mean + half, level)
+        return Interval(mean, mean - half, mean + half)
     draws = _draw(tree, resamples, generator_or_fresh(generator))
     inside = math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2))
-    inside = min(inside, max(MOST, level))
+    inside = min(inside, MOST)
     tails = torch.tensor([(1 - inside) / 2, (1 + inside) / 2], dtype=draws.dtype)
     low, high = torch.quantile(draws, tails).tolist()
-    return Interval(mean, low, high, level)
+    return Interval(mean, low, high)
 
 
 def paired_interval(
@@ -155,7 +153,7 @@ def _subtract(first: Nested, second: Nested) -> Nested:
     raise WrongValue("first", expected, " beside ".join(kinds), "Keep only what both have.")
 
 
-def share_interval(successes: int, count: int, *, level: float = 0.95) -> Interval:
+def share_interval(successes: int, count: int) -> Interval:
     """The Clopper-Pearson interval: it holds the true rate at least as often as it says.
 
     Its ends are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k) for k of n successes.
@@ -170,20 +168,13 @@ def share_interval(successes: int, count: int, *, level: float = 0.95) -> Interv
     check_number(successes, "successes")
     if not 0 <= successes <= count:
         raise WrongValue("successes", f"be from 0 to `count = {count}`", str(successes), "", True)
-    _check_level(level)
     require("an interval", "gradveil[audit]", "scipy")
     from scipy.stats import beta  # only intervals need it
 
-    tail, failures = (1 - level) / 2, count - successes
+    tail, failures = (1 - LEVEL) / 2, count - successes
     low = float(beta.ppf(tail, successes, failures + 1)) if successes else 0.0
     high = float(beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
-    return Interval(successes / count, low, high, level)
-
-
-def _check_level(level: float) -> None:
-    check_number(level, "level")
-    if not 0 < level < 1:
-        raise WrongValue("level", "be in (0, 1)", str(level), assigned=True)
+    return Interval(successes / count, low, high)
 
 
 MARGIN = 1.0

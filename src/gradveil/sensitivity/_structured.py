@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import check_count, check_flag
+from gradveil._checks import WrongValue, check_count, check_flag
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import (
@@ -80,10 +80,9 @@ class Structured:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure a gradient message at these inputs."""
         if not isinstance(message, GradientMessage) or not separates(message, inputs):
-            raise ValueError(
-                "Parameter `message` should be a gradient that is a sum over examples for the"
-                f" estimator `Structured`. Found {type(message).__name__}. Use estimator='auto'."
-            )
+            expected = "be a gradient that is a sum over examples for the estimator `Structured`"
+            found, advice = type(message).__name__, "Use estimator='auto'."
+            raise WrongValue("message", expected, found, advice)
         return self.measure(message, inputs, generator)
 
     def measure(

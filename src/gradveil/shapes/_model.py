@@ -131,12 +131,13 @@ def _accepted() -> Iterator[None]:
     try:
         yield
     except (ModelError, NonFiniteError) as error:
-        raise ModelError(
-            "Parameter `model` should accept made-up examples, standard normal numbers in the shape"
-            " of the inputs, so that a shape can be made from the model alone; one that reads a"
-            " category off a column does not. Found that it fails on them:"
-            f" `{first_line(error.__cause__ or error)}`.{OUT}"
-        ) from error
+        expected = (
+            "accept made-up examples, standard normal numbers in the shape of the inputs, so that a"
+            " shape can be made from the model alone; one that reads a category off a column does"
+            " not"
+        )
+        found = f"that it fails on them: `{first_line(error.__cause__ or error)}`"
+        raise ModelError("model", expected, found, OUT.strip()) from error
 
 
 def synthetic(

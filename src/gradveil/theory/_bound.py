@@ -475,11 +475,12 @@ def iterative_bound(asked: Asked) -> Formed:
     if prior is None:
         solved, converged = conjugate_gradients(information, signs)
         if not converged:
-            raise ValueError(
-                "Parameter `prior` should be given for inputs this large: without one the"
-                " information is (nearly) singular and the flat bound could not be computed. Found"
-                " `prior = None`. Use `GaussianPrior.fit(samples)`, or method='trace'."
+            expected = (
+                "be given for inputs this large: without one the information is (nearly) singular"
+                " and the flat bound could not be computed"
             )
+            advice = "Use `GaussianPrior.fit(samples)`, or method='trace'."
+            raise WrongValue("prior", expected, "None", advice, assigned=True)
     else:
         solved = _solved_in_white(information, prior, signs)
     total, error = _mean_and_error((signs * solved).sum(1))

@@ -14,7 +14,7 @@ def interval(mean, half=0.0):
 
 def told(rate, half=0.0):
     bits = interval(5 * rate)
-    return ToldApart(32, 128, interval(rate, half), bits, 1.0, 0.0)
+    return ToldApart(32, 128, interval(rate, half), bits)
 
 
 def leak(error, half=0.0, round=0, rate=None, copies=0):

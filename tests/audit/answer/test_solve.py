@@ -5,9 +5,9 @@ import math
 import pytest
 
 from gradveil.audit import Goal
-from gradveil.audit.answer._solve import REFINED, Wish, dominated, solve_wishes
+from gradveil.audit.answer._solve import REFINED, Wish, solve_wishes
 
-from .made_up import KnownSearch, noise_axis, point
+from .made_up import KnownSearch, noise_axis
 
 
 def logistic(strength):
@@ -99,14 +99,3 @@ def test_nothing_is_recommended_that_fails_later_everywhere():
 def test_a_goal_without_any_point_has_no_setting():
     found, _ = solved("identified<=10%")
     assert found.best is found.nearest is found.within_cost is None
-
-
-def test_dominated_defenses_are_named():
-    errors = (0.05, 0.3, 0.6, 0.95)
-    cheap = [point("a", e, e / 10, half=0.01) for e in errors]
-    dear = [point("b", e, e / 2, half=0.01) for e in errors]
-    assert dominated({"cheap": cheap, "dear": dear}, True) == {"dear": "cheap"}
-    crossing = [point("c", e, 0.2 - e / 10, half=0.01) for e in errors]
-    assert dominated({"cheap": cheap, "crossing": crossing}, True).get("cheap") is None
-    blurred = [point("d", e, e / 9, half=0.2) for e in errors]
-    assert dominated({"cheap": cheap, "blurred": blurred}, True) == {}

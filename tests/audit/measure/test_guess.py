@@ -12,7 +12,7 @@ from gradveil.attacks import Analytic, InvertingGradients
 from gradveil.audit import AuditResult
 from gradveil.audit.measure import blind_guess
 from gradveil.audit.measure._cells import Search
-from gradveil.audit.report import render_report, undefended_words
+from gradveil.audit.report import first_sentences, render_report
 from gradveil.cli._audit_show import show_audit
 from tests.audit.small import image_model, images, make_subject, small_audit, table, table_model
 
@@ -24,7 +24,7 @@ def blind() -> AuditResult:
     return small_audit(
         images(60),
         image_model(),
-        defenses=["gradient-noise", "optimal-noise"],
+        defenses=["gradient-noise(0.1)", "optimal-noise(0.1)"],
         attacks=[InvertingGradients(1)],
     )
 
@@ -43,8 +43,8 @@ def terminal(result: AuditResult) -> str:
 def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
     assert not unable.can_judge
     assert unable.frontier.undefended.leaks[0].gain.mean < 1
-    assert WORDS in undefended_words(unable)
-    assert "58 public examples" in undefended_words(unable)
+    assert WORDS in first_sentences(unable)[0].text
+    assert "58 public examples" in terminal(unable)
     for defense in unable.defenses[1:]:
         assert WORDS in defense.verdict
         assert "no further" not in defense.verdict
@@ -75,7 +75,7 @@ def test_the_undefended_message_is_attacked_although_nobody_asked(unable):
 
 def test_an_attack_that_works_judges():
     result = small_audit(
-        table(), table_model(), private=1, defenses=["gradient-noise"], attacks=[Analytic()]
+        table(), table_model(), private=1, defenses=["gradient-noise(0.1)"], attacks=[Analytic()]
     )
     assert result.can_judge
     assert result.frontier.undefended.leaks[0].copies == 1
@@ -100,7 +100,7 @@ def test_a_leak_is_a_leak_even_where_the_undefended_attack_failed(monkeypatch):
 
 
 def test_without_attacks_nothing_is_known():
-    result = small_audit(table(), table_model(), defenses=["gradient-noise"], attacks=[])
+    result = small_audit(table(), table_model(), defenses=["gradient-noise(0.1)"], attacks=[])
     assert result.frontier.undefended.leaks[0].gain is None
     assert WORDS not in result.to_json()
 

@@ -4,10 +4,9 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, OptimalPruning
-from gradveil.audit._settings import MATCHED, Settings
-from gradveil.audit.measure._strengths import axes_of, check_use, parse_defense
+from gradveil.audit.measure._strengths import axes_of, parse_defense
 from gradveil.catalog import build_defense
-from tests.audit.small import make_subject, table, table_model
+from tests.audit.small import GIVEN, make_subject, table, table_model
 
 
 def axes(*requested):
@@ -15,7 +14,7 @@ def axes(*requested):
 
 
 def test_default_names_are_short_and_twins_go_together():
-    names = [one.name for one in axes(*MATCHED)]
+    names = [one.name for one in axes(*GIVEN)]
     assert names == [
         "noise",
         "optimal noise",
@@ -47,7 +46,7 @@ def test_default_names_are_short_and_twins_go_together():
 )
 def test_amounts_that_are_left_out_are_open(spec, missing):
     (one,) = axes(spec)
-    assert one.open == missing
+    assert parse_defense(spec)[0].missing == missing
     assert bool(one.swept) == bool(missing)
 
 
@@ -56,14 +55,6 @@ def test_amounts_that_are_given_stay():
     one, other = (build_defense(axis.at(0.0)) for axis in axes(given, GradientNoise(0.3)))
     assert one == OptimalPruning(0.7, noise=GradientNoise(0.1))
     assert other == GradientNoise(0.3)
-
-
-@pytest.mark.parametrize("spec", ["private-noise", "private-noise(clip=1.0)"])
-def test_a_guarantee_is_not_matched(spec):
-    with pytest.raises(ValueError, match=r"have their amounts.*Found .* no .*noise_multiplier"):
-        check_use(axes(spec), [parse_defense(spec)[1]], Settings(match="utility"))
-    (one,) = axes("private-noise(noise_multiplier=2.0, clip=0.5)")
-    assert (one.name, one.open) == ("private noise", frozenset())
 
 
 def test_equal_names_get_numbers():

@@ -8,9 +8,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from gradveil.audit import AuditResult, Curve, Point
+from gradveil.audit import AuditResult
 from gradveil.audit.report import (
-    dominated,
     first_sentences,
     headline,
     points_table,
@@ -22,7 +21,6 @@ from gradveil.audit.report._charts import (
     edge_of,
     error_height,
     frontier_figures,
-    looks,
     metrics,
 )
 from gradveil.audit.report._tables import rounds_table
@@ -102,14 +100,6 @@ def test_of_a_setting_that_no_attack_got_behind_no_more_is_said_than_that():
     assert "nothing" not in text
 
 
-def test_dominated_defenses_are_named_with_the_better_one():
-    assert "noise (by optimal noise), pruning (by optimal pruning)" in dominated(
-        frontier_result().frontier
-    )
-    free = tuple(replace(c, dominated_by="") for c in frontier_result().frontier.curves)
-    assert dominated(changed(frontier_result(), curves=free).frontier) == ""
-
-
 def test_plotly_accepts_every_picture():
     every = (frontier_result(), unreached_result(), bare_frontier_result(), example_result())
     for result in every:
@@ -185,14 +175,6 @@ def test_the_recommended_point_is_marked_and_named():
     point = frontier_result().frontier.curves[1].points[3]
     assert point.loss is not None
     assert rings[0]["x"] == [point.loss.mean]
-
-
-def test_curves_and_their_details_share_a_look():
-    styles = looks(frontier_result())
-    assert styles["noise"].color == styles["optimal noise"].color
-    assert (styles["noise"].filled, styles["optimal noise"].filled) == (False, True)
-    own = Curve("mine", "own", "", "", (Point("mine", None, (), None, None),))
-    assert looks(changed(frontier_result(), curves=(own,)))["mine"].filled
 
 
 def test_the_first_pages_use_no_words_of_the_theory():

@@ -141,7 +141,6 @@ def test_each_picture_is_embedded_with_an_alternative_text(html: str):
 def test_setup_says_how_to_reproduce(html: str):
     setup = example_result().setup
     for part in (
-        setup.equal,
         example_result().notes[0],
         setup.command,
         setup.model,
@@ -210,7 +209,7 @@ def test_an_audit_without_anything():
     nothing = Point("no-defense", None, (), None, None)
     frontier = replace(result.frontier, curves=(), undefended=nothing)
     page = render_report(
-        replace(result, defenses=(), frontier=frontier, originals=(), complete=False)
+        replace(result, defenses=(), frontier=frontier, originals=(), stopped="time budget")
     )
     assert "Incomplete." in page
     assert len(page) < 100_000, "plotly should not be embedded without charts"

@@ -50,7 +50,7 @@ def test_a_weak_attack_proves_nothing():
 
 
 def test_attacks_that_cannot_judge_give_no_merit():
-    told = ToldApart(20, 9, Interval(0.5, 0.3, 0.7), Interval(1.0, 1.0, 1.0), 2.0, 0.1)
+    told = ToldApart(20, 9, Interval(0.5, 0.3, 0.7), Interval(1.0, 1.0, 1.0))
     text = verdict(point(2.0, told_apart=told), None, 0.1, True, able=False)
     assert "cannot judge this model" in text
     assert "no further" not in text

@@ -2,16 +2,12 @@
 
 from dataclasses import replace
 
-import torch
-
-from gradveil import Moments
 from gradveil.attacks import ThreatModel
 from gradveil.audit import Federation
 from gradveil.audit._result import AuditResult, DefenseResult
-from gradveil.audit.measure import Budget
 from gradveil.audit.report import render_report
 from gradveil.audit.report._tables import summary_table
-from gradveil.audit.report._words import below_reference, equal_words
+from gradveil.audit.report._words import below_reference
 from gradveil.messages import LocalSteps
 from gradveil.scoring import Interval
 from tests.audit.example_result import example_result
@@ -42,13 +38,6 @@ def test_a_bound_whose_assumptions_fail_is_called_no_guarantee():
     result = replace(example_result(), defenses=(jumps,))
     assert summary_table(result).rows[0][3].text.endswith(" †")
     assert "over 8 batches, no guarantee here" in summary_table(result).rows[0][3].note
-
-
-def test_equal_utility_is_not_called_an_equal_loss():
-    noise = Budget("utility", {}, Moments.of_values({"a": torch.ones(1)}, 1), scale=0.05)
-    found = equal_words("utility", noise)
-    assert "isotropic noise of scale 0.05" in found
-    assert "the loss, need not be equal" in found
 
 
 def test_the_threat_model_says_what_is_known():

@@ -1,11 +1,9 @@
-"""Which strengths to measure next, the cheapest setting for a goal, and curves that lose."""
+"""Which strengths to measure next, and the cheapest setting for a goal."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
-
-import numpy as np
 
 from gradveil.catalog import build_defense
 from gradveil.defenses import PrivateNoise
@@ -262,46 +260,3 @@ def _next(axis: Axis, known: Mapping[float, float]) -> tuple[float, float]:
     if known[first] > COPY and gap < 0.5 and first > axis.start[0] - REACH and lower not in known:
         return lower, known[first] - STEP
     return ((a + b) / 2, (known[a] + known[b]) / 2) if gap >= GAP else (first, known[first])
-
-
-MARGIN = 0.02
-"""The share of a loss by which intervals are to be apart: they do not hold what batches do."""
-
-Values = list[tuple[float, Point]]
-
-
-def dominated(curves: Mapping[str, Sequence[Point]], can_judge: bool) -> dict[str, str]:
-    """The name of a defense that dominates, for each one that is dominated.
-
-    One dominates another if it loses no more, in the mean, at every measured point of the other
-    that lies between near copies and nothing, and clearly less at one of them (separate 95 %
-    intervals, 2 % of the loss apart). Between its own points losses are interpolated.
-    """
-    values = {name: _values(points, can_judge) for name, points in curves.items()}
-    found: dict[str, str] = {}
-    for name, own in values.items():
-        others = [other for other in values if other != name and found.get(other) != name]
-        better = [other for other in others if _dominates(values[other], own)]
-        if better:
-            found[name] = better[0]
-    return found
-
-
-def _values(points: Sequence[Point], can_judge: bool) -> Values:
-    rated = [(hidden(point, can_judge), point) for point in points if point.loss is not None]
-    return sorted(((h, p) for h, p in rated if h is not None), key=lambda pair: pair[0])
-
-
-def _dominates(better: Values, worse: Values) -> bool:
-    """Nothing is known beyond the last point, nor between a finite loss and an infinite one."""
-    inside = [(h, p.loss) for h, p in worse if COPY < h < NOTHING and p.loss is not None]
-    if not inside or not better:
-        return False
-    at, known = [h for h, _ in inside], [h for h, _ in better]
-    means, highs = (
-        np.interp(at, known, [getattr(p.loss, end) for _, p in better], right=math.nan)
-        for end in ("mean", "high")
-    )
-    no_more = all(m <= loss.mean for m, (_, loss) in zip(means, inside, strict=True))
-    ends = zip(highs, inside, strict=True)
-    return no_more and any(h < loss.low - MARGIN * abs(loss.mean) for h, (_, loss) in ends)

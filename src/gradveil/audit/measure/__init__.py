@@ -5,7 +5,7 @@ from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._cells import PLAIN, Progress, Search
 from ._details import CANDIDATES
 from ._laboratory import Laboratory, blind_guess, with_public_plan
-from ._strengths import Axis, Budget, axes_of, matched, parse_defense, unique_names
+from ._strengths import Axis, axes_of, parse_defense, unique_names
 from ._training import make_pool
 
 __all__ = ["BoundStudy"]

@@ -75,8 +75,6 @@ def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
         len(report.trials),
         report.rate,
         report.bits,
-        report.rank.mean,
-        report.error.mean,
         one_class,
     )
 

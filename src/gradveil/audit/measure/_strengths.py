@@ -1,34 +1,20 @@
-"""Strengths of defenses: one number, from nearly nothing to far too much, or what is equal."""
+"""Strengths of defenses: one number, from nearly nothing to far too much."""
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongType, WrongValue
-from gradveil._random import numbered_stream
+from gradveil._checks import WrongType
 from gradveil._tensors import flatten
-from gradveil._typing import Tensors
 from gradveil.catalog import Spec, build_defense, spec_of
-from gradveil.defenses import (
-    Defense,
-    GradientNoise,
-    GradientPruning,
-    NoiseDefense,
-    PruningDefense,
-)
-from gradveil.mechanisms import Mechanism
+from gradveil.defenses import Defense
 from gradveil.messages import values_of
-from gradveil.sensitivity import Moments, measure_with_values
-from gradveil.theory import fisher_trace, utility
 
-from .._settings import Settings
 from .._subject import Audited
-from ._laboratory import Laboratory
 
 RATIO, CLAMPED = 0.9, 0.01
 """The share that pruning cuts with noise beside it, and the share of entries that is clamped."""
@@ -58,8 +44,6 @@ class Axis:
     """Which amount is varied; "" for a defense at one point."""
     start: tuple[float, ...] = (0.0,)
     """Strengths to begin with."""
-    open: frozenset[str] = frozenset()
-    """All amounts that were left out: "scale", "ratio", "clip", "noise" (its scale) ..."""
 
     @property
     def amount_name(self) -> str:
@@ -159,7 +143,7 @@ def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
     missing = spec.missing
     spec = spec.completed().with_(**_filled(spec, missing, subject, usual))
     swept = next((amount for amount in SWEPT if amount in missing), "")
-    axis = Axis(_name(defense), spec, swept, open=missing)
+    axis = Axis(_name(defense), spec, swept)
     if not swept:
         return axis
     if swept == "ratio":
@@ -199,147 +183,3 @@ def _name(defense: Defense) -> str:
     }
     extra = [word for word, applies in words.items() if applies]
     return f"{defense.about.label} ({', '.join(extra)})" if extra else defense.about.label
-
-
-@dataclass(frozen=True, eq=False)
-class Budget:
-    """What is held equal at a message, read off two references: noise and magnitude pruning.
-
-    - "utility": noise has the second-order utility U2 of isotropic noise of `scale`, pruning the
-      first-order utility U1 of magnitude pruning of `ratio`, noisy pruning both.
-    - "scale": all noise has `scale`, all pruning `ratio`.
-    - "error": all noise is such that the trace bound is that of isotropic noise of `scale`; all
-      pruning has `ratio`.
-    """
-
-    match: str
-    values: Tensors
-    """The message."""
-    moments: Moments
-    """Of the message."""
-    scale: float
-    ratio: float = RATIO
-
-    def of_noise(self, mechanism: Mechanism) -> float:
-        """What is to be equal among mechanisms with noise; it rises with the squared scale."""
-        if self.match == "utility":
-            return -utility(self.values, mechanism).second
-        trace = fisher_trace(self.moments.judged(), mechanism)
-        return 1 / trace if trace > 0 else math.inf
-
-    def kept(self, mechanism: Mechanism) -> float:
-        """How much a pruned message keeps of a step."""
-        return utility(self.values, mechanism).first
-
-
-def matched(axes: Sequence[Axis], laboratory: Laboratory) -> tuple[Budget, list[Axis]]:
-    """The defenses with their open amounts solved for at the first private batch.
-
-    The reference's scale is the root mean square of the message's entries unless it is given.
-    """
-    settings, seed = laboratory.settings, laboratory.seed
-    match = settings.equal or "utility"
-    defenses = [build_defense(axis.spec, allow_imports=True) for axis in axes]
-    check_use(axes, defenses, settings)
-    inputs, targets = laboratory.subject.batch(0)
-    message = laboratory.subject.message(targets)
-    values, moments = measure_with_values(
-        message, inputs, "auto", generator=numbered_stream(seed), judged=match == "error"
-    )
-    scale = settings.scale
-    if scale is None:
-        scale = digits(float(flatten(values).double().square().mean().sqrt()), 6)
-    ratio = RATIO if settings.ratio is None else settings.ratio
-    budget, solved = Budget(match, values, moments, scale, ratio), []
-    for axis, defense in zip(axes, defenses, strict=True):
-        if axis.open:
-            plan = _planner(laboratory.planned(defense), moments, message, inputs, seed)
-            defense = solve(defense, axis.open, budget, plan)
-        solved.append(Axis(axis.name, Spec.parse(spec_of(defense), "defense")))
-    return budget, solved
-
-
-Planner = Callable[[Any], Mechanism]
-"""What a defense, of a kind whatever its amount, does to the message."""
-
-
-def _planner(planned: Defense, moments: Moments, message: Any, inputs: Any, seed: int) -> Planner:
-    """Shaped by the plan, or by the message itself for a private one."""
-    if planned.about.private or not planned.about.needs.moments:
-        return lambda defense: defense.plan(moments)
-    given = planned.given(moments, message, inputs, numbered_stream(seed))
-    return lambda defense: defense.mechanism(given.shape, given.moments)
-
-
-def solve(defense: Any, missing: frozenset[str], budget: Budget, plan: Planner) -> Defense:
-    """The defense with its open amounts found, as a plain scale and ratio.
-
-    Args:
-        defense: With placeholders for what is open.
-        missing: Of "scale", "ratio" and "noise" (the scale of a pruning defense's noise).
-        budget: What is to be met.
-        plan: What a defense does to the message.
-    """
-    if "ratio" in missing:
-        defense = replace(defense, ratio=_ratio(defense, budget, plan))
-    if "scale" in missing:
-        defense = replace(defense, scale=_scale(lambda s: plan(replace(defense, scale=s)), budget))
-    if "noise" in missing:
-        pruned, noise = defense, defense.noise
-        found = _scale(lambda s: plan(replace(pruned, noise=replace(noise, scale=s))), budget)
-        defense = replace(pruned, noise=replace(noise, scale=found))
-    solved: Defense = defense
-    return solved
-
-
-def _ratio(defense: PruningDefense, budget: Budget, plan: Planner) -> float:
-    """The largest ratio at which enough is left, to whole entries."""
-    if budget.match != "utility":
-        return budget.ratio
-    size = budget.moments.size
-
-    def left(kept: int) -> float:
-        return budget.kept(plan(replace(defense, ratio=1 - kept / size)))
-
-    counts = range(1, size + 1)
-    least = budget.kept(GradientPruning(budget.ratio).plan(budget.moments))
-    return 1 - counts[min(bisect_left(counts, least, key=left), size - 1)] / size
-
-
-def _scale(at: Callable[[float], Mechanism], budget: Budget) -> float:
-    """The scale, in six digits, at which noise does what the reference does."""
-    if budget.match == "scale" or budget.scale == 0:
-        return budget.scale
-    reference = GradientNoise(budget.scale).plan(budget.moments)
-    wanted, found = budget.of_noise(reference), budget.of_noise(at(budget.scale))
-    if not (0 < wanted < math.inf and 0 < found < math.inf):
-        met = f"match='{budget.match}' and a defense that does at no scale what the reference does"
-        advice = "Give a larger `scale`, or prune less."
-        raise WrongValue("match", "be one that these defenses can meet", met, advice)
-    return digits(budget.scale * math.sqrt(wanted / found), 6)
-
-
-def check_use(axes: Sequence[Axis], defenses: Sequence[Defense], settings: Settings) -> None:
-    """Require that amounts of the references are of use: some defense leaves its own open."""
-    for axis, defense in zip(axes, defenses, strict=True):
-        if axis.open and not isinstance(defense, (NoiseDefense, PruningDefense)):
-            raise WrongValue(
-                "defenses",
-                "have their amounts but for noise and pruning, which are matched to others",
-                f"`{axis.name}` with no {' and no '.join(sorted(axis.open))}",
-                "Write for example private-noise(noise_multiplier=1.0, clip=1.0).",
-            )
-    amounts = {amount for axis in axes for amount in axis.open}
-    match = None if settings.match == "utility" else settings.match
-    uses = (
-        ("scale", settings.scale, {"scale", "noise"}),
-        ("ratio", settings.ratio, {"ratio"}),
-        ("match", match, {"scale", "noise", "ratio"}),
-    )
-    for name, value, needed in uses:
-        if value is not None and not amounts & needed:
-            raise WrongValue(
-                name,
-                "be left out where no defense leaves an amount open that depends on it",
-                f"`{name} = {value}` with {[axis.name for axis in axes]}",
-            )

@@ -12,12 +12,9 @@ from ._tables import (
 from ._words import (
     answer_of,
     audited,
-    dominated,
-    equal_words,
     first_sentences,
     headline,
     notes,
-    undefended_words,
     verdict,
 )
 from ._write import (

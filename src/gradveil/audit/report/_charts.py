@@ -1,16 +1,15 @@
-"""The chart of leakage against loss, as plain data that plotly draws, and how defenses look.
+"""The chart of leakage against loss, as plain data that plotly draws.
 
-A family (a classical defense and its optimal twin) shares a hue; the optimal one is filled, its
-twin open. The hues are those of Okabe and Ito whose contrast is at least 3 on white and on the
-dark background, so that charts need no second palette.
+Each defense has a hue whose contrast is at least 3 on white and on the dark background, so that
+charts need no second palette; the first ones are those of Okabe and Ito.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any
 
 from gradveil.scoring import Interval
 
@@ -22,7 +21,7 @@ from ._words import COPY, NOTHING, RECOGNISABLE
 Figure = dict[str, Any]
 
 GREY = "#808080"
-HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A7300", "#7B68C8")
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A7300", "#7B68C8", "#1A8F9C", "#B5544A")
 STRONG = "#E0383E"
 BANDS = (
     "rgba(213,94,0,0.16)",
@@ -36,32 +35,12 @@ ROOM = 0.07
 """Above and below what a vertical axis shows."""
 
 
-class Look(NamedTuple):
-    """The colour of a defense, and whether its marks are filled and its lines solid."""
-
-    color: str
-    filled: bool
-
-
-def looks(result: AuditResult) -> dict[str, Look]:
-    """The look of each defense by name: that of its curve; the undefended message is grey.
-
-    Of several of one family, the first classical and the first optimal one share a hue, then the
-    second ones, and so on: no two look alike.
-    """
-    curves, counts = result.frontier.curves, Counter[tuple[str, bool]]()
-    groups = []
-    for curve in curves:
-        kind = curve.family or curve.name, curve.twin is None
-        counts[kind] += 1
-        groups.append((kind[0], counts[kind]))
-    order, found = list(dict.fromkeys(groups)), {}
-    for curve, group in zip(curves, groups, strict=True):
-        filled = curve.twin is not None or groups.count(group) == 1
-        found[curve.name] = Look(HUES[order.index(group) % len(HUES)], filled)
+def hues(result: AuditResult) -> dict[str, str]:
+    """The colour of each defense by name: that of its curve; the undefended message is grey."""
+    curves = result.frontier.curves
+    found = {curve.name: hue for curve, hue in zip(curves, cycle(HUES), strict=False)}
     of_points = {point.defense: found[curve.name] for curve, point in result.frontier.points()}
-    others = {d.name: of_points.get(d.defense, Look(GREY, True)) for d in result.defenses}
-    return others | found
+    return {d.name: of_points.get(d.defense, GREY) for d in result.defenses} | found
 
 
 @dataclass(frozen=True)
@@ -170,7 +149,7 @@ def _figure(result: AuditResult, metric: Metric, edge: float) -> Figure:
 
 def _curve(result: AuditResult, metric: Metric, edge: float, curve: Curve) -> Figure:
     """Marks with their intervals and hover texts; plotly reads a little HTML in names."""
-    color, filled = looks(result).get(curve.name, Look(GREY, True))
+    color = hues(result).get(curve.name, GREY)
     points = [point for point in curve.points if point.loss and metric.value(point)]
     xs = [_within(point.loss, edge) for point in points if point.loss]
     ys = [metric.drawn(y) for point in points if (y := metric.value(point))]
@@ -186,13 +165,12 @@ def _curve(result: AuditResult, metric: Metric, edge: float, curve: Curve) -> Fi
         "hoverinfo": "text",
         "meta": {"defense": curve.name},
         "mode": "lines+markers",
-        "line": {"color": color, "width": 2.5, "dash": "solid" if filled else "dot"},
-        "opacity": 0.45 if curve.dominated_by else 1.0,
+        "line": {"color": color, "width": 2.5},
         "marker": {
-            "symbol": [mark if filled else f"{mark}-open" for mark in marks],
+            "symbol": marks,
             "size": 10,
             "color": color,
-            "line": {"width": 1 if filled else 2, "color": color},
+            "line": {"width": 1, "color": color},
         },
     }
     if curve != result.frontier.plain:

@@ -231,7 +231,7 @@ def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
     rounds = plural(result.setup.federation.rounds, "round")
     goals = _answers_at(frontier, point)
     return {
-        Column("Defense", words=True): _words(curve.name, "beaten" if curve.dominated_by else ""),
+        Column("Defense", words=True): _words(curve.name),
         Column("Strength", words=True): Cell(strength(curve, point), point.amount, goals),
         Column("Error left", "in % of a blind guess's"): _share(leak.error if leak else None),
         Column("PSNR", "dB; less is safer", notes=False): (

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import gradveil
 from gradveil.catalog import DEFENSES, Spec, build_defense, shown_name
-from gradveil.scoring import MARGIN
 
 from .._result import Answer, AuditResult, BoundResult, Frontier, Point, Releases
 from .._settings import Goal
 from ..answer import Setting, Solved
-from ..measure import Budget, Laboratory, Search, with_public_plan
+from ..measure import Laboratory, Search, with_public_plan
 from ._numbers import named, number, plural, share
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
@@ -156,10 +155,10 @@ def first_sentences(result: AuditResult) -> list[Sentence]:
     """What leaks without a defense, what to use or what was compared, and how sure that is."""
     frontier, answer = result.frontier, result.frontier.main
     plain, image = frontier.undefended, result.setup.is_image
-    found = [Sentence("Without a defense", recovered(plain, image))]
+    judged = "" if result.can_judge else f"{CANNOT_JUDGE}."
+    found = [Sentence("Without a defense", joined(judged, recovered(plain, image)))]
     if answer is None:
         setup, example = result.setup, "image" if image else "example"
-        found += [Sentence("What is equal", setup.equal)] if setup.equal else []
         sure = (
             f"This was measured on {plural(setup.batches, 'batch')} of"
             f" {plural(setup.batch_size, example)} with {plural(setup.seeds, 'seed')} each, not"
@@ -172,14 +171,6 @@ def first_sentences(result: AuditResult) -> list[Sentence]:
     asks = "Recommended" if answer.reached else "Not reached"
     found.append(Sentence(asks, joined(missed, answer.sentence)))
     return [*found, Sentence("How sure this is", joined(answer.rests_on, answer.not_promised))]
-
-
-def dominated(frontier: Frontier) -> str:
-    """Which defenses another one beats at every strength; empty if none."""
-    names = [f"{c.name} (by {c.dominated_by})" for c in frontier.curves if c.dominated_by]
-    if not names:
-        return ""
-    return f"Never the best choice here, another costs less at equal leakage: {', '.join(names)}."
 
 
 def audited(result: AuditResult) -> str:
@@ -217,53 +208,6 @@ def notes(search: Search, frontier: Frontier) -> tuple[str, ...]:
         found.append(f"`{cell.name}` failed on {cell.settings['defense']}: {reason}")
     hidden = [] if search.laboratory.subject.range_is_public else [RANGE_NOTE]
     return (*found, *search.notes, *hidden)
-
-
-EQUAL = {
-    "curves": (
-        "Each defense was run over strengths; what it protects is compared with the loss after a"
-        " real training."
-    ),
-    "given": "Nothing: all amounts were given.",
-    "scale": "All noise has the scale {scale:.3g}, all pruning cuts {ratio:.0%}.",
-    "error": (
-        "Wherever there is noise, the reference error (in its simple form) is that of isotropic"
-        " noise of scale {scale:.3g}; all pruning cuts {ratio:.0%}."
-    ),
-    "utility": (
-        "Noise, with clamping or without, makes a training step vary as much as isotropic noise of"
-        " scale {scale:.3g} does (equal U2). Pruning keeps as much of a step as magnitude pruning"
-        " of {ratio:.0%} (equal U1). Noisy pruning has both. What training loses in the end, the"
-        " loss, need not be equal."
-    ),
-}
-"""What is equal among the defenses, by what was matched."""
-
-
-def equal_words(match: str, budget: Budget | None) -> str:
-    """What is equal among the defenses, in one or two sentences."""
-    given = {} if budget is None else {"scale": budget.scale, "ratio": budget.ratio}
-    return EQUAL[match].format(**given)
-
-
-def undefended_words(result: AuditResult) -> str:
-    """What the strongest attack reaches without a defense, beside a blind guess; empty if none."""
-    frontier = result.frontier
-    leak = frontier.undefended.leaks[0] if frontier.undefended.leaks else None
-    if leak is None or leak.error is None or leak.gain is None:
-        return ""
-    gain = leak.gain
-    ends = "" if gain.low == gain.high else f" [{gain.low:.1f}, {gain.high:.1f}]"
-    unit = "share of wrong tokens" if result.setup.tokens else "squared error"
-    judged = "" if leak.works else f"{CANNOT_JUDGE}. "
-    needed = (
-        f" At least {MARGIN:g} dB in the mean and an interval above 0 are needed, or a near copy."
-    )
-    return (
-        f"{judged}Without a defense the strongest attack, {shown_name(leak.attack)}, leaves"
-        f" {share(leak.error.mean)} of the {unit} of a blind guess ({frontier.guess}):"
-        f" {gain.mean:+.1f}{ends} dB, example by example.{'' if leak.works else needed}"
-    )
 
 
 def below_reference(result: AuditResult) -> str:

@@ -14,7 +14,7 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import edge_of, frontier_figures, is_beyond, looks, metrics
+from ._charts import edge_of, frontier_figures, hues, is_beyond, metrics
 from ._gallery import first_strips, gallery
 from ._numbers import number
 from ._tables import (
@@ -28,10 +28,8 @@ from ._tables import (
 from ._words import (
     audited,
     below_reference,
-    dominated,
     first_sentences,
     headline,
-    undefended_words,
 )
 
 FILE = "report.html"
@@ -78,16 +76,15 @@ def _context(result: AuditResult) -> Mapping[str, Any]:
         "audited": audited(result),
         "sentences": first_sentences(result),
         "strips": first_strips(result),
-        "dominated": dominated(frontier),
         "metrics": metrics(result),
         "edge": any(is_beyond(point, edge) for point in points),
         "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
         "points": points_table(result),
-        "takeaways": [t for t in (undefended_words(result), below_reference(result)) if t],
+        "below_reference": below_reference(result),
         "summary": summary_table(result),
         "attacks": attack_table(result),
         "names": names,
-        "looks": looks(result),
+        "hues": hues(result),
         "gallery": gallery(result),
         "layers": layer_table(result),
         "attackers": {w: [names[a] for a in knows if knows[a] is w] for w in (True, False)},

@@ -158,11 +158,13 @@ def isolated(
 def _check_can_fork(inputs: Tensor, reason: Exception | None) -> None:
     if not CAN_FORK or inputs.device.type != "cpu":
         where = inputs.device if CAN_FORK else "a system without `os.fork`"
+        why = first_line(reason) if reason else "its code looks at values"
         raise ModelError(
-            "Parameter `model` should run on all examples at once (torch.vmap), or on the processor"
-            f" of a system that can fork. Found a model on {where}, and that"
-            f" {first_line(reason) if reason else 'its code looks at values'}. Replace that"
-            " operation, or use unit='client'."
+            "model",
+            "run on all examples at once (torch.vmap), or on the processor of a system that can"
+            " fork",
+            f"a model on {where}, and that {why}",
+            "Replace that operation, or use unit='client'.",
         )
 
 
@@ -320,11 +322,10 @@ def _loss_alone(
     except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(
-            "Parameter `loss_fn` should take a single example, so that each can be clipped. Found"
-            f" that it fails with `{first_line(error)}`. Use a mean or a sum over examples, or"
-            " unit='client'."
-        ) from error
+        expected = "take a single example, so that each can be clipped"
+        found = f"that it fails with `{first_line(error)}`"
+        advice = "Use a mean or a sum over examples, or unit='client'."
+        raise WrongValue("loss_fn", expected, found, advice) from error
 
 
 def _one_by_one(
@@ -375,10 +376,9 @@ def _filled(rows: Tensor | None, size: int) -> Tensor | None:
 def _check_unwritten(now: Tensors, before: Tensors) -> None:
     for name, p in before.items():
         if not torch.equal(now[name], p):
-            raise ForeignError(
-                "Parameter `model` should leave its weights as they are when it is called. Found"
-                f" that its code wrote into `{name}`. Do that after the optimizer's step."
-            )
+            expected = "leave its weights as they are when it is called"
+            found, advice = f"that its code wrote into `{name}`", "after the optimizer's step."
+            raise ForeignError("model", expected, found, f"Do that {advice}")
 
 
 class _Randomness:

@@ -312,11 +312,12 @@ def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
     """Put the clipped gradients of some examples to the sums."""
     if not all_finite(part.losses):
         raise NonFiniteError(
-            "The loss of each example should be finite. Found"
-            f" {int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite."
-            " Nothing was sent; check the model's outputs and the targets. An example whose targets"
+            "The loss of each example",
+            "be finite",
+            f"{int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite",
+            "Nothing was sent; check the model's outputs and the targets. An example whose targets"
             " are all ignored has no mean loss: leave such examples out of the data, or use a sum"
-            " over targets divided by a fixed number."
+            " over targets divided by a fixed number.",
         )
     layers = [layer_squares(use, metric) for use in part.uses]
     squares = torch.zeros_like(part.losses, dtype=torch.float64)
@@ -324,9 +325,10 @@ def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
         squares = squares + square
     if not all_finite(squares):
         raise NonFiniteError(
-            "The gradient of each example should be finite, and so should its square. Found"
-            f" {int((~squares.isfinite()).sum())} of {len(squares)} examples where it is not."
-            " Nothing was sent; leave them out, or lower the learning rate."
+            "The gradient of each example",
+            "be finite, and so should its square",
+            f"{int((~squares.isfinite()).sum())} of {len(squares)} examples where it is not",
+            "Nothing was sent; leave them out, or lower the learning rate.",
         )
     factors = metric.factor(squares, clip)
     for use, (_, weight_sum) in zip(part.uses, layers, strict=True):

@@ -220,16 +220,20 @@ class Taps(Recorder):
     def _check_taken(self, taken: list[Tensor]) -> None:
         if any(getattr(tensor, MARK, self._run) is not self._run for tensor in taken):
             raise ForeignError(
-                "Parameter `model` should compute each example from that example alone. Found that"
-                " its code kept a tensor of an earlier run, which may hold another example. Keep"
-                " results in the module or in local variables only."
+                "model",
+                "compute each example from that example alone",
+                "that its code kept a tensor of an earlier run, which may hold another example",
+                "Keep results in the module or in local variables only.",
             )
         if any(id(tensor) in self.strange for tensor in taken):
             raise ForeignError(
-                "Parameter `model` should use its weights through its own attributes, which are"
-                " copies while a private message is computed. Found that its code reaches the"
-                " weights themselves, by a reference that it keeps elsewhere. Use `self.weight`;"
-                " for a penalty inside of the loss use weight_decay of the optimizer."
+                "model",
+                "use its weights through its own attributes, which are copies while a private"
+                " message is computed",
+                "that its code reaches the weights themselves, by a reference that it keeps"
+                " elsewhere",
+                "Use `self.weight`; for a penalty inside of the loss use weight_decay of the"
+                " optimizer.",
             )
 
     def check(self) -> None:
