@@ -1,6 +1,7 @@
 """Small data sets in their official layouts."""
 
 import gzip
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,22 @@ def write_cifar_binary(photos: Arrays) -> Callable[..., None]:
         images, labels = photos
         records = np.concatenate([labels[:, None], images.reshape(4, -1)], axis=1)
         (folder / name).write_bytes(records.tobytes())
+
+    return write
+
+
+@pytest.fixture
+def write_cifar_python(photos: Arrays) -> Callable[..., None]:
+    def write(folder: Path, name: str = "test_batch", protocol: int = 2) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        images, labels = photos
+        batch = {
+            b"batch_label": b"testing batch 1 of 1",
+            b"labels": labels.tolist(),
+            b"data": images.reshape(4, -1),
+            b"filenames": [b"a.png", b"b.png", b"c.png", b"d.png"],
+        }
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=protocol))
 
     return write
 

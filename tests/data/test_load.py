@@ -48,19 +48,21 @@ def test_usual_subfolders(
     tmp_path: Path,
     write_idx: Callable[..., None],
     write_cifar_binary: Callable[..., None],
+    write_cifar_python: Callable[..., None],
 ) -> None:
     write_idx(tmp_path / "a" / "MNIST" / "raw")
     write_cifar_binary(tmp_path / "b" / "cifar-10-batches-bin")
-    names = [load_dataset(tmp_path / folder).name for folder in "ab"]
-    assert names == ["mnist-test", "cifar10-test"]
+    write_cifar_python(tmp_path / "c" / "cifar-10-batches-py")
+    names = [load_dataset(tmp_path / folder).name for folder in "abc"]
+    assert names == ["mnist-test", "cifar10-test", "cifar10-test"]
 
 
 def test_several_data_sets_in_one_folder(
-    tmp_path: Path, write_idx: Callable[..., None], write_cifar_binary: Callable[..., None]
+    tmp_path: Path, write_idx: Callable[..., None], write_cifar_python: Callable[..., None]
 ) -> None:
     write_idx(tmp_path / "MNIST" / "raw")
-    write_cifar_binary(tmp_path / "cifar-10-batches-bin")
-    with pytest.raises(ValueError, match=r"MNIST IDX files in .* and CIFAR-10 binary files in"):
+    write_cifar_python(tmp_path / "cifar-10-batches-py")
+    with pytest.raises(ValueError, match=r"MNIST IDX files in .* and CIFAR-10 Python files in"):
         load_dataset(tmp_path)
 
 

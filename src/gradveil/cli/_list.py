@@ -71,7 +71,7 @@ def _data_sets() -> list[Row]:
         "mnist": ("5,000 real MNIST images, embedded.", "LeCun et al. 1998"),
         "cifar10": ("The first 20 CIFAR-10 test images, embedded.", "Krizhevsky 2009"),
         "FILE.npz": ("Your own: images and labels, or inputs and targets, or x and y.", ""),
-        "FOLDER": ("MNIST's official files, or CIFAR-10's binary ones.", ""),
+        "FOLDER": ("MNIST's or CIFAR-10's official files.", ""),
         "hf:NAME": ("From the Hugging Face hub, where installed.", "Lhoest et al. 2021"),
     }
     return [{"name": n, "summary": s, "reference": r} for n, (s, r) in known.items()]

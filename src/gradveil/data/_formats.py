@@ -1,6 +1,7 @@
-"""Files of examples: MNIST's and CIFAR-10's official ones, and NPZ."""
+"""Files of examples: MNIST's and CIFAR-10's official ones, NPZ, pickles that run no code."""
 
 import gzip
+import pickle
 import struct
 import zipfile
 import zlib
@@ -112,6 +113,68 @@ def _read_records(path: Path) -> tuple[Tensor, Tensor]:
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
+def _read_pickle(path: Path) -> tuple[Tensor, Tensor]:
+    """CIFAR-10's Python version: pickled dictionaries, read without running code."""
+    try:
+        with path.open("rb") as file:
+            content = _PlainUnpickler(file, encoding="bytes").load()
+    except Exception as error:  # "other exceptions may also be raised", say pickle's docs
+        plain = "plain data (numbers, strings, lists, dictionaries, numerical arrays)"
+        advice = "Nothing of it was run; use a file from the official source."
+        found = f"`{error}`"
+        raise WrongValue(f"File `{path}`", f"be a pickle of {plain}", found, advice) from error
+    batch: dict[Any, Any] = content if isinstance(content, dict) else {}
+    data, labels = batch.get(b"data"), batch.get(b"labels")
+    pixels = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[1:] == (3072,)
+    digits = isinstance(labels, list) and all(
+        isinstance(label, int) and 0 <= label <= 9 for label in labels
+    )
+    if not pixels or not digits or len(data) != len(labels):  # type: ignore[arg-type]
+        parts = "uint8 `data` of shape (N, 3072) and a list of N `labels` from 0 to 9"
+        raise _damaged(path, f"be a pickled dictionary with {parts}", "something else")
+    return torch.from_numpy(data).reshape(-1, 3, 32, 32), torch.tensor(labels)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Containers, numbers, strings and numerical arrays; nothing else is imported or called."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        array = np.zeros(1)
+        allowed = {
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): _number_dtype,
+            ("_codecs", "encode"): _encode_latin1,
+        }
+        for package in ("numpy.core", "numpy._core"):  # before and since NumPy 2
+            allowed[f"{package}.multiarray", "_reconstruct"] = array.__reduce_ex__(2)[0]
+            allowed[f"{package}.numeric", "_frombuffer"] = array.__reduce_ex__(5)[0]
+        if (module_name, global_name) not in allowed:
+            raise pickle.UnpicklingError(f"a reference to {module_name}.{global_name}, not allowed")
+        return allowed[module_name, global_name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("a persistent reference, not allowed")
+
+
+def _number_dtype(name: str | bytes, align: object = False, copy: object = True) -> np.dtype[Any]:
+    """`np.dtype` of numbers only.
+
+    Old pickles give `align` as an integer, now deprecated. Always a copy, since unpickling sets
+    the state of what is returned, which must not be NumPy's own.
+    """
+    dtype = np.dtype(name.decode() if isinstance(name, bytes) else name, bool(align), True)
+    if dtype.kind not in "biuf":
+        raise pickle.UnpicklingError(f"an array of {dtype}, not allowed")
+    return dtype
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes in protocols 0 to 2."""
+    if encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError(f"text encoded as {encoding!r}, not allowed")
+    return text.encode("latin1")
+
+
 FOLDERS = {
     "MNIST IDX files": FolderLayout(
         {"train": "train-images[-.]idx3-ubyte*", "test": "t10k-images[-.]idx3-ubyte*"},
@@ -124,6 +187,9 @@ FOLDERS = {
         _read_records,
         CIFAR10,
         "cifar10",
+    ),
+    "CIFAR-10 Python files": FolderLayout(
+        {"train": "data_batch_[0-9]", "test": "test_batch"}, _read_pickle, CIFAR10, "cifar10"
     ),
 }
 

