@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_kind
+from gradveil._checks import check_choice, check_kind, check_not_negative
 from gradveil._random import named_stream, seed_from
 
-from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search
 from ._descent import (
     SETTLED,
     Cost,
@@ -81,12 +81,8 @@ class InvertingGradients(Search):
     regress: Regress | None = None
 
     def __post_init__(self) -> None:
-        weights = (
-            "total_variation",
-            *([] if self.total_variation_end is None else ["total_variation_end"]),
-        )
-        counts = ("steps", "restarts")
-        check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
+        super().__post_init__()
+        check_not_negative(self._end, "total_variation_end")
         check_choice(self.distance, "distance", tuple(DISTANCES))
         parts = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
         for name, kind in parts.items():
@@ -168,10 +164,7 @@ class InvertingGradients(Search):
         status = next((each.status for each in runs if each.status != FINISHED), FINISHED)
         history, least = list[tuple[int, float]](), math.inf
         for number, each in enumerate(runs):
-            past = [
-                (number * self.steps + step, float(costs.min())) for step, costs in each.history
-            ]
-            history += [(step, min(least, own)) for step, own in past]
+            history += [(number * self.steps + step, min(least, own)) for step, own in each.history]
             least = history[-1][1] if history else math.inf
         result = Reconstruction(inputs[0], run.labels, cost, history, status)
         if self.finish is None or status != FINISHED:

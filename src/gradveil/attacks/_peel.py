@@ -11,12 +11,10 @@ from ._attack import (
     FINISHED,
     INTERRUPTED,
     TIME_BUDGET,
-    Attack,
-    Progress,
     Reconstruction,
-    check_settings,
+    Search,
 )
-from ._descent import Descent, Minimum, minimise
+from ._descent import Descent, Minimum
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._observation import Observation
@@ -38,7 +36,7 @@ long that a short budget does not see their end, and a descent needs the rest.""
 
 
 @dataclass(frozen=True)
-class Peel(Attack):
+class Peel(Search):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
     1. The features that the first linear layer reads, from the equations of it and of all layers
@@ -58,8 +56,6 @@ class Peel(Attack):
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
         total_variation: Its weight in step 2, beside the relative misfit of the features.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (pass, passes, misfit of the message).
 
     >>> Peel(rounds=2).steps
     1000
@@ -69,12 +65,6 @@ class Peel(Attack):
     image_steps: int = 400
     rounds: int = 10
     total_variation: float = 1e-5
-    time_budget: float | None = None
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        counts = ("steps", "image_steps", "rounds")
-        check_settings(self, counts=counts, positive=("total_variation",))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -163,7 +153,7 @@ class Peel(Attack):
         rate = float((seen.high - seen.low).mean()) / 3 if known else 1.0  # type: ignore[operator]
         left = run.watch.left()
         descent = Descent(self.image_steps, rate, "adam", "cosine", time_budget=left, settled=1.0)
-        return minimise(cost, start, descent, low=seen.low, high=seen.high)
+        return replace(run, progress=None).minimise(cost, start, descent)
 
 
 @dataclass(frozen=True)

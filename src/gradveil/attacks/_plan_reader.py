@@ -15,9 +15,9 @@ from gradveil._tensors import flatten
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
-from ._attack import Reconstruction, Search, check_settings
+from ._attack import Reconstruction, Search
 from ._channel import estimator_for
-from ._descent import Cost, Descent, Minimum, Watch, sent_row
+from ._descent import Cost, Descent, Point, Watch, sent_row
 from ._model_layers import features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known
 from ._priors import TotalVariation
@@ -270,9 +270,6 @@ class PlanReader(Search):
     steps: int = 600
     polish: int = 40
 
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("steps", "polish"))
-
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
@@ -305,10 +302,9 @@ class PlanReader(Search):
         def cost(inputs: Tensor, progress: float) -> Tensor:
             return likelihood(inputs) + energy(inputs)
 
-        def descend(start: Tensor) -> Minimum:
+        def descend(start: Tensor) -> Point:
             descent = Descent(self.polish, 0.02, "adam", "cosine", run.watch.left())
-            return run.minimise(cost, start[None], descent)
+            return run.minimise(cost, start[None], descent).best
 
-        end = min(map(descend, starts), key=lambda end: float(end.costs[0]))
-        history = [(step, float(past[0])) for step, past in end.history]
-        return Reconstruction(end.inputs[0], run.labels, float(end.costs[0]), history, end.status)
+        end = min(map(descend, starts), key=lambda end: end.cost)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.history, end.status)

@@ -11,7 +11,7 @@ from gradveil._checks import check_count, check_kind, check_positive
 from gradveil._solve import conjugate_gradients
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET
-from ._descent import Watch, clamp, message_of
+from ._descent import Point, Watch, clamp, message_of
 from ._matching import Evidence
 from ._model_layers import SmoothTwin
 from ._observation import Observation
@@ -44,15 +44,6 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Refined:
-    """Where the steps ended: never a higher cost than at the start."""
-
-    inputs: Tensor
-    cost: float
-    status: str = FINISHED
-
-
-@dataclass(frozen=True)
 class Objective:
     """f(x) = ½ Σ_i w_i dist(g_i(x), [low_i, high_i])² + E(x), in a range if there is one."""
 
@@ -76,7 +67,7 @@ def refine(
     products: int,
     watch: Watch | None = None,
     tolerance: float = 1e-6,
-) -> Refined:
+) -> Point:
     """Minimise the objective from a start near the minimum, inside of its range.
 
     A step solves (Jᵀ W J + H + λI) s = -∇f with conjugate gradients on the entries that do not
@@ -89,7 +80,7 @@ def refine(
     try:
         for _ in range(steps):
             if watch.is_over():
-                return Refined(inputs, cost, TIME_BUDGET)
+                return Point(inputs, cost, TIME_BUDGET)
             local = local or _Quadratic(objective, inputs)
             trial = inputs + local.step(damping, products)
             trial = clamp(trial, objective.low, objective.high)
@@ -104,8 +95,8 @@ def refine(
             else:
                 damping *= 8
     except KeyboardInterrupt:
-        return Refined(inputs, cost, INTERRUPTED)
-    return Refined(inputs, cost)
+        return Point(inputs, cost, INTERRUPTED)
+    return Point(inputs, cost)
 
 
 class _Quadratic:
@@ -172,14 +163,14 @@ class Stages:
         return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
 
 
-def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | None:
+def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Point | None:
     """The best of the starts after its finish; the next is tried while none explains the message.
 
     Starts that leave more than half of the message unexplained are left out: second-order steps
     need a start near the minimum. `None` where that is all of them. A relative misfit below 0.001
     is taken for the truth.
     """
-    best: Refined | None = None
+    best: Point | None = None
     for start in starts:
         if stages.misfit(start) > 0.5:
             continue
@@ -191,14 +182,14 @@ def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | 
     return best
 
 
-def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
+def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Point:
     """Through the widths and to the model itself; the start, if nothing on the way is better."""
     own, finish = stages.objective(stages.observation), stages.finish
-    best, smoothed = Refined(start, float(own(start))), Refined(start, float("inf"))
+    best, smoothed = Point(start, float(own(start))), Point(start, float("inf"))
     twin = SmoothTwin(stages.observation, 1.0)
     smooth = stages.objective(twin.observation)
 
-    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Refined:
+    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Point:
         return refine(
             objective, begin,
             steps=finish.steps, products=finish.products, watch=watch, tolerance=tolerance,
@@ -218,7 +209,7 @@ def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     return best
 
 
-def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refined:
+def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Point:
     """Half-quadratic splitting along falling levels τ: x ← argmin misfit + ‖x - D(x, τ)‖² / 2τ².
 
     One second-order step for each level: the next goes on from there. A network with kinks is
@@ -240,11 +231,11 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refi
         refined = refine(fit, inputs, steps=1, products=stages.finish.products, watch=watch)
         inputs = refined.inputs
         if refined.status != FINISHED:
-            return Refined(start, float(own(start)), refined.status)
+            return Point(start, float(own(start)), refined.status)
     inputs = clamp(energy.guess(inputs), stages.observation.low, stages.observation.high)
     worse = stages.misfit(inputs) - stages.misfit(start)
     kept = inputs if worse < inputs.numel() else start
-    return Refined(kept, float(own(kept)))
+    return Point(kept, float(own(kept)))
 
 
 def _level(objective: Objective, inputs: Tensor, start: float) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
-from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search
 from ._descent import Watch
 from ._model_layers import random_examples
 from ._observation import Observation
@@ -107,9 +107,6 @@ class Regress(Search):
     """
 
     samples: int = 300
-
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("samples",))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._checks import check_not_negative_count
 from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient
 
-from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search
 from ._channel import plan_channel
 from ._descent import Watch
 from ._matching import Evidence, euclidean_evidence
@@ -352,10 +351,6 @@ class SpanCheck(Search):
 
     width: int = 8
     sweeps: int = 3
-
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("width",))
-        check_not_negative_count(self.sweeps, "sweeps")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

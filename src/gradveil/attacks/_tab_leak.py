@@ -11,7 +11,7 @@ from gradveil._checks import WrongValue, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil.data import TableLayout
 
-from ._attack import FINISHED, Reconstruction, Search, check_settings
+from ._attack import FINISHED, Reconstruction, Search
 from ._channel import plan_channel
 from ._descent import (
     Descent,
@@ -80,9 +80,9 @@ class TabLeak(Search):
     lr: float = 0.06
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
-        check_settings(self, counts=("steps", "starts"), positive=("lr",))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -117,9 +117,10 @@ class TabLeak(Search):
 
             found = descend(cost, found.inputs, self.lr / 3)
         pooled, rows = _pooled(found, labels, layout)
-        history = [(step, float(costs.min())) for step, costs in found.history]
-        entropy, loss = column_entropy(rows, layout), float(found.costs.min())
-        return TableReconstruction(pooled, labels, loss, history, found.status, entropy=entropy)
+        entropy, own = column_entropy(rows, layout), found.best
+        return TableReconstruction(
+            pooled, labels, own.cost, own.history, own.status, entropy=entropy
+        )
 
 
 def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor, Tensor]:

@@ -44,13 +44,19 @@ class SoftTargets:
     """Zeros in the shape of the variables."""
     classes: int | None
     """The dimension of the classes; `None`: numbers."""
+    known: Tensor | None = None
+    """The targets themselves, where there is nothing to be moved."""
 
     def relaxed(self, variables: Tensor) -> Tensor:
         """What the loss is given on the way."""
+        if self.known is not None:
+            return self.known
         return variables if self.classes is None else variables.softmax(self.classes)
 
     def settled(self, variables: Tensor) -> Tensor:
         """The targets at the end: numbers, or the likeliest classes."""
+        if self.known is not None:
+            return self.known
         return variables if self.classes is None else variables.argmax(self.classes)
 
 
@@ -146,10 +152,12 @@ class Run:
         """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
 
-    def minimise(self, cost: Cost, start: Tensor, descent: Descent) -> Minimum:
+    def minimise(
+        self, cost: Cost, start: Tensor, descent: Descent, data: tuple[Tensor, ...] = ()
+    ) -> Minimum:
         """Minimise within the range, and tell how far it is."""
-        low, high = self.observation.low, self.observation.high
-        return minimise(cost, start, descent, low=low, high=high, progress=self.progress)
+        ends = {"low": self.observation.low, "high": self.observation.high}
+        return minimise(cost, start, descent, data=data, progress=self.progress, **ends)
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the message, relative to its size."""
@@ -218,4 +226,4 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
         for end, rest in ((observation.low, -free), (observation.high, free))
     )
     found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"), low=low, high=high)
-    return soft.settled(parts(found.inputs[found.costs.argmin()])[1]).detach()
+    return soft.settled(parts(found.best.inputs)[1]).detach()
