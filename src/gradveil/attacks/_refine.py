@@ -1,11 +1,12 @@
 """The second-order finish: Levenberg-Marquardt steps with matrix-free products."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vjp
+from torch.func import jacfwd, jvp, vjp, vmap
 
 from gradveil._checks import check_count, check_kind, check_positive
 from gradveil._solve import conjugate_gradients
@@ -250,3 +251,55 @@ def _level(objective: Objective, inputs: Tensor, start: float) -> float:
         if not 0 < value < float("inf"):
             return start
     return float(value**-0.5)
+
+
+def least_squares(
+    residuals: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    *,
+    steps: int,
+    watch: Watch,
+    tolerance: float = 1e-3,
+    good: float = 0.0,
+    longest: float = math.inf,
+) -> tuple[Tensor, Tensor]:
+    """Minima of Σ residuals² from several starts beside each other, and their values.
+
+    Small problems, with whole Jacobians. It ends after `steps`, where one is below `good`, or where
+    no step lowers its sum by more than the share `tolerance`; no step is longer than `longest`.
+
+    >>> found, costs = least_squares(
+    ...     lambda x: x.square() - 4, torch.tensor([[1.0, -3.0]]), steps=20, watch=Watch(None))
+    >>> found.round(decimals=2).tolist(), float(costs) < 1e-6
+    ([[2.0, -2.0]], True)
+    """
+    evaluate = vmap(residuals)
+    values, damping = evaluate(rows), torch.full_like(rows[:, :1], 1e-2)
+    costs = values.square().sum(1).nan_to_num(torch.inf)
+    for _ in range(steps):
+        if watch.is_over() or float(costs.min()) < good:
+            break
+        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
+        back = jacobians.transpose(1, 2)
+        matrices, slopes = back @ jacobians, back @ values[:, :, None]
+        sizes = matrices.diagonal(dim1=1, dim2=2)
+        sizes = sizes + 1e-4 * sizes.mean(1, keepdim=True)
+        before, waits = costs, torch.ones_like(costs).bool()
+        for _ in range(5):  # shorter and shorter
+            if watch.is_over() or not bool(waits.any()):
+                break
+            shifted = matrices + torch.diag_embed(damping * sizes)
+            moves = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
+            lengths = moves.norm(dim=1, keepdim=True)
+            tried = rows - moves * (longest / lengths).clamp(max=1)
+            found = evaluate(tried)
+            sums = found.square().sum(1).nan_to_num(torch.inf)
+            helps = waits & (sums < costs)
+            taken, waits = helps[:, None], waits & ~helps
+            damping = torch.where(taken, (damping / 5).clamp(min=1e-10), damping)
+            damping = torch.where(waits[:, None], damping * 5, damping)
+            rows, values = torch.where(taken, tried, rows), torch.where(taken, found, values)
+            costs = torch.where(helps, sums, costs)
+        if bool((before - costs < tolerance * before).all()):
+            break
+    return rows, costs
