@@ -10,8 +10,8 @@ from gradveil._checks import check_kind
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
-from ._attack import FINISHED, Progress, Reconstruction, Search
-from ._channel import Channel, depends_on_inputs, plan_channel
+from ._attack import FINISHED, Progress, Reconstruction
+from ._channel import LOOSENESS, Channel, depends_on_inputs, plan_channel
 from ._descent import (
     SETTLED,
     Descent,
@@ -24,15 +24,15 @@ from ._descent import (
 )
 from ._inverting_gradients import InvertingGradients, between
 from ._matching import Evidence
-from ._observation import Observation, check_known
+from ._observation import check_known
 from ._plan_reader import PlanReader, plan_can_be_read
 from ._priors import Denoised, Energy, TotalVariation, energy_of
-from ._refine import Finish, Stages, refine_one, split
-from ._targets import Run
+from ._refine import Finish, Stages, refine_in_stages, split
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
-class Adaptive(Search):
+class Adaptive(LabelledSearch):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
@@ -79,14 +79,12 @@ class Adaptive(Search):
         if self.finish is not None:
             check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack one observation whose defense or mechanism is known."""
-        run = Run.of(self, observation, generator)
-        check_known(observation)
-        defense = observation.defense and observation.defense.seen_in(observation.sent)
-        seen = replace(observation, labels=run.labels, defense=defense)
+    def search(self, run: Run) -> Reconstruction:
+        """The most likely batch; the defense or the mechanism must be known."""
+        seen = run.observation
+        check_known(seen)
+        defense = seen.defense and seen.defense.seen_in(seen.sent)
+        seen = replace(seen, labels=run.labels, defense=defense)
         run = replace(run, observation=seen)
         progress = self.progress or self.unaware.progress
         unaware = replace(self.unaware, time_budget=run.watch.left(), progress=progress)
@@ -137,11 +135,10 @@ class Adaptive(Search):
         return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
 
-LOOSENESS = (3e-2, 3e-3)
-"""The relative misfit, at the start and at the end, that costs as much as one unit of the prior's
-energy for each entry of the inputs; for entries without noise."""
+LOOSE = 10 * LOOSENESS
+"""The looseness at the start of the search, which falls to that of the end."""
 
-WRONG = 2 * LOOSENESS[1]
+WRONG = 2 * LOOSENESS
 """A candidate that leaves more than this unexplained is not taken alone."""
 
 ALIKE = 1.25
@@ -162,10 +159,10 @@ class _Posterior:
 
     def evidence(self, progress: float = 1.0) -> Evidence:
         """What the observation says at this stage: intervals open, the looseness falls."""
-        (start, end), seen = LOOSENESS, self.run.observation
+        seen = self.run.observation
         opening = min(1.0, max(0.0, 2 * progress - 0.25))
         size = seen.batch_size * math.prod(seen.input_shape)
-        return self.channel.evidence(opening, between(start, end, progress), size)
+        return self.channel.evidence(opening, between(LOOSE, LOOSENESS, progress), size)
 
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
@@ -218,14 +215,12 @@ class _Posterior:
         stages = Stages(run.observation, run.labels, evidence, energy, finish)
         if isinstance(energy, Denoised):
             return split(stages, energy, best.inputs, run.watch)
-        for index in polished.costs.argsort():
-            refined = refine_one(stages, polished.inputs[index], run.watch)
-            better = refined.inputs if refined.cost < best.cost else best.inputs
-            best = Point(better, min(refined.cost, best.cost), refined.status)
-            misfit = evidence.misfit(self.values(best.inputs))
-            if refined.status != FINISHED or bool(misfit < 0.1 * energy(best.inputs)):
-                break
-        return best
+
+        def explains(inputs: Tensor) -> bool:
+            return bool(evidence.misfit(self.values(inputs)) < 0.1 * energy(inputs))
+
+        starts = polished.inputs[polished.costs.argsort()]
+        return refine_in_stages(stages, starts, run.watch, explains, best) or best
 
     def agreed(self, polished: Minimum, end: Point, unaware: Tensor) -> Point:
         """The end if it explains the message or is far ahead; else a descent from a mean."""

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search
+from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import (
     Cost,
     Descent,
@@ -23,11 +23,11 @@ from ._matching import cosine_distance
 from ._model_layers import recorded
 from ._observation import Observation
 from ._priors import total_variation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
-class GradInversion(Search):
+class GradInversion(LabelledSearch):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on
@@ -67,12 +67,9 @@ class GradInversion(Search):
     group: float = 1e-2
     rounds: int = 16
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; all randomness comes from the generator."""
-        run = Run.of(self, observation, generator)
-        cost, now = self._cost(run), noise_start(observation, self.seeds, run.generator)
+    def search(self, run: Run) -> Reconstruction:
+        """The best of all seeds and of their mean."""
+        cost, now = self._cost(run), noise_start(run.observation, self.seeds, run.generator)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
         history = list[tuple[int, float]]()
         for number in range(self.rounds):

@@ -168,7 +168,8 @@ def _noise(sent: Tensor, values: Tensor, std: Tensor, keep: Tensor | None) -> Te
     spread = torch.where(noisy, level, rounding_error(sent, where=~noisy))
     constant = -(level[noisy].log() + LOG_ROOT_TAU).sum()
     if bool(((share == 0) | (share == 1)).all()):
-        return constant - 0.5 * ((y - share * values) / spread).square().sum(1)
+        means = values if keep is None else share * values
+        return constant - 0.5 * (y - means).div_(spread).square_().sum(1)
     kept, pruned = -0.5 * ((y - values) / spread).square(), -0.5 * (y / spread).square()
     return constant + torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum(1)
 

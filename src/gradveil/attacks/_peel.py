@@ -12,14 +12,12 @@ from ._attack import (
     INTERRUPTED,
     TIME_BUDGET,
     Reconstruction,
-    Search,
 )
 from ._descent import Descent, Minimum
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
-from ._observation import Observation
 from ._priors import total_variation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 FOUND = 1e-6
 """That of an image's features, relative to random inputs', from which on it is not tried again."""
@@ -36,7 +34,7 @@ long that a short budget does not see their end, and a descent needs the rest.""
 
 
 @dataclass(frozen=True)
-class Peel(Search):
+class Peel(LabelledSearch):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
     1. The features that the first linear layer reads, from the equations of it and of all layers
@@ -66,14 +64,8 @@ class Peel(Search):
     rounds: int = 10
     total_variation: float = 1e-5
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; its best guess, whose `loss` is the relative misfit of the message.
-
-        A message that does not determine the head is an error.
-        """
-        run = Run.of(self, observation, generator)
+    def search(self, run: Run) -> Reconstruction:
+        """Its best guess, whose `loss` is the relative misfit of the message."""
         search = LocalSearch.of(run)
         if search is None:
             raise WrongValue(

@@ -1,7 +1,7 @@
 """The second-order finish: Levenberg-Marquardt steps with matrix-free products."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,7 @@ from ._descent import Point, Watch, clamp, message_of
 from ._matching import Evidence
 from ._model_layers import SmoothTwin
 from ._observation import Observation
-from ._priors import Denoised, Energy
+from ._priors import START, Denoised, Energy
 
 
 @dataclass(frozen=True)
@@ -164,21 +164,20 @@ class Stages:
         return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
 
 
-def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Point | None:
-    """The best of the starts after its finish; the next is tried while none explains the message.
-
-    Starts that leave more than half of the message unexplained are left out: second-order steps
-    need a start near the minimum. `None` where that is all of them. A relative misfit below 0.001
-    is taken for the truth.
-    """
-    best: Point | None = None
+def refine_in_stages(
+    stages: Stages,
+    starts: Iterable[Tensor],
+    watch: Watch,
+    enough: Callable[[Tensor], bool],
+    best: Point | None = None,
+) -> Point | None:
+    """The best of the starts after its finish; the next is tried while the best is not enough."""
     for start in starts:
-        if stages.misfit(start) > 0.5:
-            continue
         refined = refine_one(stages, start, watch)
         if best is None or refined.cost < best.cost:
             best = refined
-        if stages.misfit(best.inputs) < 1e-3 or refined.status != FINISHED:
+        best = replace(best, status=refined.status)
+        if refined.status != FINISHED or enough(best.inputs):
             break
     return best
 
@@ -222,7 +221,7 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Poin
     twin = SmoothTwin(stages.observation, first)
     own = stages.objective(stages.observation)
     if energy.level is None:
-        energy = replace(energy, level=_level(own, start, energy.start))
+        energy = replace(energy, level=_level(own, start))
     inputs, levels = start, energy.levels()
     for number, level in enumerate(levels):
         twin.set_width(first * (last / first) ** (number / len(levels)))
@@ -239,7 +238,7 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Poin
     return Point(kept, float(own(kept)))
 
 
-def _level(objective: Objective, inputs: Tensor, start: float) -> float:
+def _level(objective: Objective, inputs: Tensor) -> float:
     """1 / √λ, λ the largest eigenvalue of the message's information here, by power iteration."""
     values, pull_back = vjp(objective.message, inputs)[:2]
     weight = objective.evidence.curvature(values.detach())
@@ -249,7 +248,7 @@ def _level(objective: Objective, inputs: Tensor, start: float) -> float:
         row = pull_back(weight * jvp(objective.message, (inputs,), (row,))[1])[0]
         value = float(row.norm())
         if not 0 < value < float("inf"):
-            return start
+            return START
     return float(value**-0.5)
 
 

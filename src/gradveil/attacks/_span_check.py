@@ -17,7 +17,7 @@ from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient
 
 from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search
-from ._channel import plan_channel
+from ._channel import final_evidence
 from ._descent import Watch
 from ._matching import Evidence, euclidean_evidence
 from ._observation import Observation
@@ -260,8 +260,7 @@ class TokenSearch:
         sent = flatten({name: text.sent[name] for name in self._names}).double()
         self._exact = self._evidence = euclidean_evidence(sent)
         if observation.defense is not None or observation.mechanism is not None:
-            channel = plan_channel(observation, text.targets(start), start, generator)
-            parts = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
+            parts = final_evidence(observation, text.targets(start), start, generator)
             self._evidence = Evidence(*(part.double() for part in parts))  # type: ignore[union-attr]
         self.ids, self.status = start, FINISHED
         self.cost, self.exact = self._seen(start)

@@ -1,5 +1,6 @@
 """Targets that the attacker was not told: read off the message, or looked for with the inputs."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil.messages import FunctionalLoss
 
-from ._attack import Progress, Reconstruction
+from ._attack import Progress, Reconstruction, Search
 from ._descent import (
     Cost,
     Descent,
@@ -132,12 +133,14 @@ class Run:
     progress: Progress | None = None
 
     @classmethod
-    def of(cls, attack: Any, observation: Observation, generator: torch.Generator | None) -> "Run":
+    def of(
+        cls, attack: Search, observation: Observation, generator: torch.Generator | None
+    ) -> "Run":
         """From the attack's own settings; targets that are not granted are found first."""
         check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
-        progress = getattr(attack, "progress", None)
-        return cls(observation, labels_of(observation, generator), generator, watch, progress)
+        labels = labels_of(observation, generator)
+        return cls(observation, labels, generator, watch, attack.progress)
 
     def noise(self) -> Tensor:
         """A batch from N(0, I)."""
@@ -168,6 +171,21 @@ class Run:
         count = len(self.labels)
         drawn = random_inputs(self.observation, 8 * count, self.generator).split(count)
         return min(self.misfit(inputs) for inputs in drawn)
+
+
+@dataclass(frozen=True)
+class LabelledSearch(Search):
+    """A search that goes on with one set of targets, granted or found first."""
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation; all randomness comes from the generator."""
+        return self.search(Run.of(self, observation, generator))
+
+    @abstractmethod
+    def search(self, run: Run) -> Reconstruction:
+        """The attack on the observation of a run; one that it cannot work on is an error."""
 
 
 def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:

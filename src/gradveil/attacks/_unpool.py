@@ -13,14 +13,13 @@ from ._attack import (
     FINISHED,
     INTERRUPTED,
     Reconstruction,
-    Search,
 )
 from ._descent import Cost, Descent
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._observation import Observation
 from ._priors import TotalVariation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 from ._unpool_equations import (
     EXACT,
     Cooling,
@@ -75,7 +74,7 @@ def image_cost(
 
 
 @dataclass(frozen=True)
-class Unpool(Search):
+class Unpool(LabelledSearch):
     """Exact features stage by stage from the end of a convolutional model, then the images.
 
     1. The head's outputs, their gradients and the features that it reads, as in `Peel`.
@@ -103,11 +102,9 @@ class Unpool(Search):
     steps: int = 200
     total_variation: float = 1.0
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; where the message does not determine the stages, an error."""
-        found = self.solve(Run.of(self, observation, generator))
+    def search(self, run: Run) -> Reconstruction:
+        """The batch; where the message does not determine the stages, an error."""
+        found = self.solve(run)
         if found is None:
             raise WrongValue(
                 "observation",
